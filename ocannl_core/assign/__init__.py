@@ -1,0 +1,1 @@
+"""Accumulating assignments over whole tensors: what differentiation produces and lowering consumes."""

@@ -1,0 +1,152 @@
+"""The nodes of the assignment language. Frozen; shapes and index maps are concrete by the time one is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ocannl_core.indexing import AxisIndex, Projections
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, Op
+from ocannl_core.origin import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """An operand: the cells of a node at the operand's index map."""
+
+    node: TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An operand: the merge buffer of a node, which holds another device's copy of it."""
+
+    node: TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An operand: one number everywhere. Its index map is empty."""
+
+    value: float
+
+
+Operand = Cells | Merge | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """`target = target combine op(*args)` over the domain of the projections.
+
+    Attributes:
+        target: The node written.
+        combine: The accumulating primitive; `SECOND` is plain assignment.
+        reset: The target's cells are set to the neutral element of `combine` first.
+        op: The primitive applied to the operands.
+        args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of `args[i]`.
+        projections: The domain and the index maps.
+        origin: What asked for it.
+    """
+
+    target: TensorNode
+    combine: BinaryOp
+    reset: bool
+    op: Op
+    args: tuple[Operand, ...]
+    projections: Projections
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetVector:
+    """Writes consecutive cells of the target from one 128-bit word each: as many as fit the target's format."""
+
+    target: TensorNode
+    arg: Operand
+    projections: Projections
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same number in every cell."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantBits:
+    """The same bit pattern in every cell: the low 64 bits, the rest zero."""
+
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantFill:
+    """Values in row-major order, repeated to fill the node."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOverOffsets:
+    """Every cell holds its own row-major offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedIndex:
+    """Every cell holds the value of an index, such as a static index."""
+
+    index: AxisIndex
+
+
+FetchSource = Constant | ConstantBits | ConstantFill | RangeOverOffsets | EmbedIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fills a whole node from a source that reads no other node."""
+
+    target: TensorNode
+    source: FetchSource
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Assignments in program order."""
+
+    body: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Assignments under a title that later stages carry along."""
+
+    title: str
+    body: tuple[Assignment, ...]
+
+
+Assignment = Accumulate | SetVector | Fetch | Sequence | Section
+
+
+@dataclass(frozen=True, slots=True)
+class AssignProgram:
+    """A closed computation.
+
+    Attributes:
+        body: The assignments in program order.
+        nodes: Every node that the body mentions, with what inference found.
+        embedded: Nodes whose defining code is in the body; the others must be in the context already.
+        fresh: Nodes declared here: stored, zero when the context first gets them, kept between calls.
+        results: Nodes kept by default.
+        name: A name for printed code and files.
+    """
+
+    body: tuple[Assignment, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+    embedded: frozenset[TensorNode] = frozenset()
+    fresh: frozenset[TensorNode] = frozenset()
+    results: frozenset[TensorNode] = frozenset()
+    name: str = "routine"

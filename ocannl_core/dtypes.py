@@ -1,0 +1,162 @@
+"""Number formats: names, sizes, promotion, the NumPy side of each, and exact rounding.
+
+`DType` values are the only description of a number format; every other module compares them by identity.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.errors import UsageError
+
+
+class Kind(Enum):
+    """The family of a number format."""
+
+    FLOAT = "float"
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    WORD = "word"
+    """128 random bits, handled as four 32-bit lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A number format.
+
+    Attributes:
+        name: The NumPy (or ml_dtypes) spelling.
+        kind: The family.
+        nbytes: Bytes per element.
+        precedence: Promotion keeps the operand of highest precedence.
+    """
+
+    name: str
+    kind: Kind
+    nbytes: int
+    precedence: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in (Kind.SIGNED, Kind.UNSIGNED)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype of this format; a `uint4x32` is a record of four `uint32`."""
+        return _numpy_dtype(self)
+
+
+uint8 = DType("uint8", Kind.UNSIGNED, 1, 0)
+uint16 = DType("uint16", Kind.UNSIGNED, 2, 1)
+int32 = DType("int32", Kind.SIGNED, 4, 2)
+uint32 = DType("uint32", Kind.UNSIGNED, 4, 3)
+int64 = DType("int64", Kind.SIGNED, 8, 4)
+uint64 = DType("uint64", Kind.UNSIGNED, 8, 5)
+float8_e5m2 = DType("float8_e5m2", Kind.FLOAT, 1, 6)
+float16 = DType("float16", Kind.FLOAT, 2, 7)
+bfloat16 = DType("bfloat16", Kind.FLOAT, 2, 8)
+float32 = DType("float32", Kind.FLOAT, 4, 9)
+float64 = DType("float64", Kind.FLOAT, 8, 10)
+uint4x32 = DType("uint4x32", Kind.WORD, 16, 11)
+
+ALL: tuple[DType, ...] = (
+    uint8,
+    uint16,
+    int32,
+    uint32,
+    int64,
+    uint64,
+    float8_e5m2,
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    uint4x32,
+)
+_BY_NAME = {dtype.name: dtype for dtype in ALL}
+
+
+@cache
+def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    if dtype is uint4x32:
+        return np.dtype([(lane, "<u4") for lane in "abcd"])
+    if dtype in (bfloat16, float8_e5m2):
+        import ml_dtypes  # costs 0.1 s; most programs never need it
+
+        return np.dtype(getattr(ml_dtypes, dtype.name))
+    return np.dtype(dtype.name)
+
+
+def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
+    """Returns the number format that a name, a NumPy dtype or a scalar type stands for.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    if isinstance(value, DType):
+        return value
+    name = value if isinstance(value, str) else np.dtype(value).name
+    if name not in _BY_NAME:
+        raise UsageError(
+            "A dtype must be one of the supported number formats.",
+            found=repr(value),
+            fix="use one of " + ", ".join(_BY_NAME),
+        )
+    return _BY_NAME[name]
+
+
+def promote(*dtypes: DType) -> DType:
+    """Returns the format in which an operation over operands of these formats works."""
+    return max(dtypes, key=lambda dtype: dtype.precedence)
+
+
+Number = Any
+"""A cell's value in Python: a float, an int, or four ints for a `uint4x32`."""
+
+
+def round_to(value: Number, dtype: DType) -> Number:
+    """Returns `value` as the nearest number of the format (ties to even), wrapping integers modulo their width.
+
+    One rounding from the exact double-precision value; for `+ - * / sqrt` of narrower floats this equals the
+    correctly rounded operation (double rounding is innocuous when the wide format has 2p + 2 bits).
+    """
+    match dtype.kind:
+        case Kind.FLOAT:
+            return _round_float(float(value), dtype)
+        case Kind.SIGNED | Kind.UNSIGNED:
+            return _wrap_integer(value, dtype)
+        case Kind.WORD:
+            return value
+
+
+def _round_float(value: float, dtype: DType) -> float:
+    if dtype is float64:
+        return value
+    if dtype is float32:
+        return ctypes.c_float(value).value
+    with np.errstate(over="ignore", invalid="ignore"):
+        # bf16, fp16 and fp8 are widened to fp32, operated on, and rounded once per operation
+        return float(np.float32(value).astype(dtype.numpy))
+
+
+def _wrap_integer(value: float | int, dtype: DType) -> int:
+    if value != value or value in (float("inf"), float("-inf")):
+        return 0
+    bits = 8 * dtype.nbytes
+    wrapped = int(value) & ((1 << bits) - 1)
+    if dtype.kind is Kind.SIGNED and wrapped >> (bits - 1):
+        wrapped -= 1 << bits
+    return wrapped

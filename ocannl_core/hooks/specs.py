@@ -1,0 +1,99 @@
+"""The hooks of a backend, grouped by what they serve.
+
+A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered under the entry-point
+group `ocannl.backends`; the entry point's name is the backend's name. The module states `OCANNL_API = (1, 0)`.
+The classes are protocols, so a type checker can hold a plugin against them. Hooks run on cold paths only: compiling,
+allocating, copying. Running a compiled routine calls the `Launcher` that `Executable.link` returned.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pluggy
+
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+
+PROJECT = "ocannl"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class DeviceHooks(Protocol):
+    """What there is on this machine."""
+
+    @hookspec(firstresult=True)
+    def ocannl_targets(self) -> TargetReport:
+        """Returns the devices that can be used now, or the reason why there are none.
+
+        Called without any driver loaded; must not raise for a missing driver, compiler or device, and must not import
+        more than it needs to find out.
+        """
+        ...
+
+
+class CodegenHooks(Protocol):
+    """From a scheduled program to something that runs."""
+
+    @hookspec
+    def ocannl_passes(self, target: Target) -> list[NamedPass]:
+        """Returns passes to run after the core's own, in order."""
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_generate(self, plan: Plan, target: Target) -> Source:
+        """Returns the code of a routine. Needs no device.
+
+        Raises:
+            CodegenError: for a statement or number format that the backend cannot express.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_compile(self, source: Source, target: Target) -> Executable:
+        """Returns the compiled form of what `ocannl_generate` of the same backend returned.
+
+        Raises:
+            CompileError: with the command, its output and where the source was kept.
+        """
+        ...
+
+
+class MemoryHooks(Protocol):
+    """Where cells live."""
+
+    @hookspec(firstresult=True)
+    def ocannl_resolve_mode(
+        self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
+    ) -> MemoryMode | None:
+        """Returns one of `candidates`, the modes that the core left open (local, on device), or None for no opinion."""
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
+        """Returns new memory of `info.nbytes` bytes, all zero, released when the buffer is garbage-collected."""
+        ...
+
+
+class TransferHooks(Protocol):
+    """Moving cells."""
+
+    @hookspec(firstresult=True)
+    def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+        """Copies cells between buffers of equal format and extents, or returns None for pairs it does not serve.
+
+        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the destination's
+        backend first, then the source's; pairs that neither serves go through the host.
+        """
+        ...
+
+    @hookspec(firstresult=True)
+    def ocannl_synchronize(self, target: Target) -> bool:
+        """Waits for all work of the device; returns True."""
+        ...
+
+
+ALL_SPECS: tuple[type, ...] = (DeviceHooks, CodegenHooks, MemoryHooks, TransferHooks)

@@ -1,0 +1,266 @@
+"""Index variables, axis indices, and the index maps (projections) of an assignment.
+
+An assignment runs over a *domain*, the product of the ranges of its loop variables. Every tensor it touches has an
+*index map*: one axis index per axis of the buffer, each an affine function of the domain's variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import assert_never
+
+_ids = count()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopVar:
+    """A loop variable. The id is its identity; printers number variables afresh for every program."""
+
+    id: int
+    hint: str = field(default="i", compare=False)
+
+
+def fresh_var(hint: str = "i") -> LoopVar:
+    """Returns a loop variable that differs from every other one."""
+    return LoopVar(next(_ids), hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StaticIndex:
+    """An integer given when a routine is called; compared by identity.
+
+    Attributes:
+        name: The keyword under which the routine takes the value.
+        extent: The value lies in `range(extent)`; None means that only uses bound it.
+    """
+
+    name: str
+    extent: int | None = None
+
+
+IndexVar = LoopVar | StaticIndex
+
+
+@dataclass(frozen=True, slots=True)
+class FixedIndex:
+    """A constant position."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class VarIndex:
+    """The value of one variable."""
+
+    var: IndexVar
+
+
+@dataclass(frozen=True, slots=True)
+class AffineIndex:
+    """`sum(coefficient * variable) + offset`; build it with `affine`, which keeps the normal form.
+
+    Normal form: no zero coefficients, no repeated variables, and never what `FixedIndex` or `VarIndex` can say.
+    """
+
+    terms: tuple[tuple[int, IndexVar], ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubAxis:
+    """An axis that a vector access covers together with the innermost one; it contributes position 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatIndex:
+    """An axis traversed by several variables in sequence; lowering removes it."""
+
+    parts: tuple[IndexVar, ...]
+
+
+AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
+
+
+def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
+    """Returns the normal form of `sum(coefficient * variable) + offset`.
+
+    affine([(1, i)])            -->  VarIndex(i)
+    affine([(2, i), (-2, i)], 3) -->  FixedIndex(3)
+    """
+    merged: dict[IndexVar, int] = {}
+    for coefficient, var in terms:
+        merged[var] = merged.get(var, 0) + coefficient
+    kept = tuple((coefficient, var) for var, coefficient in merged.items() if coefficient)
+    if not kept:
+        return FixedIndex(offset)
+    if kept[0][0] == 1 and len(kept) == 1 and offset == 0:
+        return VarIndex(kept[0][1])
+    return AffineIndex(kept, offset)
+
+
+def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
+    """Returns the terms and the offset of an index. Sub-axes count as position 0; concatenations have no such form."""
+    match index:
+        case FixedIndex(value):
+            return (), value
+        case VarIndex(var):
+            return ((1, var),), 0
+        case AffineIndex(terms, offset):
+            return terms, offset
+        case SubAxis():
+            return (), 0
+        case ConcatIndex():
+            raise ValueError("a concatenated index has no single affine form")
+        case _:
+            assert_never(index)
+
+
+def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
+    """Returns the index with variables replaced by indices, simultaneously and through affine forms."""
+    match index:
+        case FixedIndex() | SubAxis():
+            return index
+        case VarIndex(var):
+            return values.get(var, index)
+        case AffineIndex(terms, offset):
+            replaced: list[tuple[int, IndexVar]] = []
+            for coefficient, var in terms:
+                inner, inner_offset = as_affine(values.get(var, VarIndex(var)))
+                replaced += [(coefficient * inner_coefficient, v) for inner_coefficient, v in inner]
+                offset += coefficient * inner_offset
+            return affine(replaced, offset)
+        case ConcatIndex(parts):
+            renamed = []
+            for var in parts:
+                new = values.get(var, VarIndex(var))
+                if not isinstance(new, VarIndex):
+                    raise ValueError("a component of a concatenated index can only be renamed")
+                renamed.append(new.var)
+            return ConcatIndex(tuple(renamed))
+        case _:
+            assert_never(index)
+
+
+def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
+    """Returns the variables that an index depends on, in order of appearance."""
+    match index:
+        case FixedIndex() | SubAxis():
+            return ()
+        case VarIndex(var):
+            return (var,)
+        case AffineIndex(terms):
+            return tuple(var for _, var in terms)
+        case ConcatIndex(parts):
+            return parts
+        case _:
+            assert_never(index)
+
+
+def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:
+    """Returns the position that an index denotes for given values of its variables."""
+    terms, offset = as_affine(index)
+    return offset + sum(coefficient * env[var] for coefficient, var in terms)
+
+
+def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
+    """Returns the row-major offset of a multi-index as one affine index: the reflection of addressing."""
+    terms: list[tuple[int, IndexVar]] = []
+    offset = 0
+    stride = 1
+    for index, dim in zip(reversed(indices), reversed(dims), strict=True):
+        axis_terms, axis_offset = as_affine(index)
+        terms[:0] = [(stride * coefficient, var) for coefficient, var in axis_terms]
+        offset += stride * axis_offset
+        stride *= dim
+    return affine(terms, offset)
+
+
+IndexMap = tuple[AxisIndex, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """The domain of an assignment and the index map of each tensor it touches.
+
+    Attributes:
+        domain: Loop variables with their extents, outermost first: the result's axes in buffer order (batch, output,
+            input), then the reduced ones.
+        lhs: The index map of the result, in buffer order.
+        rhs: The index map of each operand, in buffer order.
+        lhs_dims: The extents of the result's axes.
+        rhs_dims: The extents of each operand's axes.
+    """
+
+    domain: tuple[tuple[LoopVar, int], ...]
+    lhs: IndexMap
+    rhs: tuple[IndexMap, ...]
+    lhs_dims: tuple[int, ...]
+    rhs_dims: tuple[tuple[int, ...], ...]
+
+    @property
+    def extents(self) -> dict[LoopVar, int]:
+        return dict(self.domain)
+
+
+def is_surjective(projections: Projections) -> bool:
+    """True only if every cell of the result is written. Conservative: False when unsure."""
+    extents = projections.extents
+    used: set[LoopVar] = set()
+    nontrivial = 0
+    for index, dim in zip(projections.lhs, projections.lhs_dims, strict=True):
+        if dim == 1 and index == FixedIndex(0):
+            continue
+        nontrivial += 1
+        match index:
+            case VarIndex(LoopVar() as var) if extents.get(var) == dim and var not in used:
+                used.add(var)
+            case AffineIndex(terms, 0) if _covers(terms, extents, dim, used):
+                used |= {var for _, var in terms if isinstance(var, LoopVar)}
+            case _:
+                return False
+    return True
+
+
+def _covers(
+    terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int], dim: int, used: set[LoopVar]
+) -> bool:
+    """True only if the terms, with variables of their own, take every value in range(dim)."""
+    reached = 1
+    for coefficient, var in sorted(terms, key=lambda term: term[0]):
+        if not isinstance(var, LoopVar) or var in used or coefficient < 1 or coefficient > reached:
+            return False
+        reached += coefficient * (extents[var] - 1)
+    return reached >= dim
+
+
+def is_injective(projections: Projections) -> bool:
+    """True only if no result cell is written twice: every loop variable is determined by the result's index.
+
+    Positions are accepted when their terms form a mixed-radix number over the variables not pinned yet; accepted
+    positions pin their variables, until nothing changes. Sufficient, not necessary.
+    """
+    extents = projections.extents
+    pinned: set[IndexVar] = {var for index in projections.lhs for var in variables(index) if isinstance(var, StaticIndex)}
+    pending = [as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)]
+    progress = True
+    while progress:
+        progress = False
+        for terms in list(pending):
+            free = [(abs(coefficient), var) for coefficient, var in terms if var not in pinned]
+            if _is_mixed_radix(free, extents):
+                pinned |= {var for _, var in free}
+                pending.remove(terms)
+                progress = True
+    return all(var in pinned or extent == 1 for var, extent in projections.domain)
+
+
+def _is_mixed_radix(terms: list[tuple[int, IndexVar]], extents: Mapping[LoopVar, int]) -> bool:
+    reach = 0
+    for coefficient, var in sorted(terms, key=lambda term: term[0]):
+        if coefficient <= reach:
+            return False
+        assert isinstance(var, LoopVar)
+        reach += coefficient * (extents[var] - 1)
+    return True

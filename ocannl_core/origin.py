@@ -1,0 +1,63 @@
+"""Where in the user's program something was asked for."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).resolve().parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of a source file."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The line itself, stripped; empty when the source is not available."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        name = Path(self.file).name
+        return f"{name}:{self.line}: {self.text}" if self.text else f"{name}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What asked for something: an operation, and the user's line that applied it.
+
+    Attributes:
+        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`.
+        location: The user's line, where there is one.
+        detail: Which part of the operation: `output axis -1 of the first operand`.
+    """
+
+    operation: str
+    location: Location | None = None
+    detail: str = ""
+
+    def at(self, detail: str) -> Origin:
+        """Returns this origin narrowed to one part of the operation."""
+        return replace(self, detail=detail)
+
+    def __str__(self) -> str:
+        what = f"{self.detail} of {self.operation}" if self.detail else self.operation
+        return f"{what}, at {self.location}" if self.location else what
+
+
+def caller_location() -> Location | None:
+    """Returns the innermost line on the call stack that lies outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_PACKAGE) and not filename.startswith("<frozen"):
+            return Location(filename, frame.f_lineno)
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,1 @@
+"""Program-to-program optimisations of the loop language."""

@@ -1,0 +1,59 @@
+"""The result of scheduling: what a backend generates code from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.loopir.nodes import Block, CallExternal
+from ocannl_core.node import NodeInfo, TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Statements that become one kernel.
+
+    Attributes:
+        body: The statements. They mention no node or static index beyond the two tuples below and what they allocate.
+        arguments: Nodes whose memory the kernel is given, in order of first use.
+        indices: Static indices that the kernel is given, in order of first use.
+        title: What it computes, for readers; kernels that differ only in their titles are equal.
+    """
+
+    body: Block
+    arguments: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A call out of the loop language between two kernels."""
+
+    call: CallExternal
+    title: str = ""
+
+
+Step = Nest | External
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A routine as steps that run one after the other.
+
+    Attributes:
+        name: The routine's name.
+        steps: Kernels and external calls in the order of execution.
+        params: Nodes whose memory comes from the context.
+        scratch: Nodes whose memory belongs to the routine.
+        indices: Static indices, in the order in which the routine takes their values.
+        nodes: What is known of every node mentioned.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    params: tuple[TensorNode, ...]
+    scratch: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    nodes: Mapping[TensorNode, NodeInfo]

@@ -1,0 +1,137 @@
+"""What crosses the boundary between the core and a backend.
+
+A backend describes its devices (`Target`), turns a scheduled program into text (`Source`), the text into something
+runnable (`Executable`), and owns memory (`Buffer`). Everything but the frozen descriptions is a protocol: a backend
+brings its own classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ocannl_core.node import NodeInfo, TensorNode
+
+BACKEND_API = (1, 0)
+"""Version of this boundary: a plugin states the one it was written for as `OCANNL_API`; majors must agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One device of one backend, as schedules and code generators see it.
+
+    Attributes:
+        backend: The name of the backend's entry point.
+        device: The ordinal among that backend's devices.
+        description: What people call it.
+        priority: The available backend of highest priority is the default one.
+        vector_bytes: Width of a vector register; 0 when there is none.
+        cores: Processors that can work in parallel.
+    """
+
+    backend: str
+    device: int = 0
+    description: str = ""
+    priority: int = 0
+    vector_bytes: int = 0
+    cores: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.backend}:{self.device}"
+
+
+HOST = Target("host", description="memory of this Python process", priority=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """The devices of a backend on this machine, or why there are none.
+
+    Attributes:
+        targets: The devices that can be used now.
+        reason: Why there are none, as one sentence; empty when there are some.
+        fix: What the user can do about it.
+        details: Facts worth showing in a report: compiler, driver, versions.
+    """
+
+    targets: tuple[Target, ...] = ()
+    reason: str = ""
+    fix: str = ""
+    details: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Generated code: what `Routine.source` shows. A backend's own class may hold more."""
+
+    @property
+    def language(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+@runtime_checkable
+class Buffer(Protocol):
+    """Memory of a device holding the cells of one node, margins included, in row-major order."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def info(self) -> NodeInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """An array of this process as a buffer: the host's end of every transfer."""
+
+    array: np.ndarray[Any, Any]
+    info: NodeInfo
+
+    @property
+    def target(self) -> Target:
+        return HOST
+
+
+class Event(Protocol):
+    """A point in the work of a device."""
+
+    def wait(self) -> None:
+        """Returns when everything before the event has finished."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The event of work that was finished when it was submitted."""
+
+    def wait(self) -> None:
+        return
+
+
+Launcher = Callable[[Sequence[int]], None]
+"""A routine bound to its memory: takes the values of its static indices, in the order of the plan's `indices`."""
+
+
+class Executable(Protocol):
+    """The compiled code of one routine, not bound to memory."""
+
+    def link(self, buffers: Mapping[TensorNode, Buffer]) -> Launcher:
+        """Returns a callable that runs the routine over these buffers. All addresses are resolved here."""
+        ...
+
+
+class ExternalOp(Protocol):
+    """A computation that the loop language calls but does not express.
+
+    `perform` reads `inputs` and overwrites `outputs`, both as arrays without margins; it must not keep them.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def perform(self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]]) -> None: ...

@@ -1,0 +1,3 @@
+"""CUDA devices as a backend of ocannl-core."""
+
+OCANNL_API = (1, 0)
