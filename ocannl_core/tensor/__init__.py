@@ -1,0 +1,1 @@
+"""What users write: tensors, operations with gradients, blocks, recorded code."""

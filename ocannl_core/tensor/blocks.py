@@ -1,0 +1,198 @@
+"""Blocks: functions whose parameters are made once and shared by later applications."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Applied, Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Block(Generic[R]):
+    """A configured function of tensors. Calling it applies it; its parameters are made at the first application.
+
+    Attributes:
+        name: The function's name.
+        label: The name given with `label=`.
+        parameters: The parameters made so far, by name.
+        blocks: The blocks that its body has configured, by key.
+    """
+
+    def __init__(self, function: Callable[..., R], config: dict[str, Any], label: str | None) -> None:
+        self.name = function.__name__
+        self.label = label
+        self.config = config
+        self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
+        self.blocks: dict[Hashable, Block[Any]] = {}
+        self._function = function
+        self._applied = False
+
+    def __call__(self, *tensors: Any) -> R:
+        """Returns the body applied to tensors."""
+        session = sessions.current()
+        application = Application(self, session.block)
+        outer_block, outer_recorder = session.block, session.recorder
+        session.block, session.recorder = application, None
+        try:
+            result = self._function(*tensors, **self.config)
+        finally:
+            session.block, session.recorder = outer_block, outer_recorder
+        self._applied = True
+        _enrich(result, (self.name, *((self.label,) if self.label else ()), *_first_label(tensors)), tensors)
+        return result
+
+    @property
+    def has_been_applied(self) -> bool:
+        return self._applied
+
+    def __repr__(self) -> str:
+        config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
+        return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
+
+
+class Application:
+    """One run of a block's body: knows which names it has asked for."""
+
+    def __init__(self, block: Block[Any], outer: Application | None) -> None:
+        self.block = block
+        self.names: set[str] = set()
+        self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.label or block.name)
+        self._occurrences: dict[Hashable, int] = {}
+
+    def occurrence(self, key: Hashable) -> int:
+        """Returns how often a key has been asked for before in this application."""
+        seen = self._occurrences.get(key, 0)
+        self._occurrences[key] = seen + 1
+        return seen
+
+
+class BlockFunction(Generic[P, R]):
+    """A function decorated with `@op`: positional parameters are tensors, keyword-only ones configuration.
+
+    `f(hidden=64)` is a block; `f(x, hidden=64)` applies a new one at once.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._function = function
+        self._signature = inspect.signature(function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, label: str | None = None, **config: Any) -> Any:
+        self._check_config(config)
+        block = self._block(config, label)
+        return block(*args) if args else block
+
+    def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
+        """Returns a new block, or inside another block's body the sub-block that belongs in this place."""
+        application = sessions.current().block
+        if application is None:
+            return Block(self._function, config, label)
+        key = (self._function, label, tuple(sorted((name, _key_of(value)) for name, value in config.items())))
+        place = (key, application.occurrence(key))
+        owned = application.block.blocks
+        if place not in owned:
+            owned[place] = Block(self._function, config, label)
+        return owned[place]
+
+    def _check_config(self, config: dict[str, Any]) -> None:
+        parameters = self._signature.parameters
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        keywords = {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        unknown = [name for name in config if name not in keywords and not takes_any]
+        missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in config]
+        if not unknown and not missing:
+            return
+        raise UsageError(
+            f"The configuration of {self._function.__name__} is its keyword-only parameters.",
+            found="; ".join(
+                [f"unknown {', '.join(unknown)}"] * bool(unknown) + [f"missing {', '.join(missing)}"] * bool(missing)
+            ),
+            where=str(caller_location() or ""),
+            fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
+        )
+
+
+def op(function: Callable[P, R]) -> BlockFunction[P, R]:
+    """Makes a function of tensors into a block: parameters inside are made once per configured block.
+
+        @oc.op
+        def mlp_layer(x, *, hidden):
+            return oc.relu(oc.param("w") @ x + oc.param("b", output=[hidden]))
+
+        layer = mlp_layer(hidden=64, label="L1")
+        y1, y2 = layer(x1), layer(x2)               # share w and b
+    """
+    return BlockFunction(function)
+
+
+def shared_parameter(
+    session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
+) -> Tensor:
+    """Returns the parameter of that name in the block being applied, made by `create` when it is new.
+
+    Raises:
+        UsageError: if the application has asked for the name before, or another one asked with other arguments.
+    """
+    application = session.block
+    if application is None:
+        return create((name,))
+    block = application.block
+    if name in application.names:
+        raise UsageError(
+            "A block's application asks for each parameter once.",
+            found=f"param({name!r}) twice in {block.name}",
+            where=str(caller_location() or ""),
+            fix="give the second one another name, or keep the first one in a variable",
+        )
+    application.names.add(name)
+    if name in block.parameters:
+        parameter, made_with = block.parameters[name]
+        if made_with != arguments:
+            raise UsageError(
+                "Applications of one block share parameters, so they ask for them in the same way.",
+                found=f"param({name!r}) with other sizes or formats than in the first application of {block.name}",
+                where=str(caller_location() or ""),
+                fix="configure a second block",
+            )
+        return parameter
+    if block.has_been_applied:
+        warnings.warn(
+            f"parameter {name!r} of {block.name} is new in a later application of the block; "
+            "earlier applications did not use it",
+            stacklevel=4,
+        )
+    parameter = create((name, *application.path))
+    block.parameters[name] = (parameter, arguments)
+    return parameter
+
+
+def _key_of(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *(_key_of(each) for each in value))
+    if isinstance(value, dict):
+        return ("dict", *sorted((str(key), _key_of(each)) for key, each in value.items()))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value).__name__, value)
+
+
+def _first_label(tensors: tuple[Any, ...]) -> tuple[str, ...]:
+    return next((t.label for t in tensors if isinstance(t, Tensor)), ())
+
+
+def _enrich(result: Any, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
+    """Labels the tensor that a body made; one that it only passed on keeps its own label."""
+    if isinstance(result, Tensor) and isinstance(result.definition, Applied) and all(result is not t for t in inputs):
+        result.relabel(label)

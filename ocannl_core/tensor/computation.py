@@ -1,0 +1,163 @@
+"""Computations: recorded code whose shapes are still open, and what resolves it into assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.errors import UsageError
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Logic, Pointwise
+from ocannl_core.tensor.tensor import MergeBuffer, Parameter, Tensor, ancestors
+
+Argument = Tensor | MergeBuffer | float
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`target = target combine op(*args)`, with index maps from the logic once shapes are closed."""
+
+    target: Tensor
+    combine: BinaryOp
+    reset: bool
+    op: Op
+    args: tuple[Argument, ...]
+    logic: Logic
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The own code of each of these tensors, oldest first."""
+
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroGradients:
+    """Sets the gradients of a tensor and of everything it depends on to zero."""
+
+    root: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Backpropagate:
+    """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends on."""
+
+    root: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Titled:
+    """Steps under a title."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+Step = Assign | Forward | ZeroGradients | Backpropagate | Titled
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Code to compile: steps over tensors in program order. `+` puts one computation after another.
+
+    Shapes close, and index maps are derived, when the computation is resolved: at `Context.compile`, or earlier through
+    `resolve`.
+
+    Attributes:
+        steps: What to do.
+        results: Tensors that stay readable by default.
+        name: A name for printed code and files.
+    """
+
+    steps: tuple[Step, ...]
+    results: frozenset[Tensor] = frozenset()
+    name: str = "routine"
+    _cache: list[tuple[AssignProgram, Mapping[TensorNode, np.ndarray[Any, Any]]]] = field(
+        default_factory=list, compare=False, repr=False
+    )
+
+    def __add__(self, other: Computation) -> Computation:
+        if not isinstance(other, Computation):
+            return NotImplemented
+        name = self.name if self.name == other.name else f"{self.name}_{other.name}"
+        return Computation(self.steps + other.steps, self.results | other.results, name)
+
+    def resolve(self) -> AssignProgram:
+        """Returns the computation as assignments over closed shapes.
+
+        Raises:
+            ShapeError: if the shapes contradict each other, or leave a parameter's size open.
+        """
+        return self._resolved()[0]
+
+    def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
+        """Returns the host's arrays behind the literal nodes that the computation reads."""
+        return self._resolved()[1]
+
+    def _resolved(self) -> tuple[AssignProgram, Mapping[TensorNode, np.ndarray[Any, Any]]]:
+        if not self._cache:
+            from ocannl_core.tensor.resolve import resolve  # the emitter needs the steps defined here
+
+            self._cache.append(resolve(self))
+        return self._cache[0]
+
+    def __str__(self) -> str:
+        from ocannl_core.assign.printer import to_text
+
+        return to_text(self.resolve())
+
+
+def forward(tensor: Tensor, name: str = "forward") -> Computation:
+    """Returns the code that computes a tensor from parameters, placeholders and literals."""
+    return Computation((forward_step(tensor),), frozenset({tensor}), name)
+
+
+def forward_step(tensor: Tensor) -> Forward:
+    """Returns the own code of a tensor and of everything it is computed from."""
+    embedded = tuple(ancestors([tensor]))
+    tensor.session.consumed.update(embedded)
+    return Forward(embedded)
+
+
+def gradient_update(loss: Tensor) -> Computation:
+    """Returns the code that computes a tensor and the gradients of the sum of its cells in everything it depends on.
+
+    Forward code, gradients to zero, the tensor's own gradient to one, backpropagation.
+
+    Raises:
+        UsageError: if the tensor depends on no parameter.
+    """
+    if loss.grad is None:
+        raise UsageError(
+            "Gradients are computed of a tensor that depends on parameters.",
+            found=f"{loss!r} depends on none",
+            where=str(loss.origin),
+            fix='make what is to be trained with oc.param("w")',
+        )
+    one = Assign(loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin)
+    gradients = {p.grad for p in loss.params if p.grad is not None}
+    steps = (
+        Titled("forward", (forward_step(loss),)),
+        Titled("zero gradients", (ZeroGradients(loss),)),
+        Titled("backpropagate", (one, Backpropagate(loss))),
+    )
+    return Computation(steps, frozenset({loss, *gradients}), "grad_update")
+
+
+def initialization_of(parameter: Tensor) -> Computation:
+    """Returns the code that computes a parameter's first value from its initialiser."""
+    assert isinstance(parameter.definition, Parameter)
+    initializer = parameter.definition.initializer
+    copy = Assign(
+        parameter, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (initializer,), Pointwise(), parameter.origin
+    )
+    steps = (forward_step(initializer), copy)
+    return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")

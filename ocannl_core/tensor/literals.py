@@ -1,0 +1,176 @@
+"""Tensors whose cells are given: numbers, arrays, nested literals, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant, ConstantBits, EmbedIndex, FetchSource, RangeOverOffsets
+from ocannl_core.dtypes import DType, dtype_of, uint4x32
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex, VarIndex
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Filled, Literal, Tensor
+
+
+class Batch(tuple[Any, ...]):
+    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis each."""
+
+
+def batch(*entries: Any) -> Batch:
+    """Returns a batch axis for a nested literal; lists are output axes, tuples input axes."""
+    return Batch(entries)
+
+
+def tensor(
+    value: Any,
+    *,
+    batch_axes: int = 0,
+    input_axes: int = 0,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns a tensor with the given cells; its shape is exactly that of the value.
+
+    In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch axes:
+    `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but for the leading `batch_axes`
+    and the trailing `input_axes`.
+
+    Args:
+        value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are copied.
+        batch_axes: How many leading axes of an array are batch axes.
+        input_axes: How many trailing axes of an array are input axes.
+        dtype: The number format. Without it, literals and float64 arrays get the session's default float; other arrays
+            keep theirs.
+        label: A name.
+
+    Raises:
+        UsageError: for ragged literals, other values, or more axes named than there are.
+    """
+    session = sessions.current()
+    location = caller_location()
+    if isinstance(value, list | tuple) and not _holds_arrays(value):
+        array, shape = _nested(value, str(location or ""))
+        chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    else:
+        array = _as_array(value, str(location or ""))
+        shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
+        chosen = _dtype_for(array, session) if dtype is None else dtype_of(dtype)
+    cells = np.ascontiguousarray(array.astype(chosen.numpy, copy=True)).reshape(shape.dims)
+    cells.flags.writeable = False
+    origin = Origin("literal", location)
+    return Tensor(session, Literal(cells), shape, chosen, (label or "literal",), origin)
+
+
+def number(value: float | StaticIndex, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
+    """Returns a tensor of one cell: a constant, or the value of a static index at run time."""
+    session = sessions.current()
+    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    if isinstance(value, StaticIndex):
+        index = value
+        return filled(session, lambda: EmbedIndex(VarIndex(index)), closed_shape(), chosen, label or value.name)
+    if not isinstance(value, Real):
+        raise UsageError("A number tensor is made from a number or a static index.", found=repr(value))
+    return constant(float(value), session, dtype=chosen, label=label)
+
+
+def constant(value: float, session: Session, *, dtype: DType | None = None, label: str | None = None) -> Tensor:
+    """Returns a constant of one cell; operands of this kind are printed as numbers and never stored."""
+    return filled(session, lambda: Constant(value), closed_shape(), dtype or session.default_dtype, label or f"{value:g}")
+
+
+def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
+    """Returns one output axis holding 0, 1, ..., stop - 1."""
+    session = sessions.current()
+    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    return filled(session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange")
+
+
+def filled(session: Session, source: Callable[[], FetchSource], shape: Shape, dtype: DType, label: str) -> Tensor:
+    """Returns a tensor filled by a fetch that is made once shapes are closed."""
+    origin = Origin(label, caller_location())
+    session.environment.leaf(shape, origin)
+    return Tensor(session, Filled(source), shape, dtype, (label,), origin)
+
+
+def word(session: Session, source: Callable[[], int], label: str) -> Tensor:
+    """Returns one 128-bit word whose low half is an integer known once shapes are closed."""
+    return filled(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
+
+
+def _holds_arrays(value: Sequence[Any]) -> bool:
+    """True for sequences of arrays, which NumPy stacks."""
+    return any(isinstance(each, np.ndarray) for each in value)
+
+
+def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+        array = np.from_dlpack(value)
+    else:
+        array = np.asarray(value)
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8)
+    if array.dtype.kind not in "fiuV":
+        raise UsageError(
+            "A tensor is made of numbers.", found=f"{type(value).__name__} of dtype {array.dtype}", where=where
+        )
+    return array
+
+
+def _dtype_for(array: np.ndarray[Any, Any], session: Session) -> DType:
+    if array.dtype == np.float64:
+        return session.default_dtype
+    return dtype_of(array.dtype)
+
+
+def _shape_of(array: np.ndarray[Any, Any], batch_axes: int, input_axes: int, where: str) -> Shape:
+    if batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > array.ndim:
+        raise UsageError(
+            "The batch and input axes of an array are among its axes.",
+            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {array.ndim} axes",
+            where=where,
+        )
+    dims = array.shape
+    middle = len(dims) - input_axes
+    return closed_shape(batch=dims[:batch_axes], output=dims[batch_axes:middle], input=dims[middle:])
+
+
+def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
+    """Returns the cells of a nested literal in buffer order, and its shape."""
+    kinds: list[type] = []
+    dims: list[int] = []
+    level: Any = value
+    while isinstance(level, list | tuple):
+        kinds.append(Batch if isinstance(level, Batch) else type(level))
+        dims.append(len(level))
+        if not level:
+            break
+        level = level[0]
+    cells = np.array(list(_flatten(value, kinds, dims, 0, where)), dtype=np.float64).reshape(dims)
+    axes = {kind: [i for i, k in enumerate(kinds) if k is kind] for kind in (Batch, list, tuple)}
+    order = axes[Batch] + axes[list] + axes[tuple]
+    sizes = {kind: tuple(dims[i] for i in axes[kind]) for kind in axes}
+    return cells.transpose(order), closed_shape(batch=sizes[Batch], output=sizes[list], input=sizes[tuple])
+
+
+def _flatten(value: Any, kinds: list[type], dims: list[int], depth: int, where: str) -> Iterable[float]:
+    if depth == len(kinds):
+        if not isinstance(value, Real):
+            raise UsageError("A literal nests numbers to one depth.", found=repr(value), where=where)
+        yield float(value)
+        return
+    kind = Batch if isinstance(value, Batch) else type(value)
+    if kind is not kinds[depth] or len(value) != dims[depth]:
+        raise UsageError(
+            "The entries of one axis of a literal have the same kind and length.",
+            found=f"{value!r} where {kinds[depth].__name__} of length {dims[depth]} was expected",
+            where=where,
+        )
+    for each in value:
+        yield from _flatten(each, kinds, dims, depth + 1, where)

@@ -1,0 +1,9 @@
+"""Operations by name, so that the operators of expressions can find what is defined in terms of expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+operations: dict[str, Callable[..., Any]] = {}
+"""Every named operation; filled by the modules that define operations."""

@@ -1,0 +1,319 @@
+"""From recorded steps to assignments: shapes are closed, then every step becomes nodes with concrete index maps."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import numpy as np
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    Constant,
+    Fetch,
+    Merge,
+    Operand,
+    Scalar,
+    Section,
+)
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.shape.projections import project
+from ocannl_core.tensor.computation import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Computation,
+    Forward,
+    Step,
+    Titled,
+    ZeroGradients,
+)
+from ocannl_core.tensor.operation import Code, result_dtype
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.slots import (
+    SLOT_NAMES,
+    Slot,
+    SlotApplication,
+    SlotValue,
+    as_application,
+    as_operand,
+    slot_names,
+    value_variables,
+)
+from ocannl_core.tensor.tensor import (
+    Applied,
+    Declared,
+    Filled,
+    GradientOf,
+    Literal,
+    MergeBuffer,
+    Parameter,
+    Placeholder,
+    Tensor,
+    ancestors,
+)
+
+Resolved = tuple[AssignProgram, dict[TensorNode, np.ndarray[Any, Any]]]
+
+
+def resolve(computation: Computation) -> Resolved:
+    """Returns a computation as assignments over closed shapes, and the host's arrays behind its literals."""
+    tensors = mentioned(computation.steps)
+    by_session: dict[Session, list[Tensor]] = {}
+    for tensor in sorted(tensors, key=lambda t: t.id):
+        by_session.setdefault(tensor.session, []).append(tensor)
+    if len(by_session) > 1:
+        raise UsageError("A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions")
+    for session, members in by_session.items():
+        session.environment.close([tensor.terms for tensor in members])
+    emitter = _Emitter()
+    for step in computation.steps:
+        emitter.step(step)
+    program = AssignProgram(
+        tuple(emitter.body),
+        emitter.nodes,
+        frozenset(emitter.embedded),
+        frozenset(emitter.fresh),
+        frozenset(emitter.node_of(tensor) for tensor in computation.results),
+        computation.name,
+    )
+    return program, emitter.literals
+
+
+def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Returns every tensor whose shape the steps need."""
+    found: set[Tensor] = set()
+    for step in steps:
+        match step:
+            case Assign(target=target, args=args):
+                found.add(target)
+                found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
+            case Forward(tensors):
+                found.update(tensors)
+            case ZeroGradients(root) | Backpropagate(root):
+                found.update(ancestors([root]))
+            case Titled(_, inner):
+                found |= mentioned(inner)
+            case _:
+                assert_never(step)
+    return found
+
+
+def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
+    return argument.tensor if isinstance(argument, MergeBuffer) else argument
+
+
+class _Emitter:
+    """Accumulates the assignments of one computation."""
+
+    def __init__(self) -> None:
+        self.body: list[Assignment] = []
+        self.nodes: dict[TensorNode, NodeInfo] = {}
+        self.embedded: set[TensorNode] = set()
+        self.fresh: set[TensorNode] = set()
+        self.literals: dict[TensorNode, np.ndarray[Any, Any]] = {}
+
+    def node_of(self, tensor: Tensor) -> TensorNode:
+        """Returns a tensor's node, listed among the program's nodes."""
+        node = tensor.node
+        if node not in self.nodes:
+            self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims)
+            if isinstance(tensor.definition, Declared):
+                self.fresh.add(node)
+            if isinstance(tensor.definition, Literal):
+                self.literals[node] = tensor.definition.array
+        return node
+
+    # ----- steps ----------------------------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Assign():
+                self.assign(step)
+            case Forward(tensors):
+                for tensor in tensors:
+                    self.forward(tensor)
+            case ZeroGradients(root):
+                for tensor in ancestors([root]):
+                    if tensor.grad is not None:
+                        self.fetch_zero(tensor.grad)
+            case Backpropagate(root):
+                for tensor in reversed(ancestors([root])):
+                    self.backpropagate(tensor)
+            case Titled(title, inner):
+                outer, self.body = self.body, []
+                for each in inner:
+                    self.step(each)
+                if self.body:
+                    outer.append(Section(title, tuple(self.body)))
+                self.body = outer
+            case _:
+                assert_never(step)
+
+    def assign(self, step: Assign) -> None:
+        tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
+        found = project(step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin)
+        maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
+        operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
+        for arg in step.args:
+            index, dims = ((), ()) if isinstance(arg, float) else next(maps)
+            operand = self.operand(arg)
+            operands.append((operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims))
+        projections = Projections(
+            found.domain,
+            found.lhs,
+            tuple(index for _, index, _ in operands),
+            found.lhs_dims,
+            tuple(dims for _, _, dims in operands),
+        )
+        target = self.node_of(step.target)
+        self.body.append(
+            Accumulate(
+                target,
+                step.combine,
+                step.reset,
+                step.op,
+                tuple(operand for operand, _, _ in operands),
+                projections,
+                step.origin,
+            )
+        )
+        self.embedded.add(target)
+
+    def operand(self, argument: Argument) -> Operand:
+        """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one cell."""
+        if isinstance(argument, float):
+            return Scalar(argument)
+        if isinstance(argument, MergeBuffer):
+            return Merge(self.node_of(argument.tensor))
+        value = _constant_value(argument)
+        return Scalar(value) if value is not None else Cells(self.node_of(argument))
+
+    def forward(self, tensor: Tensor) -> None:
+        """Emits the own code of one tensor, once."""
+        match tensor.definition:
+            case Applied():
+                if tensor.node not in self.embedded:
+                    slots = _Slots(self, tensor)
+                    slots.run(tensor.definition.operation.forward)
+                    self.embedded.add(self.node_of(tensor))
+            case Filled(source):
+                if _constant_value(tensor) is None and tensor.node not in self.embedded:
+                    node = self.node_of(tensor)
+                    self.body.append(Fetch(node, source(), tensor.origin))
+                    self.embedded.add(node)
+            case Literal() | Parameter() | Placeholder() | Declared() | GradientOf():
+                self.node_of(tensor)
+            case _:
+                assert_never(tensor.definition)
+
+    def fetch_zero(self, gradient: Tensor) -> None:
+        node = self.node_of(gradient)
+        self.body.append(Fetch(node, Constant(0.0), gradient.origin))
+        self.embedded.add(node)
+
+    def backpropagate(self, tensor: Tensor) -> None:
+        """Emits what a tensor's gradient contributes to those of its operands."""
+        definition = tensor.definition
+        if tensor.grad is None or not isinstance(definition, Applied) or definition.operation.gradient is None:
+            return
+        _Slots(self, tensor).run(definition.operation.gradient)
+
+
+def _constant_value(tensor: Tensor) -> float | None:
+    """Returns the number that every use of a constant of one cell is printed as; None for other tensors."""
+    if not isinstance(tensor.definition, Filled) or not tensor.dtype.is_float or tensor.shape.size != 1:
+        return None
+    source = tensor.definition.source()
+    return source.value if isinstance(source, Constant) else None
+
+
+class _Slots:
+    """The slots of one application of an operation, and the assignments that its code makes to them."""
+
+    def __init__(self, emitter: _Emitter, tensor: Tensor) -> None:
+        assert isinstance(tensor.definition, Applied)
+        self._emitter = emitter
+        self._tensor = tensor
+        self._definition = tensor.definition
+        operands = tensor.definition.operands
+        self._projections = project(
+            tensor.definition.logic, tensor.shape, [operand.shape for operand in operands], tensor.origin
+        )
+
+    def run(self, code: Code) -> None:
+        """Calls a defining function with the slots that its parameters name."""
+        code(*(self._slot(name) for name in slot_names(code)))
+
+    def _slot(self, name: str) -> Slot:
+        role, position = SLOT_NAMES[name]
+        tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
+        p = self._projections
+        index, dims = (p.lhs, p.lhs_dims) if position == 0 else (p.rhs[position - 1], p.rhs_dims[position - 1])
+        operand: Operand | None
+        if role == "value":
+            operand = self._emitter.operand(tensor)
+        else:
+            operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
+        return Slot(name, operand, tensor.dtype, index, dims, self)
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that needs none."""
+        if target.operand is None:
+            return
+        if not isinstance(target.operand, Cells):
+            raise UsageError("A constant cannot be assigned to.", found=target.name, where=str(self._tensor.origin))
+        op, args = as_application(value)
+        settled = [as_operand(self._settle(arg)) for arg in args]
+        used = {var for index in (target.index, *(i for _, i, _ in settled)) for each in index for var in variables(each)}
+        drops_repeats = combine in (BinaryOp.SECOND, BinaryOp.MAX, BinaryOp.MIN, BinaryOp.OR, BinaryOp.AND)
+        projections = Projections(
+            self._domain(target.index, used if drops_repeats else None),
+            target.index,
+            tuple(index for _, index, _ in settled),
+            target.dims,
+            tuple(dims for _, _, dims in settled),
+        )
+        operands = tuple(operand for operand, _, _ in settled)
+        origin = self._tensor.origin
+        self._emitter.body.append(Accumulate(target.operand.node, combine, reset, op, operands, projections, origin))
+
+    def _domain(self, result: IndexMap, used: set[IndexVar] | None) -> tuple[tuple[LoopVar, int], ...]:
+        """Returns the operation's domain with the result's variables outermost, restricted to used ones if given."""
+        extents = self._projections.extents
+        first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
+        order = dict.fromkeys([*first, *extents])
+        return tuple((var, extents[var]) for var in order if used is None or var in used)
+
+    def _settle(self, value: SlotValue) -> Slot | int | float:
+        """Returns a value that an assignment can read; a nested application is stored in a node of its own first.
+
+        The node has one axis per domain variable that the value varies with.
+        """
+        if not isinstance(value, SlotApplication):
+            return value
+        args = tuple(self._settle(arg) for arg in value.args)
+        applied = SlotApplication(value.op, args)
+        varying = value_variables(applied)
+        axes = [(var, extent) for var, extent in self._projections.domain if var in varying]
+        index: IndexMap = tuple(VarIndex(var) for var, _ in axes)
+        dims = tuple(extent for _, extent in axes)
+        formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]
+        dtype: DType = result_dtype(value.op, _aligned(args, formats), self._tensor.dtype)
+        node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(dtype, dims)
+        self._emitter.embedded.add(node)
+        slot = Slot(node.name, Cells(node), dtype, index, dims, self)
+        self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
+        return slot
+
+
+def _aligned(args: tuple[Slot | int | float, ...], formats: list[DType]) -> list[DType]:
+    """Returns one format per argument; numbers take that of the first slot."""
+    return [arg.dtype if isinstance(arg, Slot) else formats[0] for arg in args]

@@ -1,0 +1,83 @@
+"""The state that a program of tensors shares: identities, the shape environment, the random seed, what is recorded."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from ocannl_core import settings
+from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.shape.environment import Environment
+
+if TYPE_CHECKING:
+    from ocannl_core.ops import BinaryOp
+    from ocannl_core.tensor.blocks import Application as BlockApplication
+    from ocannl_core.tensor.expression import Operand
+    from ocannl_core.tensor.operation import Operation
+    from ocannl_core.tensor.tensor import Tensor
+
+
+class Recorder(Protocol):
+    """What a recording session of code offers to the operators."""
+
+    def apply(self, operation: Operation, operands: tuple[Operand, ...], logic: str | None) -> Operand: ...
+
+    def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None: ...
+
+
+class Session:
+    """A program of tensors. Tensors of different sessions do not mix.
+
+    There is always a current session. `with Session(seed=1):` isolates what happens inside, and keeps the random numbers
+    of a model independent of what was built before: they are keyed by creation order within the session.
+
+    Args:
+        seed: Seed of all random numbers; from the settings when not given.
+        dtype: The number format of floats that do not state one; from the settings when not given.
+    """
+
+    def __init__(self, seed: int | None = None, dtype: DType | str | None = None) -> None:
+        defaults = settings.current()
+        self.seed = defaults.seed if seed is None else seed
+        self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
+        self.environment = Environment()
+        self.recorder: Recorder | None = None
+        self.block: BlockApplication | None = None
+        self.consumed: set[Tensor] = set()
+        """Tensors whose forward code some computation already contains."""
+        self._ids = count()
+        self._outer: list[Session] = []
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def __enter__(self) -> Session:
+        self._outer.append(current())
+        _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.set(self._outer.pop())
+
+
+_current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None)
+
+
+def current() -> Session:
+    """Returns the session in which new tensors are made."""
+    session = _current.get()
+    if session is None:
+        session = Session()
+        _current.set(session)
+    return session
+
+
+def reset(seed: int | None = None) -> Session:
+    """Starts the current session afresh, so that a rebuilt model gets the same identities and random numbers."""
+    session = Session(seed)
+    _current.set(session)
+    return session

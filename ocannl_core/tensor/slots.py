@@ -1,0 +1,192 @@
+"""Slots: the operands of an operation's own code, with the index maps that its logic gave them.
+
+The two functions that define an operation take slots: `v` is the result, `v1` the first operand, `g1` the gradient of
+the first operand. Operators on slots apply bare primitives; an assignment to a slot becomes one accumulating assignment
+over the operation's domain. An application used inside another one is stored first, in a node with one axis for every
+domain variable that it varies with: `g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn, Protocol
+
+from ocannl_core.assign.nodes import Operand, Scalar
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import IndexMap, IndexVar, variables
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.tensor.expression import Expression
+
+SLOT_NAMES: dict[str, tuple[str, int]] = {
+    **{name: ("value", 0) for name in ("v", "t", "lhs")},
+    **{f"{name}{i}": ("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "g": ("gradient", 0),
+    **{f"g{i}": ("gradient", i) for i in (1, 2, 3)},
+}
+"""What a parameter name of a defining function stands for: value or gradient, of the result (0) or an operand (1-3)."""
+
+
+class SlotEmitter(Protocol):
+    """What receives the assignments that defining functions make."""
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotApplication(Expression):
+    """A primitive applied to slots, not assigned anywhere yet."""
+
+    op: Op
+    args: tuple[SlotValue, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot(Expression):
+    """A tensor of an operation's code together with its index map.
+
+    Attributes:
+        name: The parameter name it was asked for under.
+        operand: The cells, a number, or None for the gradient of a tensor that needs none: assignments are dropped.
+        dtype: The number format.
+        index: The index map over the operation's domain.
+        dims: Extents of the axes that the map addresses.
+        emitter: Receives assignments to the slot.
+    """
+
+    name: str
+    operand: Operand | None
+    dtype: DType
+    index: IndexMap
+    dims: tuple[int, ...]
+    emitter: SlotEmitter
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if isinstance(value, _Accumulated):
+            return
+        from ocannl_core.tensor.tensor import _assignment_key  # the one parser of `c[key] = e`
+
+        reset, combine = _assignment_key(key)
+        self._assign(value, combine, reset=reset)
+
+    def __getitem__(self, key: object) -> _ResetSlot:
+        from ocannl_core.tensor.registry import operations
+
+        if key is not operations.get("neutral"):
+            raise UsageError(
+                "A slot is written as v[:] = e, v[oc.neutral] += e or v += e.", found=f"{self.name}[{key!r}]"
+            )
+        return _ResetSlot(self)
+
+    def _assign(self, value: object, combine: BinaryOp, *, reset: bool) -> None:
+        if not isinstance(value, Slot | SlotApplication | int | float):
+            raise UsageError(
+                "The code of an operation is made of its slots, primitives and numbers.",
+                found=f"{value!r} assigned to {self.name}",
+            )
+        self.emitter.accumulate(self, combine, reset=reset, value=value)
+
+    def __iadd__(self, value: object) -> Slot:
+        self._assign(value, BinaryOp.ADD, reset=False)
+        return self
+
+    def __isub__(self, value: object) -> Slot:
+        self._assign(value, BinaryOp.SUB, reset=False)
+        return self
+
+    def __imul__(self, value: object) -> Slot:
+        self._assign(value, BinaryOp.MUL, reset=False)
+        return self
+
+
+SlotValue = Slot | SlotApplication | int | float
+
+
+class _Accumulated:
+    """What an in-place operator on a reset slot returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ResetSlot:
+    slot: Slot
+
+    def _record(self, value: object, combine: BinaryOp) -> _Accumulated:
+        self.slot._assign(value, combine, reset=True)
+        return _Accumulated()
+
+    def __iadd__(self, value: object) -> _Accumulated:
+        return self._record(value, BinaryOp.ADD)
+
+    def __isub__(self, value: object) -> _Accumulated:
+        return self._record(value, BinaryOp.SUB)
+
+    def __imul__(self, value: object) -> _Accumulated:
+        return self._record(value, BinaryOp.MUL)
+
+
+def slot_application(op: Op, args: tuple[Any, ...]) -> SlotApplication:
+    """Returns a bare primitive applied to slots."""
+    for arg in args:
+        if not isinstance(arg, Slot | SlotApplication | int | float):
+            _reject(arg)
+    return SlotApplication(op, args)
+
+
+def _reject(arg: object) -> NoReturn:
+    raise UsageError(
+        "Slots combine with slots and numbers only.",
+        found=repr(arg),
+        fix="make the tensor an operand of the operation",
+    )
+
+
+@cache
+def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
+    """Returns the parameter names of a defining function.
+
+    Raises:
+        UsageError: if a name is not that of a slot.
+    """
+    names = tuple(inspect.signature(function).parameters)
+    unknown = [name for name in names if name not in SLOT_NAMES]
+    if unknown:
+        raise UsageError(
+            "The parameters of a defining function are named after slots.",
+            found=", ".join(unknown),
+            fix="use " + ", ".join(SLOT_NAMES),
+        )
+    return names
+
+
+def value_variables(value: SlotValue) -> set[IndexVar]:
+    """Returns the domain variables that a value depends on."""
+    match value:
+        case Slot(index=index):
+            return {var for each in index for var in variables(each)}
+        case SlotApplication(args=args):
+            return set().union(*(value_variables(arg) for arg in args))
+        case _:
+            return set()
+
+
+def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
+    """Returns the operand with its index map and extents; numbers have none."""
+    if isinstance(value, Slot):
+        if value.operand is None:
+            raise UsageError(f"The gradient slot {value.name} is written, not read, when its tensor needs no gradient.")
+        if isinstance(value.operand, Scalar):
+            return value.operand, (), ()
+        return value.operand, value.index, value.dims
+    return Scalar(float(value)), (), ()
+
+
+def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
+    """Returns the primitive and the arguments that compute a value; a bare value is its identity."""
+    if isinstance(value, SlotApplication):
+        return value.op, value.args
+    return UnaryOp.IDENTITY, (value,)
+
+

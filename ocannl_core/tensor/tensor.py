@@ -1,0 +1,440 @@
+"""The tensor: an identity, a shape that inference completes, and how its cells come about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import FetchSource
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ocannl_core.tensor.computation import Computation
+    from ocannl_core.tensor.operation import Operation
+
+
+# ----- how the cells of a tensor come about ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Applied:
+    """By an operation on other tensors."""
+
+    operation: Operation
+    operands: tuple[Tensor, ...]
+    logic: Logic
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """From an array of the host, copied when the tensor was made."""
+
+    array: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are closed."""
+
+    source: Callable[[], FetchSource]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an expression."""
+
+    initializer: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placeholder:
+    """From the host, between calls: `ctx[x] = array`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declared:
+    """By assignments that users record; zero at first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientOf:
+    """By backpropagation through another tensor."""
+
+    tensor: Tensor
+
+
+Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf
+
+
+class Tensor(Expression):
+    """A multi-dimensional array in a program of tensors.
+
+    Its cells live in the contexts that run the program. Make tensors with `tensor`, `param`, `placeholder`, `number` and
+    operators.
+
+    Attributes:
+        session: The program it belongs to.
+        id: The creation ordinal within the session.
+        label: Name parts, most significant first.
+        origin: The operation and the user's line that made it.
+        definition: How its cells come about.
+        dtype: The number format of its cells.
+        grad: The gradient of whatever is being backpropagated with respect to this tensor; None when it needs none.
+    """
+
+    __slots__ = (
+        "_grad",
+        "_node",
+        "_terms",
+        "definition",
+        "dtype",
+        "id",
+        "label",
+        "origin",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        definition: Definition,
+        terms: Shape,
+        dtype: DType,
+        label: tuple[str, ...],
+        origin: Origin,
+        *,
+        requires_grad: bool = False,
+    ) -> None:
+        self.session = session
+        self.id = session.next_id()
+        self.definition = definition
+        self._terms = terms
+        self.dtype = dtype
+        self.label = label
+        self.origin = origin
+        self._node: TensorNode | None = None
+        self._grad: Tensor | None = None
+        if requires_grad:
+            self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
+
+    # ----- identity and shape ---------------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> Shape:
+        """The shape as it was stated, in the solver's variables."""
+        return self._terms
+
+    @property
+    def shape(self) -> Shape:
+        """The shape as far as it is known; printing it never influences inference."""
+        return self.session.environment.view(self._terms)
+
+    @property
+    def node(self) -> TensorNode:
+        """The identity of the tensor's memory; the label is final once this has been asked for."""
+        if self._node is None:
+            label = (*self.definition.tensor.label, "grad") if isinstance(self.definition, GradientOf) else self.label
+            self._node = TensorNode(self.id, label)
+        return self._node
+
+    def relabel(self, label: tuple[str, ...]) -> None:
+        """Replaces the label, as long as nothing has asked for the node."""
+        if self._node is None and not (self._grad is not None and self._grad._node is not None):
+            self.label = label
+
+    @property
+    def info(self) -> NodeInfo:
+        """Format and extents; closes the shape."""
+        self.session.environment.close([self._terms])
+        return NodeInfo(self.dtype, self.shape.dims)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._grad is not None
+
+    @property
+    def grad(self) -> Tensor | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: object) -> None:
+        # `p.grad += e` stores back what the in-place operator returned; anything else would be lost silently
+        if value is not self._grad:
+            raise UsageError(
+                "A gradient cannot be replaced, only assigned to inside recorded code.",
+                found=f"an assignment to the attribute grad of {self!r}",
+                where=_here(),
+                fix="inside a function decorated with @oc.cd, write p.grad[:] = e or p.grad += e",
+            )
+
+    @property
+    def merge(self) -> MergeBuffer:
+        """The tensor's merge buffer: another device's copy, as an operand of recorded code."""
+        return MergeBuffer(self)
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with input and output axes exchanged."""
+        transposed: Tensor = operations["transpose"](self)
+        return transposed
+
+    # ----- the graph ------------------------------------------------------------------------------------------------
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The tensors it is computed from, in the code of which it is a part."""
+        return self.definition.operands if isinstance(self.definition, Applied) else ()
+
+    @property
+    def is_parameter(self) -> bool:
+        return isinstance(self.definition, Parameter)
+
+    @property
+    def literal(self) -> np.ndarray[Any, Any] | None:
+        """The host's array behind a literal."""
+        return self.definition.array if isinstance(self.definition, Literal) else None
+
+    @property
+    def params(self) -> frozenset[Tensor]:
+        """The parameters that the tensor depends on: what is initialised apart, and what is trained."""
+        return frozenset(t for t in ancestors([self]) if t.is_parameter)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Returns the parameters that the tensor depends on, and those that their initialisers need, oldest first."""
+        found: set[Tensor] = set()
+        pending: list[Tensor] = [self]
+        while pending:
+            for tensor in ancestors([pending.pop()]):
+                if isinstance(tensor.definition, Parameter) and tensor not in found:
+                    found.add(tensor)
+                    pending.append(tensor.definition.initializer)
+        return tuple(sorted(found, key=lambda t: t.id))
+
+    def initialization(self) -> Computation:
+        """Returns the code that computes a parameter's first value."""
+        from ocannl_core.tensor.computation import initialization_of
+
+        return initialization_of(self)
+
+    def describe(self) -> str:
+        """Returns what and where the tensor is, for messages."""
+        match self.definition:
+            case Parameter():
+                kind = "parameter"
+            case Placeholder():
+                kind = "placeholder"
+            case GradientOf():
+                kind = "gradient"
+            case Literal():
+                kind = "literal"
+            case _:
+                kind = "tensor"
+        where = f" ({self.origin.location})" if self.origin.location else ""
+        return f"{kind} {self.node.name}{where}"
+
+    # ----- assignment and indexing ----------------------------------------------------------------------------------
+
+    def __getitem__(self, key: object) -> Any:
+        if isinstance(key, slice) and key == slice(None):
+            return Target(self, reset=False)
+        if key is operations.get("neutral"):
+            return Target(self, reset=True)
+        indices = key if isinstance(key, tuple) else (key,)
+        if indices and all(isinstance(i, StaticIndex | int) for i in indices):
+            return operations["slice"](self, indices=indices)
+        raise UsageError(
+            "Indexing takes static indices or integers, for the leading batch axes.",
+            found=f"{self.label[0] if self.label else 'x'}[{key!r}]",
+            where=_here(),
+            fix='select and rearrange axes with a specification: oc.einsum("...|2,... => ...|...", x) takes position 2 '
+            "of the leftmost output axis",
+        )
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if isinstance(value, Recorded):
+            return  # c[oc.neutral] += e has been recorded by the in-place operator
+        reset, combine = _assignment_key(key)
+        self.assign_with(value, combine, reset=reset)
+
+    def assign(self, value: object) -> None:
+        """Records `self[:] = value`."""
+        self.assign_with(value, BinaryOp.SECOND, reset=False)
+
+    def accumulate(self, value: object, with_: Operation | None = None, *, reset: bool = False) -> None:
+        """Records the accumulation of a value, by addition unless `with_` names another accumulating operation."""
+        combine = BinaryOp.ADD if with_ is None else _accumulator(with_)
+        self.assign_with(value, combine, reset=reset)
+
+    def assign_with(self, value: object, combine: BinaryOp, *, reset: bool) -> None:
+        """Records an assignment to this tensor.
+
+        Raises:
+            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be assigned to.
+        """
+        recorder = self.session.recorder
+        if recorder is None:
+            raise UsageError(
+                "Assignments are recorded inside functions decorated with @oc.cd.",
+                found=f"an assignment to {self!r} outside of one",
+                where=_here(),
+                fix="put the assignment into a function decorated with @oc.cd and compile what it returns",
+            )
+        recorder.assign(self, value, combine, reset=reset)
+
+    @property
+    def is_assignable(self) -> bool:
+        """True for tensors whose cells recorded code may write."""
+        return isinstance(self.definition, Declared | Parameter | Placeholder | GradientOf)
+
+    def _in_place(self, other: object, combine: BinaryOp, name: str) -> Any:
+        if not self.is_assignable:
+            return operations[name](self, other)  # rebinds, as Python does
+        self.assign_with(other, combine, reset=False)
+        return self
+
+    def __iadd__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.ADD, "add")
+
+    def __isub__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.SUB, "sub")
+
+    def __imul__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.MUL, "mul")
+
+    def __itruediv__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.DIV, "div")
+
+    def __ipow__(self, other: object) -> Any:  # type: ignore[misc]  # Python's ternary pow has no in-place form
+        return self._in_place(other, BinaryOp.POW, "power")
+
+    def __ior__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.OR, "logical_or")
+
+    def __iand__(self, other: object) -> Any:
+        return self._in_place(other, BinaryOp.AND, "logical_and")
+
+    def __repr__(self) -> str:
+        name = "_".join(self.label) or f"#{self.id}"
+        return f"<{type(self.definition).__name__.lower()} {name}: {self.shape}>"
+
+
+class MergeBuffer(Expression):
+    """Another device's copy of a tensor, as an operand of recorded code."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __repr__(self) -> str:
+        return f"{self.tensor!r}.merge"
+
+
+class Recorded:
+    """What an in-place operator on a target returns: the assignment has been recorded already."""
+
+
+class Target:
+    """The left-hand side of an in-place operator: `c[oc.neutral] += e` resets first, `c[:] += e` is an error."""
+
+    def __init__(self, tensor: Tensor, *, reset: bool) -> None:
+        self._tensor = tensor
+        self._reset = reset
+
+    def _record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
+        if not self._reset:
+            raise UsageError(
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` differ.",
+                found=f"c[:] {symbol}= e",
+                where=_here(),
+                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to start afresh",
+            )
+        self._tensor.assign_with(value, combine, reset=True)
+        return Recorded()
+
+    def __iadd__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.ADD, "+")
+
+    def __isub__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.SUB, "-")
+
+    def __imul__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.MUL, "*")
+
+    def __itruediv__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.DIV, "/")
+
+    def __ipow__(self, value: object) -> Recorded:  # type: ignore[misc]
+        return self._record(value, BinaryOp.POW, "**")
+
+    def __ior__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.OR, "|")
+
+    def __iand__(self, value: object) -> Recorded:
+        return self._record(value, BinaryOp.AND, "&")
+
+
+def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
+    """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
+    if isinstance(key, slice) and key == slice(None):
+        return False, BinaryOp.SECOND
+    parts = key if isinstance(key, tuple) else (key,)
+    neutral = operations.get("neutral")
+    reset = any(part is neutral for part in parts)
+    accumulators = [part for part in parts if part is not neutral]
+    if len(accumulators) != 1:
+        raise UsageError(
+            "An assignment names one accumulating operation at most.",
+            found=f"c[{key!r}] = ...",
+            where=_here(),
+            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or c[oc.neutral] += e",
+        )
+    return reset, _accumulator(accumulators[0])
+
+
+def _accumulator(operation: object) -> BinaryOp:
+    primitive = getattr(operation, "primitive", None)
+    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None:
+        raise UsageError(
+            "Accumulation needs an operation with a neutral element.",
+            found=repr(operation),
+            where=_here(),
+            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e",
+        )
+    return primitive
+
+
+def _here() -> str:
+    return str(caller_location() or "")
+
+
+def ancestors(tensors: list[Tensor]) -> list[Tensor]:
+    """Returns the tensors and everything they are computed from, oldest first. Parameters are not looked into."""
+    seen = set(tensors)
+    pending = list(tensors)
+    while pending:
+        for operand in pending.pop().operands:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return sorted(seen, key=lambda tensor: tensor.id)
+
+
+def labels_of(tensors: Iterator[Tensor]) -> tuple[str, ...]:
+    """Returns the label of the first labelled tensor."""
+    return next((t.label for t in tensors if t.label), ())

@@ -1,0 +1,61 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from ocannl_core.tensor.parameters import declare
+from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.tensor import Tensor
+
+
+@cd
+def sgd_step(
+    p: Tensor,
+    *,
+    learning_rate: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """Updates one parameter against its gradient.
+
+    Args:
+        p: The parameter.
+        learning_rate: The step size; a placeholder of one cell can be changed between calls.
+        momentum: The share of the previous step that is kept; 0 keeps no state.
+        weight_decay: The share of the parameter added to its gradient.
+        nesterov: Looks ahead along the kept step.
+    """
+    delta = declare("sgd_delta")
+    delta[:] = p.grad + weight_decay * p
+    if momentum > 0:
+        velocity = declare("sgd_momentum")
+        velocity[:] = momentum * velocity + delta
+        if nesterov:
+            delta += momentum * velocity
+        else:
+            delta[:] = velocity
+    p -= learning_rate * delta
+
+
+@cd
+def sgd_update(
+    loss: Tensor,
+    *,
+    learning_rate: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """Updates every parameter that a loss depends on; the arguments are those of `sgd_step`."""
+    for p in sorted(loss.params, key=lambda t: t.id):
+        if p.requires_grad:
+            with section(f"sgd {p.node.name}"):
+                sgd_step(
+                    p,
+                    learning_rate=learning_rate,
+                    momentum=momentum,
+                    weight_decay=weight_decay,
+                    nesterov=nesterov,
+                )
+
+
