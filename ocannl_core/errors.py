@@ -1,7 +1,8 @@
 """Every exception that the project raises on purpose.
 
-A message answers four questions, each on its own line: what must hold, what was found, where, and what to do. The
-constructor takes them apart so that no error can forget its structure; the parts stay readable as attributes.
+A message answers four questions, each on its own line: what must hold, what was found, where, and
+what to do. The constructor takes them apart so that no error can forget its structure; the parts
+stay readable as attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensor nodes: the identity of a piece of memory, what is known of it, and where it is stored.
 
-A node is only an identity and a label. What inference finds (`NodeInfo`) and where a context stores it (`Placement`)
-live in tables of those who decide, so that nothing that holds a node can go stale.
+A node is only an identity and a label. What inference finds (`NodeInfo`) and where a context stores
+it (`Placement`) live in tables of those who decide, so that nothing that holds a node can go stale.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class TensorNode:
             if clean and (not parts or parts[-1] != clean):
                 parts.append(clean)
         name = "_".join(parts)
-        return name if name and not name[0].isdigit() else f"n{self.id}" + (f"_{name}" if name else "")
+        return (
+            name if name and not name[0].isdigit() else f"n{self.id}" + (f"_{name}" if name else "")
+        )
 
     def __repr__(self) -> str:
         return f"<node {self.id} {self.name}>"
@@ -98,8 +100,12 @@ _M = MemoryMode
 _REFINES: dict[MemoryMode, frozenset[MemoryMode]] = {
     _M.UNDECIDED: frozenset(_M),
     _M.VIRTUAL: frozenset({_M.EFFECTIVELY_CONSTANT}),
-    _M.NEVER_VIRTUAL: frozenset({_M.LOCAL, _M.DEVICE_ONLY, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}),
-    _M.EFFECTIVELY_CONSTANT: frozenset({_M.VIRTUAL, _M.NEVER_VIRTUAL, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}),
+    _M.NEVER_VIRTUAL: frozenset(
+        {_M.LOCAL, _M.DEVICE_ONLY, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
+    ),
+    _M.EFFECTIVELY_CONSTANT: frozenset(
+        {_M.VIRTUAL, _M.NEVER_VIRTUAL, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
+    ),
     _M.DEVICE_ONLY: frozenset({_M.LOCAL, _M.ON_DEVICE, _M.MATERIALIZED}),
     _M.MATERIALIZED: frozenset({_M.ON_DEVICE, _M.HOSTED}),
     _M.LOCAL: frozenset(),
@@ -150,7 +156,8 @@ class Reason(IntEnum):
 
 _REASON_TEXT = {
     Reason.PARAMETER: "it is a parameter",
-    Reason.KEPT: "it was named in keep=, or is a result or a parameter's gradient that is kept by default",
+    Reason.KEPT: "it was named in keep=, or is a result or a parameter's gradient that is kept "
+    "by default",
     Reason.HOST_DATA: "its cells come from the host",
     Reason.USED_ELSEWHERE: "the context already stores it",
     Reason.ONLY_USED_HERE: "only the routine that computes it uses it",
@@ -178,7 +185,8 @@ class Placement:
         if requested.mode in _REFINES[self.mode]:
             return requested
         raise LinkError(
-            f"A memory mode can be refined but not reversed: {node.name} cannot become {requested.mode.value}.",
+            f"A memory mode can be refined but not reversed: {node.name} cannot become "
+            f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
             f"{requested.mode.value} was asked for because {_why(requested)}",
         )

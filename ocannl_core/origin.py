@@ -32,7 +32,8 @@ class Origin:
     """What asked for something: an operation, and the user's line that applied it.
 
     Attributes:
-        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`.
+        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`,
+            `parameter w`.
         location: The user's line, where there is one.
         detail: Which part of the operation: `output axis -1 of the first operand`.
     """

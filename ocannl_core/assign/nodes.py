@@ -1,4 +1,6 @@
-"""The nodes of the assignment language. Frozen; shapes and index maps are concrete by the time one is built."""
+"""The nodes of the assignment language. Frozen; shapes and index maps are concrete by the time one
+is built.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class Accumulate:
         combine: The accumulating primitive; `SECOND` is plain assignment.
         reset: The target's cells are set to the neutral element of `combine` first.
         op: The primitive applied to the operands.
-        args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of `args[i]`.
+        args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of
+            `args[i]`.
         projections: The domain and the index maps.
         origin: What asked for it.
     """
@@ -60,7 +63,9 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class SetVector:
-    """Writes consecutive cells of the target from one 128-bit word each: as many as fit the target's format."""
+    """Writes consecutive cells of the target from one 128-bit word each: as many as fit the
+    target's format.
+    """
 
     target: TensorNode
     arg: Operand
@@ -138,8 +143,10 @@ class AssignProgram:
     Attributes:
         body: The assignments in program order.
         nodes: Every node that the body mentions, with what inference found.
-        embedded: Nodes whose defining code is in the body; the others must be in the context already.
-        fresh: Nodes declared here: stored, zero when the context first gets them, kept between calls.
+        embedded: Nodes whose defining code is in the body; the others must be in the context
+            already.
+        fresh: Nodes declared here: stored, zero when the context first gets them, kept between
+            calls.
         results: Nodes kept by default.
         name: A name for printed code and files.
     """

@@ -1,9 +1,10 @@
 """The hooks of a backend, grouped by what they serve.
 
-A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered under the entry-point
-group `ocannl.backends`; the entry point's name is the backend's name. The module states `OCANNL_API = (1, 0)`.
-The classes are protocols, so a type checker can hold a plugin against them. Hooks run on cold paths only: compiling,
-allocating, copying. Running a compiled routine calls the `Launcher` that `Executable.link` returned.
+A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered
+under the entry-point group `ocannl.backends`; the entry point's name is the backend's name. The
+module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can hold a plugin
+against them. Hooks run on cold paths only: compiling, allocating, copying. Running a compiled
+routine calls the `Launcher` that `Executable.link` returned.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class DeviceHooks(Protocol):
     def ocannl_targets(self) -> TargetReport:
         """Returns the devices that can be used now, or the reason why there are none.
 
-        Called without any driver loaded; must not raise for a missing driver, compiler or device, and must not import
-        more than it needs to find out.
+        Called without any driver loaded; must not raise for a missing driver, compiler or device,
+        and must not import more than it needs to find out.
         """
         ...
 
@@ -69,12 +70,16 @@ class MemoryHooks(Protocol):
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
-        """Returns one of `candidates`, the modes that the core left open (local, on device), or None for no opinion."""
+        """Returns one of `candidates`, the modes that the core left open (local, on device), or
+        None for no opinion.
+        """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Returns new memory of `info.nbytes` bytes, all zero, released when the buffer is garbage-collected."""
+        """Returns new memory of `info.nbytes` bytes, all zero, released when the buffer is
+        garbage-collected.
+        """
         ...
 
 
@@ -83,10 +88,12 @@ class TransferHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copies cells between buffers of equal format and extents, or returns None for pairs it does not serve.
+        """Copies cells between buffers of equal format and extents, or returns None for pairs it
+        does not serve.
 
-        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the destination's
-        backend first, then the source's; pairs that neither serves go through the host.
+        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the
+        destination's backend first, then the source's; pairs that neither serves go through the
+        host.
         """
         ...
 

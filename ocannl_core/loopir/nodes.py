@@ -1,14 +1,16 @@
 """The nodes of the loop language.
 
-    Program   = name, params, indices, nodes, Block
-    Stmt      = For | Store | StoreVector | Fill | SetLocal | DeclareLocal | Allocate | Barrier | CallExternal
+    Program   = name, params, indices, nodes, Block Stmt      = For | Store | StoreVector | Fill |
+    SetLocal | DeclareLocal | Allocate | Barrier | CallExternal
               | Block | Remark | Staged
-    Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const | ConstBits | IndexValue
+    Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const |
+    ConstBits | IndexValue
 
-Every expression states its number format. Arithmetic is IEEE in that format, operation by operation; operands have the
-format of the operation, except that `Unary(IDENTITY)` converts, the condition of `WHERE` and the operands of a
-comparison agree only among themselves, and bit-pattern primitives have the formats of their definition.
-Indices address the stored buffer: margins are already added.
+Every expression states its number format. Arithmetic is IEEE in that format, operation by
+operation; operands have the format of the operation, except that `Unary(IDENTITY)` converts, the
+condition of `WHERE` and the operands of a comparison agree only among themselves, and bit-pattern
+primitives have the formats of their definition. Indices address the stored buffer: margins are
+already added.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from ocannl_core.target import ExternalOp
 class AxisKind(Enum):
     """How the iterations of a loop relate in time.
 
-    All kinds but SERIAL promise that iterations may run in any order; the interpreter runs them in ascending order.
+    All kinds but SERIAL promise that iterations may run in any order; the interpreter runs them in
+    ascending order.
     """
 
     SERIAL = "serial"
@@ -47,7 +50,9 @@ class AxisKind(Enum):
 
 
 class Scope(Enum):
-    """Who shares an allocation, and so how long it lives: until the end of the enclosing block of statements."""
+    """Who shares an allocation, and so how long it lives: until the end of the enclosing block of
+    statements.
+    """
 
     ROUTINE = "routine"
     """Memory of the routine, shared by its kernels."""
@@ -74,7 +79,7 @@ class Local:
     node: TensorNode | None = None
 
 
-# ----- expressions ----------------------------------------------------------------------------------------------------
+# ----- expressions --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +102,12 @@ class LoadMerge:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The value of a cell whose position along one axis is computed; zero when that is no position of the axis.
+    """The value of a cell whose position along one axis is computed; zero when that is no position
+    of the axis.
 
     Attributes:
-        axis: The position in `indices` that `position` replaces (the entry there is `FixedIndex(0)`).
+        axis: The position in `indices` that `position` replaces (the entry there is
+            `FixedIndex(0)`).
         position: A number; fractional ones address nothing.
     """
 
@@ -195,10 +202,22 @@ class IndexValue:
     dtype: DType
 
 
-Expr = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const | ConstBits | IndexValue
+Expr = (
+    Load
+    | LoadMerge
+    | Gather
+    | LocalRead
+    | Scoped
+    | Unary
+    | Binary
+    | Ternary
+    | Const
+    | ConstBits
+    | IndexValue
+)
 
 
-# ----- statements -----------------------------------------------------------------------------------------------------
+# ----- statements ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +225,8 @@ class For:
     """Runs the body for `var` in `range(start, stop)`.
 
     Attributes:
-        traced: False keeps analyses from looking inside beyond the first iteration, and its nodes from being inlined.
+        traced: False keeps analyses from looking inside beyond the first iteration, and its nodes
+            from being inlined.
     """
 
     var: LoopVar
@@ -246,7 +266,9 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLocal:
-    """Introduces a scalar variable for the rest of the enclosing block; its value is undefined until set."""
+    """Introduces a scalar variable for the rest of the enclosing block; its value is undefined
+    until set.
+    """
 
     local: Local
 
@@ -261,7 +283,9 @@ class SetLocal:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Gives a node memory for the rest of the enclosing block; its cells are undefined until written."""
+    """Gives a node memory for the rest of the enclosing block; its cells are undefined until
+    written.
+    """
 
     node: TensorNode
     scope: Scope
@@ -269,7 +293,9 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Every BLOCK iteration of the enclosing GRID iteration arrives before any goes on; writes become visible."""
+    """Every BLOCK iteration of the enclosing GRID iteration arrives before any goes on; writes
+    become visible.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +319,8 @@ class Remark:
 class Staged:
     """Code that a backend supplies for itself, beside the statements that say what it means.
 
-    The meaning is `body`; a backend of the named language may print `text` instead. Staged code is never inlined.
+    The meaning is `body`; a backend of the named language may print `text` instead. Staged code is
+    never inlined.
     """
 
     language: str
@@ -330,8 +357,8 @@ class LoopProgram:
 
     Attributes:
         name: A name for files and generated code.
-        params: Nodes whose memory comes from outside, in a stable order. Every other node in `nodes` is allocated by
-            an `Allocate` before its first use.
+        params: Nodes whose memory comes from outside, in a stable order. Every other node in
+            `nodes` is allocated by an `Allocate` before its first use.
         indices: Static indices, in the order in which the routine takes their values.
         nodes: What is known of every node mentioned.
         body: The statements.

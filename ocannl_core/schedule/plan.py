@@ -15,7 +15,8 @@ class Nest:
     """Statements that become one kernel.
 
     Attributes:
-        body: The statements. They mention no node or static index beyond the two tuples below and what they allocate.
+        body: The statements. They mention no node or static index beyond the two tuples below and
+            what they allocate.
         arguments: Nodes whose memory the kernel is given, in order of first use.
         indices: Static indices that the kernel is given, in order of first use.
         title: What it computes, for readers; kernels that differ only in their titles are equal.

@@ -1,7 +1,8 @@
 """The terms of shape inference: dimensions, rows of axes, shapes.
 
-A shape is three rows: batch, input, output. A row is known leading axes, an optional row variable that stands for
-axes not known yet, and known trailing axes. All terms are frozen; solutions live in the solver's environment.
+A shape is three rows: batch, input, output. A row is known leading axes, an optional row variable
+that stands for axes not known yet, and known trailing axes. All terms are frozen; solutions live in
+the solver's environment.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BUFFER_ORDER = (RowKind.BATCH, RowKind.OUTPUT, RowKind.INPUT)
 """The order of a shape's rows in memory; the last axis is contiguous."""
 
 
-# ----- dimensions -----------------------------------------------------------------------------------------------------
+# ----- dimensions ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Window:
     Attributes:
         kernel: The window's size.
         dilation: Distance between the window's positions.
-        padded: True when the window may reach into margins, so that only the stride relates the sizes.
+        padded: True when the window may reach into margins, so that only the stride relates the
+            sizes.
     """
 
     kernel: Dim
@@ -88,7 +90,11 @@ class AffineDim:
     offset: int = 0
 
     def __str__(self) -> str:
-        text = f"{self.stride}*{self.over}" if self.stride != 1 or self.window is None else str(self.over)
+        text = (
+            f"{self.stride}*{self.over}"
+            if self.stride != 1 or self.window is None
+            else str(self.over)
+        )
         if self.window is not None:
             mark = "=" if self.window.padded else "<"
             dilation = f"{self.window.dilation}*" if self.window.dilation != 1 else ""
@@ -109,7 +115,7 @@ class ConcatDim:
 Dim = DimVar | Size | AffineDim | ConcatDim
 
 
-# ----- rows and shapes ------------------------------------------------------------------------------------------------
+# ----- rows and shapes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,11 @@ class Row:
         return self.tail is None and all(isinstance(dim, Size) for dim in self.trailing)
 
     def __str__(self) -> str:
-        parts = [*map(str, self.leading), *([str(self.tail)] if self.tail else []), *map(str, self.trailing)]
+        parts = [
+            *map(str, self.leading),
+            *([str(self.tail)] if self.tail else []),
+            *map(str, self.trailing),
+        ]
         return ",".join(parts)
 
 
@@ -238,6 +248,8 @@ class Shape:
         return text or "()"
 
 
-def closed_shape(batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()) -> Shape:
+def closed_shape(
+    batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()
+) -> Shape:
     """Returns a shape of known sizes."""
     return Shape(closed_row(*batch), closed_row(*input), closed_row(*output))

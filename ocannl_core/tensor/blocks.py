@@ -19,7 +19,8 @@ R = TypeVar("R")
 
 
 class Block(Generic[R]):
-    """A configured function of tensors. Calling it applies it; its parameters are made at the first application.
+    """A configured function of tensors. Calling it applies it; its parameters are made at the first
+    application.
 
     Attributes:
         name: The function's name.
@@ -28,7 +29,9 @@ class Block(Generic[R]):
         blocks: The blocks that its body has configured, by key.
     """
 
-    def __init__(self, function: Callable[..., R], config: dict[str, Any], label: str | None) -> None:
+    def __init__(
+        self, function: Callable[..., R], config: dict[str, Any], label: str | None
+    ) -> None:
         self.name = function.__name__
         self.label = label
         self.config = config
@@ -48,7 +51,11 @@ class Block(Generic[R]):
         finally:
             session.block, session.recorder = outer_block, outer_recorder
         self._applied = True
-        _enrich(result, (self.name, *((self.label,) if self.label else ()), *_first_label(tensors)), tensors)
+        _enrich(
+            result,
+            (self.name, *((self.label,) if self.label else ()), *_first_label(tensors)),
+            tensors,
+        )
         return result
 
     @property
@@ -77,7 +84,8 @@ class Application:
 
 
 class BlockFunction(Generic[P, R]):
-    """A function decorated with `@op`: positional parameters are tensors, keyword-only ones configuration.
+    """A function decorated with `@op`: positional parameters are tensors, keyword-only ones
+    configuration.
 
     `f(hidden=64)` is a block; `f(x, hidden=64)` applies a new one at once.
     """
@@ -93,11 +101,17 @@ class BlockFunction(Generic[P, R]):
         return block(*args) if args else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
-        """Returns a new block, or inside another block's body the sub-block that belongs in this place."""
+        """Returns a new block, or inside another block's body the sub-block that belongs in this
+        place.
+        """
         application = sessions.current().block
         if application is None:
             return Block(self._function, config, label)
-        key = (self._function, label, tuple(sorted((name, _key_of(value)) for name, value in config.items())))
+        key = (
+            self._function,
+            label,
+            tuple(sorted((name, _key_of(value)) for name, value in config.items())),
+        )
         place = (key, application.occurrence(key))
         owned = application.block.blocks
         if place not in owned:
@@ -109,13 +123,18 @@ class BlockFunction(Generic[P, R]):
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         keywords = {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
         unknown = [name for name in config if name not in keywords and not takes_any]
-        missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in config]
+        missing = [
+            n
+            for n, p in keywords.items()
+            if p.default is inspect.Parameter.empty and n not in config
+        ]
         if not unknown and not missing:
             return
         raise UsageError(
             f"The configuration of {self._function.__name__} is its keyword-only parameters.",
             found="; ".join(
-                [f"unknown {', '.join(unknown)}"] * bool(unknown) + [f"missing {', '.join(missing)}"] * bool(missing)
+                [f"unknown {', '.join(unknown)}"] * bool(unknown)
+                + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
             where=str(caller_location() or ""),
             fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
@@ -123,7 +142,8 @@ class BlockFunction(Generic[P, R]):
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
-    """Makes a function of tensors into a block: parameters inside are made once per configured block.
+    """Makes a function of tensors into a block: parameters inside are made once per configured
+    block.
 
         @oc.op
         def mlp_layer(x, *, hidden):
@@ -138,10 +158,12 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Returns the parameter of that name in the block being applied, made by `create` when it is new.
+    """Returns the parameter of that name in the block being applied, made by `create` when it is
+    new.
 
     Raises:
-        UsageError: if the application has asked for the name before, or another one asked with other arguments.
+        UsageError: if the application has asked for the name before, or another one asked with
+            other arguments.
     """
     application = session.block
     if application is None:
@@ -160,7 +182,8 @@ def shared_parameter(
         if made_with != arguments:
             raise UsageError(
                 "Applications of one block share parameters, so they ask for them in the same way.",
-                found=f"param({name!r}) with other sizes or formats than in the first application of {block.name}",
+                found=f"param({name!r}) with other sizes or formats than in the first application "
+                f"of {block.name}",
                 where=str(caller_location() or ""),
                 fix="configure a second block",
             )
@@ -194,5 +217,9 @@ def _first_label(tensors: tuple[Any, ...]) -> tuple[str, ...]:
 
 def _enrich(result: Any, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
     """Labels the tensor that a body made; one that it only passed on keeps its own label."""
-    if isinstance(result, Tensor) and isinstance(result.definition, Applied) and all(result is not t for t in inputs):
+    if (
+        isinstance(result, Tensor)
+        and isinstance(result.definition, Applied)
+        and all(result is not t for t in inputs)
+    ):
         result.relabel(label)

@@ -1,4 +1,6 @@
-"""Computations: recorded code whose shapes are still open, and what resolves it into assignments."""
+"""Computations: recorded code whose shapes are still open, and what resolves it into
+assignments.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Argument = Tensor | MergeBuffer | float
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """`target = target combine op(*args)`, with index maps from the logic once shapes are closed."""
+    """`target = target combine op(*args)`, with index maps from the logic once shapes are
+    closed.
+    """
 
     target: Tensor
     combine: BinaryOp
@@ -48,7 +52,9 @@ class ZeroGradients:
 
 @dataclass(frozen=True, slots=True)
 class Backpropagate:
-    """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends on."""
+    """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends
+    on.
+    """
 
     root: Tensor
 
@@ -64,12 +70,25 @@ class Titled:
 Step = Assign | Forward | ZeroGradients | Backpropagate | Titled
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A computation with closed shapes.
+
+    Attributes:
+        program: The assignments.
+        tensors: The tensors behind the program's nodes.
+    """
+
+    program: AssignProgram
+    tensors: Mapping[TensorNode, Tensor]
+
+
 @dataclass(frozen=True)
 class Computation:
     """Code to compile: steps over tensors in program order. `+` puts one computation after another.
 
-    Shapes close, and index maps are derived, when the computation is resolved: at `Context.compile`, or earlier through
-    `resolve`.
+    Shapes close, and index maps are derived, when the computation is resolved: at
+    `Context.compile`, or earlier through `resolve`.
 
     Attributes:
         steps: What to do.
@@ -80,9 +99,7 @@ class Computation:
     steps: tuple[Step, ...]
     results: frozenset[Tensor] = frozenset()
     name: str = "routine"
-    _cache: list[tuple[AssignProgram, Mapping[TensorNode, np.ndarray[Any, Any]]]] = field(
-        default_factory=list, compare=False, repr=False
-    )
+    _cache: list[Resolved] = field(default_factory=list, compare=False, repr=False)
 
     def __add__(self, other: Computation) -> Computation:
         if not isinstance(other, Computation):
@@ -96,15 +113,24 @@ class Computation:
         Raises:
             ShapeError: if the shapes contradict each other, or leave a parameter's size open.
         """
-        return self._resolved()[0]
+        return self._resolved().program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
         """Returns the host's arrays behind the literal nodes that the computation reads."""
-        return self._resolved()[1]
+        tensors = self._resolved().tensors
+        return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
-    def _resolved(self) -> tuple[AssignProgram, Mapping[TensorNode, np.ndarray[Any, Any]]]:
+    def tensors(self) -> Mapping[TensorNode, Tensor]:
+        """Returns the tensor behind each node of the resolved program; intermediate nodes have
+        none.
+        """
+        return self._resolved().tensors
+
+    def _resolved(self) -> Resolved:
         if not self._cache:
-            from ocannl_core.tensor.resolve import resolve  # the emitter needs the steps defined here
+            from ocannl_core.tensor.resolve import (
+                resolve,
+            )  # the emitter needs the steps defined here
 
             self._cache.append(resolve(self))
         return self._cache[0]
@@ -128,7 +154,8 @@ def forward_step(tensor: Tensor) -> Forward:
 
 
 def gradient_update(loss: Tensor) -> Computation:
-    """Returns the code that computes a tensor and the gradients of the sum of its cells in everything it depends on.
+    """Returns the code that computes a tensor and the gradients of the sum of its cells in
+    everything it depends on.
 
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation.
 
@@ -142,7 +169,9 @@ def gradient_update(loss: Tensor) -> Computation:
             where=str(loss.origin),
             fix='make what is to be trained with oc.param("w")',
         )
-    one = Assign(loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin)
+    one = Assign(
+        loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin
+    )
     gradients = {p.grad for p in loss.params if p.grad is not None}
     steps = (
         Titled("forward", (forward_step(loss),)),
@@ -157,7 +186,13 @@ def initialization_of(parameter: Tensor) -> Computation:
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
     copy = Assign(
-        parameter, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (initializer,), Pointwise(), parameter.origin
+        parameter,
+        BinaryOp.SECOND,
+        False,
+        UnaryOp.IDENTITY,
+        (initializer,),
+        Pointwise(),
+        parameter.origin,
     )
     steps = (forward_step(initializer), copy)
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")

@@ -1,4 +1,6 @@
-"""Operations that reduce or rearrange axes: composition, einsum, maxima, slices, powers by a number."""
+"""Operations that reduce or rearrange axes: composition, einsum, maxima, slices, powers by a
+number.
+"""
 
 from __future__ import annotations
 
@@ -78,17 +80,35 @@ _fma = define_operation(
     primitive=TernaryOp.FMA,
     combine=BinaryOp.ADD,
 )
-transpose = define_operation("transpose", logic="T", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
+transpose = define_operation(
+    "transpose", logic="T", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY
+)
 _einsum_of_one = define_operation(
-    "einsum", forward=_sum, gradient=_spread, primitive=UnaryOp.IDENTITY, combine=BinaryOp.ADD, register=False
+    "einsum",
+    forward=_sum,
+    gradient=_spread,
+    primitive=UnaryOp.IDENTITY,
+    combine=BinaryOp.ADD,
+    register=False,
 )
 _einsum_of_two = define_operation(
-    "einsum", forward=_sum_of_products, gradient=_products, primitive=BinaryOp.MUL, combine=BinaryOp.ADD, register=False
+    "einsum",
+    forward=_sum_of_products,
+    gradient=_products,
+    primitive=BinaryOp.MUL,
+    combine=BinaryOp.ADD,
+    register=False,
 )
 _einmax = define_operation(
-    "einmax", forward=_greatest, gradient=_greatest_gradient, primitive=UnaryOp.IDENTITY, combine=BinaryOp.MAX
+    "einmax",
+    forward=_greatest,
+    gradient=_greatest_gradient,
+    primitive=UnaryOp.IDENTITY,
+    combine=BinaryOp.MAX,
 )
-_slice = define_operation("slice_of", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY, symbol="slice")
+_slice = define_operation(
+    "slice_of", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY, symbol="slice"
+)
 
 
 def fma(a: Any, b: Any, c: Any, *, label: str | None = None) -> Any:
@@ -103,16 +123,18 @@ def einsum(spec: str, *operands: Any, label: str | None = None) -> Any:
         oc.einsum("...|... => 0", a)         # the sum of all cells
         oc.einsum("...|c => ...|0", a)       # the sum over the last output axis
 
-    Operands come first, the result last. A row is written `batch|input->output`; `...` stands for all further axes of
-    its kind, `..name..` for axes shared across kinds, an integer for a position, `_` for an axis that lines up with
-    nothing. Axes that the result does not mention are summed.
+    Operands come first, the result last. A row is written `batch|input->output`; `...` stands for
+    all further axes of its kind, `..name..` for axes shared across kinds, an integer for a
+    position, `_` for an axis that lines up with nothing. Axes that the result does not mention are
+    summed.
 
     Args:
         spec: The specification, with as many operands as are given.
         operands: One or two tensors.
 
     Raises:
-        SpecError: if the specification does not follow the notation or has another number of operands.
+        SpecError: if the specification does not follow the notation or has another number of
+            operands.
         ShapeError: if the operands' shapes do not fit it.
     """
     match len(operands):
@@ -130,7 +152,8 @@ def einsum(spec: str, *operands: Any, label: str | None = None) -> Any:
 
 
 def einmax(spec: str, operand: Any, *, label: str | None = None) -> Any:
-    """Returns the greatest cells of the operand over the axes that the specification's result does not mention.
+    """Returns the greatest cells of the operand over the axes that the specification's result does
+    not mention.
 
     The gradient goes to every cell that equals the maximum.
     """
@@ -152,11 +175,15 @@ def _power_by(exponent: float) -> Operation:
         else:
             g1 += g * (exponent * power_primitive(v1, exponent - 1))
 
-    return define_operation("power", forward=forward, gradient=gradient, symbol=f"**{exponent:g}", register=False)
+    return define_operation(
+        "power", forward=forward, gradient=gradient, symbol=f"**{exponent:g}", register=False
+    )
 
 
 def power(base: Any, exponent: Any, *, label: str | None = None) -> Any:
-    """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication."""
+    """Returns `base ** exponent` cell by cell; an integral exponent means repeated
+    multiplication.
+    """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)
     if isinstance(exponent, Real):
@@ -175,7 +202,8 @@ def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
     for index in indices:
         if isinstance(index, int) and index < 0:
             raise UsageError(
-                "Positions count from 0; sizes may not be known yet, so they cannot count from the end.",
+                "Positions count from 0; sizes may not be known yet, so they cannot count from "
+                "the end.",
                 found=f"x[{index}]",
                 where=str(caller_location() or ""),
             )

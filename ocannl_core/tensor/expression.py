@@ -32,7 +32,8 @@ def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
 
 
 class Expression:
-    """A value built from tensors. Arithmetic is pointwise with broadcasting per kind of axis; `@` composes.
+    """A value built from tensors. Arithmetic is pointwise with broadcasting per kind of axis; `@`
+    composes.
 
     `==` is pointwise, so expressions hash by identity and have no truth value.
     """
@@ -75,7 +76,8 @@ class Expression:
         raise UsageError(
             "An expression has no truth value: its cells are computed when a routine runs.",
             found=repr(self),
-            fix="compare arrays on the host with ctx[x], or choose cell by cell with oc.where(condition, a, b)",
+            fix="compare arrays on the host with ctx[x], or choose cell by cell with "
+            "oc.where(condition, a, b)",
         )
 
     def __len__(self) -> NoReturn:

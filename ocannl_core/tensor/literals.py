@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.assign.nodes import Constant, ConstantBits, EmbedIndex, FetchSource, RangeOverOffsets
+from ocannl_core.assign.nodes import (
+    Constant,
+    ConstantBits,
+    EmbedIndex,
+    FetchSource,
+    RangeOverOffsets,
+)
 from ocannl_core.dtypes import DType, dtype_of, uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex, VarIndex
@@ -20,7 +26,9 @@ from ocannl_core.tensor.tensor import Filled, Literal, Tensor
 
 
 class Batch(tuple[Any, ...]):
-    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis each."""
+    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis
+    each.
+    """
 
 
 def batch(*entries: Any) -> Batch:
@@ -38,16 +46,17 @@ def tensor(
 ) -> Tensor:
     """Returns a tensor with the given cells; its shape is exactly that of the value.
 
-    In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch axes:
-    `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but for the leading `batch_axes`
-    and the trailing `input_axes`.
+    In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch
+    axes: `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but
+    for the leading `batch_axes` and the trailing `input_axes`.
 
     Args:
-        value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are copied.
+        value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are
+            copied.
         batch_axes: How many leading axes of an array are batch axes.
         input_axes: How many trailing axes of an array are input axes.
-        dtype: The number format. Without it, literals and float64 arrays get the session's default float; other arrays
-            keep theirs.
+        dtype: The number format. Without it, literals and float64 arrays get the session's default
+            float; other arrays keep theirs.
         label: A name.
 
     Raises:
@@ -68,31 +77,55 @@ def tensor(
     return Tensor(session, Literal(cells), shape, chosen, (label or "literal",), origin)
 
 
-def number(value: float | StaticIndex, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
+def number(
+    value: float | StaticIndex, *, dtype: DType | str | None = None, label: str | None = None
+) -> Tensor:
     """Returns a tensor of one cell: a constant, or the value of a static index at run time."""
     session = sessions.current()
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
     if isinstance(value, StaticIndex):
         index = value
-        return filled(session, lambda: EmbedIndex(VarIndex(index)), closed_shape(), chosen, label or value.name)
+        return filled(
+            session,
+            lambda: EmbedIndex(VarIndex(index)),
+            closed_shape(),
+            chosen,
+            label or value.name,
+        )
     if not isinstance(value, Real):
-        raise UsageError("A number tensor is made from a number or a static index.", found=repr(value))
+        raise UsageError(
+            "A number tensor is made from a number or a static index.", found=repr(value)
+        )
     return constant(float(value), session, dtype=chosen, label=label)
 
 
-def constant(value: float, session: Session, *, dtype: DType | None = None, label: str | None = None) -> Tensor:
-    """Returns a constant of one cell; operands of this kind are printed as numbers and never stored."""
-    return filled(session, lambda: Constant(value), closed_shape(), dtype or session.default_dtype, label or f"{value:g}")
+def constant(
+    value: float, session: Session, *, dtype: DType | None = None, label: str | None = None
+) -> Tensor:
+    """Returns a constant of one cell; operands of this kind are printed as numbers and never
+    stored.
+    """
+    return filled(
+        session,
+        lambda: Constant(value),
+        closed_shape(),
+        dtype or session.default_dtype,
+        label or f"{value:g}",
+    )
 
 
 def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
     """Returns one output axis holding 0, 1, ..., stop - 1."""
     session = sessions.current()
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return filled(session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange")
+    return filled(
+        session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange"
+    )
 
 
-def filled(session: Session, source: Callable[[], FetchSource], shape: Shape, dtype: DType, label: str) -> Tensor:
+def filled(
+    session: Session, source: Callable[[], FetchSource], shape: Shape, dtype: DType, label: str
+) -> Tensor:
     """Returns a tensor filled by a fetch that is made once shapes are closed."""
     origin = Origin(label, caller_location())
     session.environment.leaf(shape, origin)
@@ -118,7 +151,9 @@ def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
         array = array.astype(np.uint8)
     if array.dtype.kind not in "fiuV":
         raise UsageError(
-            "A tensor is made of numbers.", found=f"{type(value).__name__} of dtype {array.dtype}", where=where
+            "A tensor is made of numbers.",
+            found=f"{type(value).__name__} of dtype {array.dtype}",
+            where=where,
         )
     return array
 
@@ -133,12 +168,15 @@ def _shape_of(array: np.ndarray[Any, Any], batch_axes: int, input_axes: int, whe
     if batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > array.ndim:
         raise UsageError(
             "The batch and input axes of an array are among its axes.",
-            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {array.ndim} axes",
+            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {array.ndim} "
+            "axes",
             where=where,
         )
     dims = array.shape
     middle = len(dims) - input_axes
-    return closed_shape(batch=dims[:batch_axes], output=dims[batch_axes:middle], input=dims[middle:])
+    return closed_shape(
+        batch=dims[:batch_axes], output=dims[batch_axes:middle], input=dims[middle:]
+    )
 
 
 def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
@@ -156,13 +194,19 @@ def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
     axes = {kind: [i for i, k in enumerate(kinds) if k is kind] for kind in (Batch, list, tuple)}
     order = axes[Batch] + axes[list] + axes[tuple]
     sizes = {kind: tuple(dims[i] for i in axes[kind]) for kind in axes}
-    return cells.transpose(order), closed_shape(batch=sizes[Batch], output=sizes[list], input=sizes[tuple])
+    return cells.transpose(order), closed_shape(
+        batch=sizes[Batch], output=sizes[list], input=sizes[tuple]
+    )
 
 
-def _flatten(value: Any, kinds: list[type], dims: list[int], depth: int, where: str) -> Iterable[float]:
+def _flatten(
+    value: Any, kinds: list[type], dims: list[int], depth: int, where: str
+) -> Iterable[float]:
     if depth == len(kinds):
         if not isinstance(value, Real):
-            raise UsageError("A literal nests numbers to one depth.", found=repr(value), where=where)
+            raise UsageError(
+                "A literal nests numbers to one depth.", found=repr(value), where=where
+            )
         yield float(value)
         return
     kind = Batch if isinstance(value, Batch) else type(value)

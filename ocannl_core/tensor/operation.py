@@ -1,4 +1,5 @@
-"""Operations on tensors: a name, a logic that lines up axes, and two functions that say what is computed.
+"""Operations on tensors: a name, a logic that lines up axes, and two functions that say what is
+computed.
 
 `define_operation` is how the operations of this package are defined, and how users define theirs.
 """
@@ -55,7 +56,8 @@ class Operation:
         logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification.
         forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
         gradient: Accumulates into the gradient slots `g1`, `g2`, `g3`; None when no gradient flows.
-        primitive: The scalar primitive it lifts, if it does; used bare inside the code of other operations.
+        primitive: The scalar primitive it lifts, if it does; used bare inside the code of other
+            operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
         symbol: The spelling in labels; the name when empty.
     """
@@ -70,7 +72,11 @@ class Operation:
     symbol: str = ""
 
     def __call__(
-        self, *args: Any, logic: str | None = None, label: str | None = None, requires_grad: bool | None = None
+        self,
+        *args: Any,
+        logic: str | None = None,
+        label: str | None = None,
+        requires_grad: bool | None = None,
     ) -> Any:
         """Returns the operation applied to expressions and numbers.
 
@@ -78,7 +84,8 @@ class Operation:
             args: As many operands as the operation takes.
             logic: Replaces the operation's own logic.
             label: A name for the result.
-            requires_grad: False keeps gradients from flowing; by default they flow where an operand has one.
+            requires_grad: False keeps gradients from flowing; by default they flow where an operand
+                has one.
         """
         self._check_operands(args)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
@@ -100,7 +107,8 @@ class Operation:
         shape: Shape | None = None,
         origin: Origin | None = None,
     ) -> Tensor:
-        """Returns a new tensor that holds the result, with its constraints added to the session's environment.
+        """Returns a new tensor that holds the result, with its constraints added to the session's
+        environment.
 
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
@@ -138,7 +146,8 @@ class Operation:
     def _check_operands(self, args: tuple[Any, ...]) -> None:
         if len(args) != self.operands:
             raise UsageError(
-                f"The operation {self.name} takes {self.operands} operand{'s' if self.operands != 1 else ''}.",
+                f"The operation {self.name} takes {self.operands} "
+                f"operand{'s' if self.operands != 1 else ''}.",
                 found=str(len(args)),
                 where=str(caller_location() or ""),
             )
@@ -154,7 +163,8 @@ class Operation:
     def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
         if self.primitive is None or self.combine is not None or logic is not None:
             raise UsageError(
-                "Inside the code of an operation, operators are bare primitives; the operation's logic rules.",
+                "Inside the code of an operation, operators are bare primitives; the operation's "
+                "logic rules.",
                 found=self.name,
                 fix="state the logic in define_operation(..., logic=...)",
             )
@@ -180,7 +190,9 @@ class Operation:
 
 
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
-    """Returns the format of a primitive's result: the promotion of what it computes with, a float where it must be."""
+    """Returns the format of a primitive's result: the promotion of what it computes with, a float
+    where it must be.
+    """
     if op is TernaryOp.WHERE:
         dtypes = dtypes[1:]
     promoted = promote(*dtypes)
@@ -190,7 +202,9 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
 
 
 def as_tensor(value: Any, session: Session) -> Tensor:
-    """Returns a tensor for an operand: numbers become constants, recorded applications become tensors."""
+    """Returns a tensor for an operand: numbers become constants, recorded applications become
+    tensors.
+    """
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
@@ -222,19 +236,21 @@ def define_operation(
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
 
-    Inside these functions an operator is the bare primitive, and the operation's logic says which cells meet:
+    Inside these functions an operator is the bare primitive, and the operation's logic says which
+    cells meet:
 
         softplus = define_operation(
-            "softplus",
-            forward=softplus_forward,     # def softplus_forward(v, v1): v[:] = log(1 + exp(v1))
-            gradient=softplus_gradient,   # def softplus_gradient(g, g1, v1): g1 += g / (1 + exp(-v1))
+            "softplus", forward=softplus_forward,     # def softplus_forward(v, v1): v[:] = log(1 +
+            exp(v1)) gradient=softplus_gradient,   # def softplus_gradient(g, g1, v1): g1 += g / (1
+            + exp(-v1))
         )
 
     Args:
         name: The name that printed code, labels and messages use.
         forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
-        logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum specification.
+        logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
+            specification.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
@@ -242,7 +258,11 @@ def define_operation(
     names = slot_names(forward)
     if gradient is not None:
         slot_names(gradient)
-    operands = arity(primitive) if primitive is not None else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+    operands = (
+        arity(primitive)
+        if primitive is not None
+        else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+    )
     operation = Operation(
         name=name,
         operands=operands,

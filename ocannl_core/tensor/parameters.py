@@ -1,4 +1,6 @@
-"""Tensors that programs are made around: parameters, placeholders, declared state, static indices."""
+"""Tensors that programs are made around: parameters, placeholders, declared state, static
+indices.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def param(
     dtype: DType | str | None = None,
     requires_grad: bool = True,
 ) -> Tensor:
-    """Returns a parameter: initialised once, trained by updates, shared by the applications of its block.
+    """Returns a parameter: initialised once, trained by updates, shared by the applications of its
+    block.
 
     Inside a block the same name means the same parameter in every application of the block.
 
@@ -42,19 +45,23 @@ def param(
         name: The name; printed code and labels start with it.
         output: Sizes of the output axes; inferred when not given.
         input: Sizes of the input axes; inferred when not given.
-        init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix the shape (the
-            trailing axes of an array are input axes as far as `input` states sizes); or a tensor expression. By default
-            uniform, centred, scaled by fan-in.
+        init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
+            the shape (the trailing axes of an array are input axes as far as `input` states sizes);
+            or a tensor expression. By default uniform, centred, scaled by fan-in.
         dtype: The number format; the session's default float when not given.
         requires_grad: False for parameters that are initialised but not trained by gradients.
 
     Raises:
-        UsageError: if the block asks for the name twice in one application, or with other arguments than before.
+        UsageError: if the block asks for the name twice in one application, or with other arguments
+            than before.
     """
     session = sessions.current()
     arguments = (_hashable(output), _hashable(input), dtype, requires_grad)
     return shared_parameter(
-        session, name, arguments, lambda label: _new(session, label, output, input, init, dtype, requires_grad)
+        session,
+        name,
+        arguments,
+        lambda label: _new(session, label, output, input, init, dtype, requires_grad),
     )
 
 
@@ -79,14 +86,19 @@ def _new(
     else:
         shape = environment.fresh_shape(batch=(), input=input, output=output, name=label[0])
     environment.leaf(shape, origin, parameter=True)
-    recorder, session.recorder = session.recorder, None  # an initialiser is no part of code being recorded
+    recorder, session.recorder = (
+        session.recorder,
+        None,
+    )  # an initialiser is no part of code being recorded
     try:
         initializer = _initializer(session, init, given, shape)
     finally:
         session.recorder = recorder
     environment.relate(Pointwise(), shape, [initializer.terms], origin.at("initial value"))
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Parameter(initializer), shape, chosen, label, origin, requires_grad=requires_grad)
+    return Tensor(
+        session, Parameter(initializer), shape, chosen, label, origin, requires_grad=requires_grad
+    )
 
 
 def _fixes_shape(init: Any) -> bool:
@@ -96,7 +108,9 @@ def _fixes_shape(init: Any) -> bool:
 
 
 def _as_literal(init: Any, input: Axes | None) -> Tensor:
-    """Returns the literal behind an initial array: its trailing axes are input axes as far as `input` states sizes."""
+    """Returns the literal behind an initial array: its trailing axes are input axes as far as
+    `input` states sizes.
+    """
     if isinstance(init, Tensor):
         return init
     return literal(init, input_axes=len(input or ()) if isinstance(init, np.ndarray) else 0)
@@ -115,9 +129,13 @@ def _initializer(session: Session, init: Any, given: Tensor | None, shape: Shape
 def _checked(shape: Shape, output: Axes | None, input: Axes | None, origin: Origin) -> Shape:
     """Returns the shape of an initial array, which must agree with sizes stated beside it."""
     for kind, stated, found in (("output", output, shape.output), ("input", input, shape.input)):
-        if stated is not None and tuple(n.n if isinstance(n, Size) else n for n in stated) != found.sizes:
+        if (
+            stated is not None
+            and tuple(n.n if isinstance(n, Size) else n for n in stated) != found.sizes
+        ):
             raise UsageError(
-                "An initial array fixes the shape of a parameter; sizes stated beside it must agree.",
+                "An initial array fixes the shape of a parameter; sizes stated beside it must "
+                "agree.",
                 found=f"{kind}={list(stated)} with an array of shape {shape}",
                 where=str(origin),
                 fix=f"leave out {kind}=, or give an array of that shape",
@@ -158,7 +176,8 @@ def declare(
     output: Axes | None = None,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns a tensor for recorded code to write: zero at first, kept between calls, without a gradient.
+    """Returns a tensor for recorded code to write: zero at first, kept between calls, without a
+    gradient.
 
     The shape follows from what is assigned to it; rows can be stated.
     """
@@ -174,7 +193,8 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
 
     Args:
         name: The keyword of the call.
-        range: Values lie in `range(range)`; calls outside are errors. An axis sliced by the index then has this size.
+        range: Values lie in `range(range)`; calls outside are errors. An axis sliced by the index
+            then has this size.
     """
     if not name.isidentifier():
         raise UsageError("A static index is a keyword of the routine's call.", found=repr(name))

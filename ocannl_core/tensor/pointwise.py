@@ -1,7 +1,8 @@
 """The pointwise operations and their gradients: one entry per primitive.
 
-A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the first operand `v1`.
-Operands that need no gradient cost nothing: assignments to their slots are dropped.
+A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the
+first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots are
+dropped.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ def lift(name: str, primitive: Op, gradient: Code | None = None, symbol: str = "
             forward = binary
         case TernaryOp():
             forward = ternary
-    operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive, symbol=symbol)
+    operation = define_operation(
+        name, forward=forward, gradient=gradient, primitive=primitive, symbol=symbol
+    )
     return operation
 
 
-# ----- arithmetic -----------------------------------------------------------------------------------------------------
+# ----- arithmetic ---------------------------------------------------------------------------------
 
 
 def _add(g: Any, g1: Any, g2: Any) -> None:
@@ -84,7 +87,7 @@ neg = lift("neg", UnaryOp.NEG, _neg)
 power_primitive = lift("power_of_tensors", BinaryOp.POW, _power, "**")
 
 
-# ----- functions of one number ----------------------------------------------------------------------------------------
+# ----- functions of one number --------------------------------------------------------------------
 
 
 def _identity(g: Any, g1: Any) -> None:
@@ -157,7 +160,7 @@ trunc = lift("trunc", UnaryOp.TRUNC)
 logical_not = lift("logical_not", UnaryOp.NOT)
 
 
-# ----- comparison, choice, extremes -----------------------------------------------------------------------------------
+# ----- comparison, choice, extremes ---------------------------------------------------------------
 
 
 def _relu_gate(g: Any, g2: Any, v1: Any) -> None:

@@ -1,4 +1,5 @@
-"""Counter-based random numbers: a cell's value depends on the tensor's identity, the seed and the cell's offset alone.
+"""Counter-based random numbers: a cell's value depends on the tensor's identity, the seed and the
+cell's offset alone.
 
     word(cell) = threefry4x32(threefry4x32(identity, seed), offset)
 """
@@ -38,7 +39,9 @@ class _Conversion(Operation):
 
 
 _as_word = _Conversion(name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD)
-_as_uniform = _Conversion(name="uniform", operands=1, logic=".", forward=_to_uniform, primitive=UnaryOp.UNIFORM)
+_as_uniform = _Conversion(
+    name="uniform", operands=1, logic=".", forward=_to_uniform, primitive=UnaryOp.UNIFORM
+)
 
 
 def uniform(*, label: str | None = None) -> Tensor:
@@ -57,7 +60,8 @@ def uniform(*, label: str | None = None) -> Tensor:
 def scaled_uniform(shape: Shape) -> Tensor:
     """Returns the default initialiser: uniform, centred, with variance 1 / fan-in.
 
-    Fan-in is the number of cells of the input axes of the given shape. Without input axes the range is [-0.25, 0.25).
+    Fan-in is the number of cells of the input axes of the given shape. Without input axes the range
+    is [-0.25, 0.25).
     """
     session = sessions.current()
 

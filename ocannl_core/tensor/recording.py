@@ -1,8 +1,9 @@
-"""Recording: inside a function decorated with `@cd`, operators and assignments are noted instead of computed.
+"""Recording: inside a function decorated with `@cd`, operators and assignments are noted instead of
+computed.
 
-An operator gives an `Application`: no node, no constraints yet. An assignment absorbs it as one primitive accumulation.
-Any other use, or a write to one of its operands in between, turns it into an intermediate tensor whose code stands where
-the operator was written.
+An operator gives an `Application`: no node, no constraints yet. An assignment absorbs it as one
+primitive accumulation. Any other use, or a write to one of its operands in between, turns it into
+an intermediate tensor whose code stands where the operator was written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from ocannl_core.tensor.computation import Argument, Assign, Computation, Forwar
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.operation import Operation, as_tensor
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Declared, GradientOf, MergeBuffer, Parameter, Tensor, ancestors
+from ocannl_core.tensor.tensor import (
+    Declared,
+    GradientOf,
+    MergeBuffer,
+    Parameter,
+    Tensor,
+    ancestors,
+)
 
 P = ParamSpec("P")
 
@@ -57,11 +65,15 @@ class Application(Expression):
         self.tensor: Tensor | None = None
 
     def materialize(self) -> Tensor:
-        """Returns the application as an intermediate tensor, computed where the operator was written."""
+        """Returns the application as an intermediate tensor, computed where the operator was
+        written.
+        """
         if self.tensor is None:
             session = self.recorder.session
             operands = tuple(as_tensor(operand, session) for operand in self.operands)
-            self.tensor = self.operation.tensor(operands, self.logic, requires_grad=False, origin=self.origin)
+            self.tensor = self.operation.tensor(
+                operands, self.logic, requires_grad=False, origin=self.origin
+            )
             self.place.steps.append(self.recorder.forward_of(self.tensor))
         return self.tensor
 
@@ -71,7 +83,9 @@ class Application(Expression):
 
 @dataclass(slots=True)
 class _Place:
-    """A position among the recorded steps at which code of an intermediate tensor may be inserted."""
+    """A position among the recorded steps at which code of an intermediate tensor may be
+    inserted.
+    """
 
     steps: list[Step] = field(default_factory=list)
 
@@ -86,10 +100,12 @@ class CodeRecorder:
         self._pending: list[Application] = []
         self._sections: list[tuple[str, int]] = []
 
-    # ----- what operators call --------------------------------------------------------------------------------------
+    # ----- what operators call --------------------------------------------------------------------
 
     def apply(self, operation: Operation, operands: tuple[Any, ...], logic: str | None) -> Any:
-        """Returns an operator applied to operands; a Python 0 as a coefficient or a summand folds at once."""
+        """Returns an operator applied to operands; a Python 0 as a coefficient or a summand folds
+        at once.
+        """
         folded = _fold(operation, operands)
         if folded is not None:
             return folded
@@ -124,20 +140,26 @@ class CodeRecorder:
         for arg in args:
             self._read(arg)
         self._label(target, args)
-        tensors = [arg.tensor if isinstance(arg, MergeBuffer) else arg for arg in args if isinstance(arg, Expression)]
+        tensors = [
+            arg.tensor if isinstance(arg, MergeBuffer) else arg
+            for arg in args
+            if isinstance(arg, Expression)
+        ]
         self.session.environment.relate(logic, target.terms, [t.terms for t in tensors], origin)
         self._before_write(target)
         self.add(Assign(target, combine, reset, op, args, logic, origin))
         if not isinstance(target.definition, Declared):
             self.results.add(target)
 
-    # ----- inside ---------------------------------------------------------------------------------------------------
+    # ----- inside ---------------------------------------------------------------------------------
 
     def add(self, step: Step) -> None:
         self._places.append(_Place([step]))
 
     def _settle(self, operand: Any) -> Argument:
-        """Returns an operand as a tensor, a merge buffer or a number; applications become tensors."""
+        """Returns an operand as a tensor, a merge buffer or a number; applications become
+        tensors.
+        """
         if isinstance(operand, Application):
             return operand.materialize()
         if isinstance(operand, Tensor | MergeBuffer):
@@ -153,7 +175,9 @@ class CodeRecorder:
     def _absorb(
         self, target: Tensor, value: object, combine: BinaryOp, reset: bool
     ) -> tuple[Op, tuple[Argument, ...], Logic, BinaryOp, bool] | None:
-        """Returns an unused application as the primitive of an assignment, or None when it has to be a tensor."""
+        """Returns an unused application as the primitive of an assignment, or None when it has to
+        be a tensor.
+        """
         if not isinstance(value, Application) or value.tensor is not None:
             return None
         operation = value.operation
@@ -161,7 +185,9 @@ class CodeRecorder:
         plain = combine is BinaryOp.SECOND and not reset
         if operation.primitive is None or not (needed is None or plain or needed is combine):
             return None
-        if not isinstance(value.logic, Pointwise) and not all(isinstance(arg, Expression) for arg in value.operands):
+        if not isinstance(value.logic, Pointwise) and not all(
+            isinstance(arg, Expression) for arg in value.operands
+        ):
             return None
         rearranges = needed is not None or reset or not isinstance(value.logic, Pointwise)
         if rearranges and target in value.operands:
@@ -176,7 +202,9 @@ class CodeRecorder:
             self.add(self.forward_of(arg))
 
     def forward_of(self, tensor: Tensor) -> Forward:
-        """Returns the code of a tensor and of those of its operands that no computation contains yet."""
+        """Returns the code of a tensor and of those of its operands that no computation contains
+        yet.
+        """
         fresh = tuple(t for t in ancestors([tensor]) if t not in self.session.consumed)
         self.session.consumed.update(fresh)
         return Forward(fresh)
@@ -193,13 +221,19 @@ class CodeRecorder:
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         for arg in args:
-            source = arg.definition.tensor if isinstance(arg, Tensor) and isinstance(arg.definition, GradientOf) else arg
+            source = (
+                arg.definition.tensor
+                if isinstance(arg, Tensor) and isinstance(arg.definition, GradientOf)
+                else arg
+            )
             if isinstance(source, Tensor) and isinstance(source.definition, Parameter | Declared):
-                extra = source.label[1:] if isinstance(source.definition, Declared) else source.label
+                extra = (
+                    source.label[1:] if isinstance(source.definition, Declared) else source.label
+                )
                 target.relabel((*target.label, *extra))
                 return
 
-    # ----- sections and the end -------------------------------------------------------------------------------------
+    # ----- sections and the end -------------------------------------------------------------------
 
     def open_section(self, title: str) -> None:
         self._sections.append((title, len(self._places)))
@@ -207,19 +241,25 @@ class CodeRecorder:
     def close_section(self) -> None:
         title, start = self._sections.pop()
         inside = tuple(step for place in self._places[start:] for step in place.steps)
-        self._pending = [a for a in self._pending if all(a.place is not p for p in self._places[start:])]
+        self._pending = [
+            a for a in self._pending if all(a.place is not p for p in self._places[start:])
+        ]
         del self._places[start:]
         self.add(Titled(title, inside))
 
     def finish(self, name: str) -> Computation:
         """Returns what was recorded."""
         return Computation(
-            tuple(step for place in self._places for step in place.steps), frozenset(self.results), name
+            tuple(step for place in self._places for step in place.steps),
+            frozenset(self.results),
+            name,
         )
 
 
 def _fold(operation: Operation, operands: tuple[Any, ...]) -> Any:
-    """Returns what an operator with a Python 0 is, or None: `0 * x --> 0`, `x + 0 --> x`, `x - 0 --> x`."""
+    """Returns what an operator with a Python 0 is, or None: `0 * x --> 0`, `x + 0 --> x`, `x - 0
+    --> x`.
+    """
     if len(operands) != 2:
         return None
     left, right = (isinstance(o, Real) and float(o) == 0.0 for o in operands)
@@ -243,8 +283,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
         def sgd_step(p, *, learning_rate):
             p -= learning_rate * p.grad
 
-    The function runs once, at the call: Python's control flow chooses what is recorded. Called inside another recorded
-    function, its assignments are spliced in.
+    The function runs once, at the call: Python's control flow chooses what is recorded. Called
+    inside another recorded function, its assignments are spliced in.
 
     Raises:
         UsageError: if the function returns something.
@@ -296,7 +336,10 @@ class section:
         recorder.open_section(self._title)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._recorder is not None and error is None:
             self._recorder.close_section()

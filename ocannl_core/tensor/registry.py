@@ -1,4 +1,6 @@
-"""Operations by name, so that the operators of expressions can find what is defined in terms of expressions."""
+"""Operations by name, so that the operators of expressions can find what is defined in terms of
+expressions.
+"""
 
 from __future__ import annotations
 

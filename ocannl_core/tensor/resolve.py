@@ -1,10 +1,10 @@
-"""From recorded steps to assignments: shapes are closed, then every step becomes nodes with concrete index maps."""
+"""From recorded steps to assignments: shapes are closed, then every step becomes nodes with
+concrete index maps.
+"""
 
 from __future__ import annotations
 
-from typing import Any, assert_never
-
-import numpy as np
+from typing import assert_never
 
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -30,6 +30,7 @@ from ocannl_core.tensor.computation import (
     Backpropagate,
     Computation,
     Forward,
+    Resolved,
     Step,
     Titled,
     ZeroGradients,
@@ -59,22 +60,24 @@ from ocannl_core.tensor.tensor import (
     ancestors,
 )
 
-Resolved = tuple[AssignProgram, dict[TensorNode, np.ndarray[Any, Any]]]
-
 
 def resolve(computation: Computation) -> Resolved:
-    """Returns a computation as assignments over closed shapes, and the host's arrays behind its literals."""
+    """Returns a computation as assignments over closed shapes."""
     tensors = mentioned(computation.steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
         by_session.setdefault(tensor.session, []).append(tensor)
     if len(by_session) > 1:
-        raise UsageError("A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions")
+        raise UsageError(
+            "A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions"
+        )
     for session, members in by_session.items():
         session.environment.close([tensor.terms for tensor in members])
     emitter = _Emitter()
     for step in computation.steps:
         emitter.step(step)
+    for tensor in computation.results:
+        emitter.constant_result(tensor)
     program = AssignProgram(
         tuple(emitter.body),
         emitter.nodes,
@@ -83,7 +86,7 @@ def resolve(computation: Computation) -> Resolved:
         frozenset(emitter.node_of(tensor) for tensor in computation.results),
         computation.name,
     )
-    return program, emitter.literals
+    return Resolved(program, emitter.tensors)
 
 
 def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
@@ -117,20 +120,19 @@ class _Emitter:
         self.nodes: dict[TensorNode, NodeInfo] = {}
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
-        self.literals: dict[TensorNode, np.ndarray[Any, Any]] = {}
+        self.tensors: dict[TensorNode, Tensor] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""
         node = tensor.node
         if node not in self.nodes:
             self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims)
+            self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
-            if isinstance(tensor.definition, Literal):
-                self.literals[node] = tensor.definition.array
         return node
 
-    # ----- steps ----------------------------------------------------------------------------------------------------
+    # ----- steps ----------------------------------------------------------------------------------
 
     def step(self, step: Step) -> None:
         match step:
@@ -158,13 +160,17 @@ class _Emitter:
 
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
-        found = project(step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin)
+        found = project(
+            step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin
+        )
         maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
             index, dims = ((), ()) if isinstance(arg, float) else next(maps)
             operand = self.operand(arg)
-            operands.append((operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims))
+            operands.append(
+                (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
+            )
         projections = Projections(
             found.domain,
             found.lhs,
@@ -187,7 +193,9 @@ class _Emitter:
         self.embedded.add(target)
 
     def operand(self, argument: Argument) -> Operand:
-        """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one cell."""
+        """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
+        cell.
+        """
         if isinstance(argument, float):
             return Scalar(argument)
         if isinstance(argument, MergeBuffer):
@@ -213,6 +221,13 @@ class _Emitter:
             case _:
                 assert_never(tensor.definition)
 
+    def constant_result(self, tensor: Tensor) -> None:
+        """Stores a constant that is itself a result; elsewhere constants are printed as numbers."""
+        if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
+            node = self.node_of(tensor)
+            self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
+            self.embedded.add(node)
+
     def fetch_zero(self, gradient: Tensor) -> None:
         node = self.node_of(gradient)
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
@@ -221,21 +236,33 @@ class _Emitter:
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
         definition = tensor.definition
-        if tensor.grad is None or not isinstance(definition, Applied) or definition.operation.gradient is None:
+        if (
+            tensor.grad is None
+            or not isinstance(definition, Applied)
+            or definition.operation.gradient is None
+        ):
             return
         _Slots(self, tensor).run(definition.operation.gradient)
 
 
 def _constant_value(tensor: Tensor) -> float | None:
-    """Returns the number that every use of a constant of one cell is printed as; None for other tensors."""
-    if not isinstance(tensor.definition, Filled) or not tensor.dtype.is_float or tensor.shape.size != 1:
+    """Returns the number that every use of a constant of one cell is printed as; None for other
+    tensors.
+    """
+    if (
+        not isinstance(tensor.definition, Filled)
+        or not tensor.dtype.is_float
+        or tensor.shape.size != 1
+    ):
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
 
 
 class _Slots:
-    """The slots of one application of an operation, and the assignments that its code makes to them."""
+    """The slots of one application of an operation, and the assignments that its code makes to
+    them.
+    """
 
     def __init__(self, emitter: _Emitter, tensor: Tensor) -> None:
         assert isinstance(tensor.definition, Applied)
@@ -244,7 +271,10 @@ class _Slots:
         self._definition = tensor.definition
         operands = tensor.definition.operands
         self._projections = project(
-            tensor.definition.logic, tensor.shape, [operand.shape for operand in operands], tensor.origin
+            tensor.definition.logic,
+            tensor.shape,
+            [operand.shape for operand in operands],
+            tensor.origin,
         )
 
     def run(self, code: Code) -> None:
@@ -255,7 +285,11 @@ class _Slots:
         role, position = SLOT_NAMES[name]
         tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
         p = self._projections
-        index, dims = (p.lhs, p.lhs_dims) if position == 0 else (p.rhs[position - 1], p.rhs_dims[position - 1])
+        index, dims = (
+            (p.lhs, p.lhs_dims)
+            if position == 0
+            else (p.rhs[position - 1], p.rhs_dims[position - 1])
+        )
         operand: Operand | None
         if role == "value":
             operand = self._emitter.operand(tensor)
@@ -264,15 +298,32 @@ class _Slots:
         return Slot(name, operand, tensor.dtype, index, dims, self)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that needs none."""
+        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that
+        needs none.
+        """
         if target.operand is None:
             return
         if not isinstance(target.operand, Cells):
-            raise UsageError("A constant cannot be assigned to.", found=target.name, where=str(self._tensor.origin))
+            raise UsageError(
+                "A constant cannot be assigned to.",
+                found=target.name,
+                where=str(self._tensor.origin),
+            )
         op, args = as_application(value)
         settled = [as_operand(self._settle(arg)) for arg in args]
-        used = {var for index in (target.index, *(i for _, i, _ in settled)) for each in index for var in variables(each)}
-        drops_repeats = combine in (BinaryOp.SECOND, BinaryOp.MAX, BinaryOp.MIN, BinaryOp.OR, BinaryOp.AND)
+        used = {
+            var
+            for index in (target.index, *(i for _, i, _ in settled))
+            for each in index
+            for var in variables(each)
+        }
+        drops_repeats = combine in (
+            BinaryOp.SECOND,
+            BinaryOp.MAX,
+            BinaryOp.MIN,
+            BinaryOp.OR,
+            BinaryOp.AND,
+        )
         projections = Projections(
             self._domain(target.index, used if drops_repeats else None),
             target.index,
@@ -282,17 +333,24 @@ class _Slots:
         )
         operands = tuple(operand for operand, _, _ in settled)
         origin = self._tensor.origin
-        self._emitter.body.append(Accumulate(target.operand.node, combine, reset, op, operands, projections, origin))
+        self._emitter.body.append(
+            Accumulate(target.operand.node, combine, reset, op, operands, projections, origin)
+        )
 
-    def _domain(self, result: IndexMap, used: set[IndexVar] | None) -> tuple[tuple[LoopVar, int], ...]:
-        """Returns the operation's domain with the result's variables outermost, restricted to used ones if given."""
+    def _domain(
+        self, result: IndexMap, used: set[IndexVar] | None
+    ) -> tuple[tuple[LoopVar, int], ...]:
+        """Returns the operation's domain with the result's variables outermost, restricted to used
+        ones if given.
+        """
         extents = self._projections.extents
         first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
         order = dict.fromkeys([*first, *extents])
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
     def _settle(self, value: SlotValue) -> Slot | int | float:
-        """Returns a value that an assignment can read; a nested application is stored in a node of its own first.
+        """Returns a value that an assignment can read; a nested application is stored in a node of
+        its own first.
 
         The node has one axis per domain variable that the value varies with.
         """

@@ -1,4 +1,6 @@
-"""The state that a program of tensors shares: identities, the shape environment, the random seed, what is recorded."""
+"""The state that a program of tensors shares: identities, the shape environment, the random seed,
+what is recorded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 class Recorder(Protocol):
     """What a recording session of code offers to the operators."""
 
-    def apply(self, operation: Operation, operands: tuple[Operand, ...], logic: str | None) -> Operand: ...
+    def apply(
+        self, operation: Operation, operands: tuple[Operand, ...], logic: str | None
+    ) -> Operand: ...
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None: ...
 
@@ -30,8 +34,9 @@ class Recorder(Protocol):
 class Session:
     """A program of tensors. Tensors of different sessions do not mix.
 
-    There is always a current session. `with Session(seed=1):` isolates what happens inside, and keeps the random numbers
-    of a model independent of what was built before: they are keyed by creation order within the session.
+    There is always a current session. `with Session(seed=1):` isolates what happens inside, and
+    keeps the random numbers of a model independent of what was built before: they are keyed by
+    creation order within the session.
 
     Args:
         seed: Seed of all random numbers; from the settings when not given.
@@ -59,7 +64,10 @@ class Session:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         _current.set(self._outer.pop())
 
@@ -77,7 +85,9 @@ def current() -> Session:
 
 
 def reset(seed: int | None = None) -> Session:
-    """Starts the current session afresh, so that a rebuilt model gets the same identities and random numbers."""
+    """Starts the current session afresh, so that a rebuilt model gets the same identities and
+    random numbers.
+    """
     session = Session(seed)
     _current.set(session)
     return session

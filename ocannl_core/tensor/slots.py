@@ -1,9 +1,10 @@
 """Slots: the operands of an operation's own code, with the index maps that its logic gave them.
 
-The two functions that define an operation take slots: `v` is the result, `v1` the first operand, `g1` the gradient of
-the first operand. Operators on slots apply bare primitives; an assignment to a slot becomes one accumulating assignment
-over the operation's domain. An application used inside another one is stored first, in a node with one axis for every
-domain variable that it varies with: `g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
+The two functions that define an operation take slots: `v` is the result, `v1` the first operand,
+`g1` the gradient of the first operand. Operators on slots apply bare primitives; an assignment to a
+slot becomes one accumulating assignment over the operation's domain. An application used inside
+another one is stored first, in a node with one axis for every domain variable that it varies with:
+`g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.tensor.expression import Expression
 
 SLOT_NAMES: dict[str, tuple[str, int]] = {
-    **{name: ("value", 0) for name in ("v", "t", "lhs")},
+    **dict.fromkeys(("v", "t", "lhs"), ("value", 0)),
     **{f"{name}{i}": ("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
     "g": ("gradient", 0),
     **{f"g{i}": ("gradient", i) for i in (1, 2, 3)},
 }
-"""What a parameter name of a defining function stands for: value or gradient, of the result (0) or an operand (1-3)."""
+"""What a parameter name of a defining function stands for: value or gradient, of the result (0) or
+an operand (1-3).
+"""
 
 
 class SlotEmitter(Protocol):
     """What receives the assignments that defining functions make."""
 
-    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None: ...
+    def accumulate(
+        self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +55,8 @@ class Slot(Expression):
 
     Attributes:
         name: The parameter name it was asked for under.
-        operand: The cells, a number, or None for the gradient of a tensor that needs none: assignments are dropped.
+        operand: The cells, a number, or None for the gradient of a tensor that needs none:
+            assignments are dropped.
         dtype: The number format.
         index: The index map over the operation's domain.
         dims: Extents of the axes that the map addresses.
@@ -77,7 +83,8 @@ class Slot(Expression):
 
         if key is not operations.get("neutral"):
             raise UsageError(
-                "A slot is written as v[:] = e, v[oc.neutral] += e or v += e.", found=f"{self.name}[{key!r}]"
+                "A slot is written as v[:] = e, v[oc.neutral] += e or v += e.",
+                found=f"{self.name}[{key!r}]",
             )
         return _ResetSlot(self)
 
@@ -176,7 +183,10 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
     """Returns the operand with its index map and extents; numbers have none."""
     if isinstance(value, Slot):
         if value.operand is None:
-            raise UsageError(f"The gradient slot {value.name} is written, not read, when its tensor needs no gradient.")
+            raise UsageError(
+                f"The gradient slot {value.name} is written, not read, when its tensor needs no "
+                "gradient."
+            )
         if isinstance(value.operand, Scalar):
             return value.operand, (), ()
         return value.operand, value.index, value.dims
@@ -184,9 +194,9 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
 
 
 def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Returns the primitive and the arguments that compute a value; a bare value is its identity."""
+    """Returns the primitive and the arguments that compute a value; a bare value is its
+    identity.
+    """
     if isinstance(value, SlotApplication):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
-
-

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.operation import Operation
 
 
-# ----- how the cells of a tensor come about ---------------------------------------------------------------------------
+# ----- how the cells of a tensor come about -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,14 +49,18 @@ class Literal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are closed."""
+    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are
+    closed.
+    """
 
     source: Callable[[], FetchSource]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an expression."""
+    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an
+    expression.
+    """
 
     initializer: Tensor
 
@@ -84,8 +88,8 @@ Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | G
 class Tensor(Expression):
     """A multi-dimensional array in a program of tensors.
 
-    Its cells live in the contexts that run the program. Make tensors with `tensor`, `param`, `placeholder`, `number` and
-    operators.
+    Its cells live in the contexts that run the program. Make tensors with `tensor`, `param`,
+    `placeholder`, `number` and operators.
 
     Attributes:
         session: The program it belongs to.
@@ -94,7 +98,8 @@ class Tensor(Expression):
         origin: The operation and the user's line that made it.
         definition: How its cells come about.
         dtype: The number format of its cells.
-        grad: The gradient of whatever is being backpropagated with respect to this tensor; None when it needs none.
+        grad: The gradient of whatever is being backpropagated with respect to this tensor; None
+            when it needs none.
     """
 
     __slots__ = (
@@ -132,7 +137,7 @@ class Tensor(Expression):
         if requires_grad:
             self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
 
-    # ----- identity and shape ---------------------------------------------------------------------------------------
+    # ----- identity and shape ---------------------------------------------------------------------
 
     @property
     def terms(self) -> Shape:
@@ -148,7 +153,11 @@ class Tensor(Expression):
     def node(self) -> TensorNode:
         """The identity of the tensor's memory; the label is final once this has been asked for."""
         if self._node is None:
-            label = (*self.definition.tensor.label, "grad") if isinstance(self.definition, GradientOf) else self.label
+            label = (
+                (*self.definition.tensor.label, "grad")
+                if isinstance(self.definition, GradientOf)
+                else self.label
+            )
             self._node = TensorNode(self.id, label)
         return self._node
 
@@ -173,7 +182,8 @@ class Tensor(Expression):
 
     @grad.setter
     def grad(self, value: object) -> None:
-        # `p.grad += e` stores back what the in-place operator returned; anything else would be lost silently
+        # `p.grad += e` stores back what the in-place operator returned; anything else would be lost
+        # silently
         if value is not self._grad:
             raise UsageError(
                 "A gradient cannot be replaced, only assigned to inside recorded code.",
@@ -193,7 +203,7 @@ class Tensor(Expression):
         transposed: Tensor = operations["transpose"](self)
         return transposed
 
-    # ----- the graph ------------------------------------------------------------------------------------------------
+    # ----- the graph ------------------------------------------------------------------------------
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -205,17 +215,25 @@ class Tensor(Expression):
         return isinstance(self.definition, Parameter)
 
     @property
+    def is_placeholder(self) -> bool:
+        return isinstance(self.definition, Placeholder)
+
+    @property
     def literal(self) -> np.ndarray[Any, Any] | None:
         """The host's array behind a literal."""
         return self.definition.array if isinstance(self.definition, Literal) else None
 
     @property
     def params(self) -> frozenset[Tensor]:
-        """The parameters that the tensor depends on: what is initialised apart, and what is trained."""
+        """The parameters that the tensor depends on: what is initialised apart, and what is
+        trained.
+        """
         return frozenset(t for t in ancestors([self]) if t.is_parameter)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Returns the parameters that the tensor depends on, and those that their initialisers need, oldest first."""
+        """Returns the parameters that the tensor depends on, and those that their initialisers
+        need, oldest first.
+        """
         found: set[Tensor] = set()
         pending: list[Tensor] = [self]
         while pending:
@@ -247,7 +265,7 @@ class Tensor(Expression):
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
 
-    # ----- assignment and indexing ----------------------------------------------------------------------------------
+    # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
         if isinstance(key, slice) and key == slice(None):
@@ -261,7 +279,8 @@ class Tensor(Expression):
             "Indexing takes static indices or integers, for the leading batch axes.",
             found=f"{self.label[0] if self.label else 'x'}[{key!r}]",
             where=_here(),
-            fix='select and rearrange axes with a specification: oc.einsum("...|2,... => ...|...", x) takes position 2 '
+            fix='select and rearrange axes with a specification: oc.einsum("...|2,... => '
+            '...|...", x) takes position 2 '
             "of the leftmost output axis",
         )
 
@@ -275,8 +294,12 @@ class Tensor(Expression):
         """Records `self[:] = value`."""
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
-    def accumulate(self, value: object, with_: Operation | None = None, *, reset: bool = False) -> None:
-        """Records the accumulation of a value, by addition unless `with_` names another accumulating operation."""
+    def accumulate(
+        self, value: object, with_: Operation | None = None, *, reset: bool = False
+    ) -> None:
+        """Records the accumulation of a value, by addition unless `with_` names another
+        accumulating operation.
+        """
         combine = BinaryOp.ADD if with_ is None else _accumulator(with_)
         self.assign_with(value, combine, reset=reset)
 
@@ -284,7 +307,8 @@ class Tensor(Expression):
         """Records an assignment to this tensor.
 
         Raises:
-            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be assigned to.
+            UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
+                assigned to.
         """
         recorder = self.session.recorder
         if recorder is None:
@@ -292,7 +316,8 @@ class Tensor(Expression):
                 "Assignments are recorded inside functions decorated with @oc.cd.",
                 found=f"an assignment to {self!r} outside of one",
                 where=_here(),
-                fix="put the assignment into a function decorated with @oc.cd and compile what it returns",
+                fix="put the assignment into a function decorated with @oc.cd and compile what "
+                "it returns",
             )
         recorder.assign(self, value, combine, reset=reset)
 
@@ -350,7 +375,9 @@ class Recorded:
 
 
 class Target:
-    """The left-hand side of an in-place operator: `c[oc.neutral] += e` resets first, `c[:] += e` is an error."""
+    """The left-hand side of an in-place operator: `c[oc.neutral] += e` resets first, `c[:] += e` is
+    an error.
+    """
 
     def __init__(self, tensor: Tensor, *, reset: bool) -> None:
         self._tensor = tensor
@@ -359,10 +386,12 @@ class Target:
     def _record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
         if not self._reset:
             raise UsageError(
-                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` differ.",
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
+                "differ.",
                 found=f"c[:] {symbol}= e",
                 where=_here(),
-                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to start afresh",
+                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to "
+                "start afresh",
             )
         self._tensor.assign_with(value, combine, reset=True)
         return Recorded()
@@ -402,7 +431,8 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
             "An assignment names one accumulating operation at most.",
             found=f"c[{key!r}] = ...",
             where=_here(),
-            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or c[oc.neutral] += e",
+            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
+            "c[oc.neutral] += e",
         )
     return reset, _accumulator(accumulators[0])
 
@@ -414,7 +444,8 @@ def _accumulator(operation: object) -> BinaryOp:
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),
             where=_here(),
-            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e",
+            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
+            "c[oc.relu_gate] = e",
         )
     return primitive
 
@@ -424,7 +455,9 @@ def _here() -> str:
 
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
-    """Returns the tensors and everything they are computed from, oldest first. Parameters are not looked into."""
+    """Returns the tensors and everything they are computed from, oldest first. Parameters are not
+    looked into.
+    """
     seen = set(tensors)
     pending = list(tensors)
     while pending:

@@ -57,5 +57,3 @@ def sgd_update(
                     weight_decay=weight_decay,
                     nesterov=nesterov,
                 )
-
-

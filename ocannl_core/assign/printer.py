@@ -1,0 +1,147 @@
+"""Assignments as text, in the notation in which users write them.
+
+    c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32 | model.py:12: c = w @ x
+
+`c[neutral][...]` resets the cells to the neutral element first; `max=` accumulates with `max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from typing import assert_never
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    Constant,
+    ConstantBits,
+    ConstantFill,
+    EmbedIndex,
+    Fetch,
+    FetchSource,
+    Merge,
+    Operand,
+    RangeOverOffsets,
+    Scalar,
+    Section,
+    Sequence,
+    SetVector,
+)
+from ocannl_core.assign.traverse import Leaf
+from ocannl_core.indexing import IndexMap, Projections
+from ocannl_core.notation import (
+    ATOM,
+    Names,
+    Text,
+    accumulation_symbol,
+    applied,
+    bracketed,
+    number_text,
+)
+
+
+def to_text(program: AssignProgram) -> str:
+    """Returns a program as text: its name, the shape of every node, and one line per assignment."""
+    names = Names()
+    lines = [f"{program.name}:"]
+    for node, info in program.nodes.items():
+        marks = [
+            mark
+            for mark, nodes in (
+                ("fresh", program.fresh),
+                ("embedded", program.embedded),
+                ("result", program.results),
+            )
+            if node in nodes
+        ]
+        padding = "".join(f" +{m.left}/{m.right}" for m in info.padding)
+        shape = f"{info.dtype}[{', '.join(map(str, info.dims))}]{padding}"
+        lines.append(
+            f"  {names.node(node)}: {shape}" + (f"  # {', '.join(marks)}" if marks else "")
+        )
+    lines += _lines(program.body, names)
+    return "\n".join(lines)
+
+
+def _lines(body: Items[Assignment], names: Names) -> list[str]:
+    lines: list[str] = []
+    pending = [(each, 1) for each in reversed(body)]
+    while pending:
+        assignment, depth = pending.pop()
+        margin = "  " * depth
+        match assignment:
+            case Sequence(inner):
+                pending += [(each, depth) for each in reversed(inner)]
+            case Section(title, inner):
+                lines.append(f'{margin}section "{title}":')
+                pending += [(each, depth + 1) for each in reversed(inner)]
+            case _:
+                lines.append(margin + _annotated(assignment, names))
+    return lines
+
+
+def _annotated(assignment: Leaf, names: Names) -> str:
+    remarks = []
+    with names.scope():
+        text = assignment_text(assignment, names)
+        if not isinstance(assignment, Fetch) and assignment.projections.domain:
+            domain = assignment.projections.domain
+            ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
+            remarks.append(f"over {ranges}")
+    if assignment.origin is not None:
+        remarks.append(str(assignment.origin.location or assignment.origin.operation))
+    return f"{text}   # {' | '.join(remarks)}" if remarks else text
+
+
+def assignment_text(assignment: Leaf, names: Names) -> str:
+    """Returns one assignment as text, without its domain and origin."""
+    match assignment:
+        case Accumulate(target, combine, reset, op, args, projections):
+            for var, _ in projections.domain:
+                names.variable(var)
+            value, _ = applied(op, _operands(args, projections, names))
+            cell = names.node(target) + ("[neutral]" if reset else "")
+            cell = bracketed(cell, map(names.index, projections.lhs))
+            return f"{cell} {accumulation_symbol(combine)} {value}"
+        case SetVector(target, arg, projections):
+            ((value, _),) = _operands((arg,), projections, names)
+            return f"{names.cell(target, projections.lhs)}... = lanes({value})"
+        case Fetch(target, source):
+            return f"{names.node(target)}[:] = {_source(source, names)}"
+        case _:
+            assert_never(assignment)
+
+
+def _operands(args: tuple[Operand, ...], projections: Projections, names: Names) -> list[Text]:
+    return [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
+
+
+def _operand(operand: Operand, index_map: IndexMap, names: Names) -> Text:
+    match operand:
+        case Cells(node):
+            return names.cell(node, index_map), ATOM
+        case Merge(node):
+            merge = f"{names.node(node)}.merge"
+            return bracketed(merge, map(names.index, index_map)), ATOM
+        case Scalar(value):
+            return number_text(value), ATOM
+        case _:
+            assert_never(operand)
+
+
+def _source(source: FetchSource, names: Names) -> str:
+    match source:
+        case Constant(value):
+            return number_text(value)
+        case ConstantBits(bits):
+            return f"bits({bits:#x})"
+        case ConstantFill(values):
+            return f"repeat({', '.join(map(number_text, values))})"
+        case RangeOverOffsets():
+            return "offsets()"
+        case EmbedIndex(index):
+            return names.index(index)
+        case _:
+            assert_never(source)

@@ -1,0 +1,91 @@
+"""Iterative walks over assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    EmbedIndex,
+    Fetch,
+    Merge,
+    Operand,
+    Section,
+    Sequence,
+    SetVector,
+)
+from ocannl_core.indexing import AxisIndex, StaticIndex, variables
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp
+
+Leaf = Accumulate | SetVector | Fetch
+"""An assignment that contains no other."""
+
+
+def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
+    """Yields the assignments inside sequences and sections, in program order."""
+    pending = [iter(body)]
+    while pending:
+        for each in pending[-1]:
+            if isinstance(each, Sequence | Section):
+                pending.append(iter(each.body))
+                break
+            yield each
+        else:
+            pending.pop()
+
+
+def operands(assignment: Leaf) -> tuple[Operand, ...]:
+    """Returns the operands in order."""
+    match assignment:
+        case Accumulate(args=args):
+            return args
+        case SetVector(arg=arg):
+            return (arg,)
+        case Fetch():
+            return ()
+
+
+def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Returns the nodes whose own cells an assignment reads; an accumulation reads its target."""
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, Cells)]
+    match assignment:
+        case Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
+            found.append(target)
+    return tuple(dict.fromkeys(found))
+
+
+def merge_reads(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Returns the nodes whose merge buffers an assignment reads, each once."""
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, Merge)]
+    return tuple(dict.fromkeys(found))
+
+
+def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Returns every node that an assignment mentions, operands first, each once."""
+    return tuple(dict.fromkeys((*reads(assignment), *merge_reads(assignment), assignment.target)))
+
+
+def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
+    """Returns every axis index of an assignment: of its operands, then of its target."""
+    match assignment:
+        case Accumulate(projections=projections) | SetVector(projections=projections):
+            return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
+        case Fetch(source=EmbedIndex(index)):
+            return (index,)
+        case Fetch():
+            return ()
+
+
+def static_indices(program: AssignProgram) -> tuple[StaticIndex, ...]:
+    """Returns the static indices of a program, in order of first appearance."""
+    found: dict[StaticIndex, None] = {}
+    for assignment in leaves(program.body):
+        for index in indices_of(assignment):
+            for var in variables(index):
+                if isinstance(var, StaticIndex):
+                    found[var] = None
+    return tuple(found)

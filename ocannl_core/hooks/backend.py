@@ -1,0 +1,215 @@
+"""A backend as the rest of the core sees it: one typed method for each hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pluggy
+
+from ocannl_core.errors import CodegenError, CompileError, LinkError, OcannlError, TransferError
+from ocannl_core.hooks.host_staging import stage
+from ocannl_core.hooks.plugins import describe
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """A loaded backend.
+
+    Attributes:
+        name: The name of its entry point.
+        distribution: What was installed to get it.
+        version: The version of that distribution.
+        manager: The plugins that answer for it.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    manager: pluggy.PluginManager = field(repr=False)
+
+    @property
+    def plugin(self) -> str:
+        """The distribution and its version, for messages."""
+        return f"{self.distribution} {self.version}".strip()
+
+    def targets(self) -> TargetReport:
+        """Returns the devices that can be used now; a hook that fails makes a report of why."""
+        try:
+            report: object = self.manager.hook.ocannl_targets()
+        except (Exception, SystemExit) as error:
+            reason = str(error) if isinstance(error, OcannlError) else describe(error)
+            return TargetReport(
+                reason=f"looking for devices failed: {reason}", fix=self._defect_fix()
+            )
+        if not isinstance(report, TargetReport):
+            reason = f"ocannl_targets must return a TargetReport, and returned {report!r}"
+            return TargetReport(reason=reason, fix=self._defect_fix())
+        foreign = [str(target) for target in report.targets if target.backend != self.name]
+        if foreign:
+            reason = f"it reports devices of another backend: {', '.join(foreign)}"
+            return TargetReport(reason=reason, fix=self._defect_fix())
+        if not report.targets and not report.reason:
+            return TargetReport(
+                reason="it reports no device and no reason", fix=report.fix, details=report.details
+            )
+        return report
+
+    def passes(self, target: Target) -> list[NamedPass]:
+        """Returns the passes that the backend adds after the core's own."""
+        answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
+        return [each for answer in answers for each in answer]
+
+    def generate(self, plan: Plan, target: Target) -> Source:
+        """Returns the code of a routine.
+
+        Raises:
+            CodegenError: if the backend cannot express it.
+        """
+        source: Source | None = self.manager.hook.ocannl_generate(plan=plan, target=target)
+        if source is None:
+            raise CodegenError(**self._missing("generates no code", "ocannl_generate"))
+        return source
+
+    def compile(self, source: Source, target: Target) -> Executable:
+        """Returns the compiled form of generated code.
+
+        Raises:
+            CompileError: if the compiler is missing or rejects the code.
+        """
+        executable: Executable | None = self.manager.hook.ocannl_compile(
+            source=source, target=target
+        )
+        if executable is None:
+            raise CompileError(**self._missing("compiles no code", "ocannl_compile"))
+        return executable
+
+    def resolve_mode(
+        self,
+        node: TensorNode,
+        info: NodeInfo,
+        candidates: tuple[MemoryMode, ...],
+        target: Target,
+    ) -> MemoryMode:
+        """Returns where the backend wants a node; the first candidate if it has no opinion.
+
+        Raises:
+            CodegenError: if the backend chooses something that was not offered.
+        """
+        chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
+            node=node, info=info, candidates=candidates, target=target
+        )
+        if chosen is None:
+            return candidates[0]
+        if chosen not in candidates:
+            raise CodegenError(
+                "A backend may only choose among the memory modes that are still open.",
+                found=f"{chosen} for {node.name}; open: {[each.value for each in candidates]}",
+                where=f"backend {self.name}, plugin {self.plugin}",
+                fix=self._defect_fix(),
+            )
+        return chosen
+
+    def allocate(self, info: NodeInfo, target: Target) -> Buffer:
+        """Returns new memory for the cells of a node, all zero."""
+        buffer: Buffer | None = self.manager.hook.ocannl_allocate(info=info, target=target)
+        if buffer is None:
+            raise LinkError(**self._missing("allocates no memory", "ocannl_allocate"))
+        return buffer
+
+    def transfer(self, destination: Buffer, source: Buffer) -> Event:
+        """Copies cells to or from a device of this backend, or between two of them.
+
+        Raises:
+            TransferError: if the buffers differ in format or extents, or the backend does not serve
+                them.
+        """
+        return transfer(self, self, destination, source)
+
+    def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+        """Copies cells if this backend serves the pair; returns None if it does not."""
+        event: Event | None = self.manager.hook.ocannl_transfer(
+            destination=destination, source=source
+        )
+        return event
+
+    def synchronize(self, target: Target) -> None:
+        """Returns when all work of the device has finished."""
+        self.manager.hook.ocannl_synchronize(target=target)
+
+    def _missing(self, lack: str, hook: str) -> dict[str, str]:
+        return {
+            "rule": f"Backend '{self.name}' {lack}.",
+            "found": f"no answer to {hook}",
+            "where": f"plugin {self.plugin}",
+            "fix": "choose another backend; `ocannl backends` lists them",
+        }
+
+    def _defect_fix(self) -> str:
+        return f"this is a defect of the plugin {self.plugin}: report it to its authors"
+
+
+def transfer(
+    destination_backend: Backend | None,
+    source_backend: Backend | None,
+    destination: Buffer,
+    source: Buffer,
+) -> Event:
+    """Copies cells between buffers of equal format and extents.
+
+    The destination's backend is asked first, then the source's; a pair that neither serves goes
+    through the host.
+
+    Args:
+        destination_backend: Whose memory the destination is; None for an array of this process.
+        source_backend: Whose memory the source is; None for an array of this process.
+
+    Raises:
+        TransferError: if the buffers differ, or there is no way from one to the other.
+    """
+    _check_equal(destination, source)
+    asked: list[Backend] = []
+    for backend in (destination_backend, source_backend):
+        if backend is not None and backend not in asked:
+            asked.append(backend)
+            event = backend.ask_transfer(destination, source)
+            if event is not None:
+                return event
+    if destination_backend is not None and source_backend is not None:
+        event = stage(
+            destination,
+            source,
+            to_destination=destination_backend.ask_transfer,
+            from_source=source_backend.ask_transfer,
+        )
+        if event is not None:
+            return event
+    raise _no_way(destination, source, asked)
+
+
+def _check_equal(destination: Buffer, source: Buffer) -> None:
+    wanted, given = destination.info, source.info
+    if wanted.dtype is not given.dtype or wanted.buffer_dims != given.buffer_dims:
+        formats = [f"{info.dtype} {list(info.buffer_dims)}" for info in (given, wanted)]
+        raise TransferError(
+            "A transfer must connect buffers of equal number format and extents.",
+            found=f"{formats[0]} to {formats[1]}",
+            where=f"from {source.target} to {destination.target}",
+            fix="convert the values before copying them",
+        )
+
+
+def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> TransferError:
+    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
+    return TransferError(
+        "A backend must copy between its devices and the host.",
+        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
+        where=f"asked: {plugins}" if plugins else "no backend was asked",
+        fix="this is a defect of the plugin: report it to its authors"
+        if asked
+        else "name the backends",
+    )

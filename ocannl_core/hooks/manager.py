@@ -1,0 +1,472 @@
+"""Which backends are installed, which of them work, and which one to use.
+
+Entry points are listed without importing what they name, and loaded one by one: a broken plugin is
+remembered with its error and shown, and never stops the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ocannl_core import settings
+from ocannl_core.errors import BackendNotFoundError, UsageError
+from ocannl_core.hooks.backend import Backend, transfer
+from ocannl_core.hooks.plugins import PluginError, backend_manager, check_wrapper, load
+from ocannl_core.target import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    ExternalOp,
+    HostBuffer,
+    Launcher,
+    Source,
+    Target,
+    TargetReport,
+)
+
+if TYPE_CHECKING:
+    from importlib_metadata import EntryPoint
+
+__all__ = [
+    "BACKEND_API",
+    "BACKEND_GROUP",
+    "HOST",
+    "WRAPPER_GROUP",
+    "Backend",
+    "Buffer",
+    "Done",
+    "Event",
+    "Executable",
+    "ExternalOp",
+    "HostBuffer",
+    "Launcher",
+    "PluginEntry",
+    "Source",
+    "Status",
+    "Target",
+    "TargetReport",
+    "backend",
+    "discovered",
+    "load_all",
+    "refresh",
+    "register",
+    "select",
+    "transfer",
+    "wrappers",
+]
+
+BACKEND_GROUP = "ocannl.backends"
+WRAPPER_GROUP = "ocannl.wrappers"
+
+
+class Status(Enum):
+    """How far a plugin has come."""
+
+    INSTALLED = "installed"
+    """Found, not imported yet."""
+    LOADED = "loaded"
+    BROKEN = "broken"
+    DISABLED = "disabled"
+    """Excluded by the settings `load_plugins` or `disable_plugins`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEntry:
+    """A plugin that is installed.
+
+    Attributes:
+        name: The name of the entry point, which is the backend's name.
+        value: What the entry point names: a module, or an object in one.
+        distribution: What was installed to get it.
+        version: The version of that distribution.
+        editable: True if it runs from a source checkout.
+        status: How far it has come.
+        error: Why it is broken.
+    """
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    editable: bool = False
+    status: Status = Status.INSTALLED
+    error: str = ""
+
+    def __str__(self) -> str:
+        owner = f"{self.distribution} {self.version}".strip()
+        return f"plugin {owner} (entry point {self.name} = {self.value})"
+
+
+@dataclass(slots=True)
+class _Plugins:
+    """The plugins of one entry-point group: what was found, and what became of it."""
+
+    entries: dict[str, PluginEntry]
+    readers: dict[str, Callable[[], object]]
+    errors: dict[str, PluginError]
+
+    def entry(self, name: str, loaded: bool) -> PluginEntry:
+        """Returns an entry with the status that it has now."""
+        entry = self.entries[name]
+        if name in self.errors:
+            return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
+        if loaded:
+            return replace(entry, status=Status.LOADED)
+        return entry if _is_enabled(name) else replace(entry, status=Status.DISABLED)
+
+
+@dataclass(slots=True)
+class _Registry:
+    backends: _Plugins
+    wrappers: _Plugins
+    loaded: dict[str, Backend] = field(default_factory=dict)
+    loaded_wrappers: dict[str, object] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+
+_registry: _Registry | None = None
+_lock = threading.RLock()
+
+
+def _known() -> _Registry:
+    """Returns the registry, after looking for plugins if that has not been done."""
+    global _registry
+    with _lock:
+        if _registry is None:
+            _registry = _Registry(_scan(BACKEND_GROUP), _scan(WRAPPER_GROUP))
+        return _registry
+
+
+def _scan(group: str) -> _Plugins:
+    """Returns the plugins that installed distributions declare, without importing any of them."""
+    # Imported here because it replaces the standard finder, and to keep importing the core cheap.
+    from importlib_metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, []).append(point)
+    plugins = _Plugins({}, {}, {})
+    for name, points in sorted(found.items()):
+        plugins.entries[name] = _entry(points[0])
+        plugins.readers[name] = points[0].load
+        if len(points) > 1:
+            owners = "; ".join(sorted(str(_entry(point)) for point in points))
+            plugins.errors[name] = PluginError(
+                f"several plugins have this name: {owners}; uninstall all but one"
+            )
+    return plugins
+
+
+def _entry(point: EntryPoint) -> PluginEntry:
+    distribution = point.dist
+    if distribution is None:
+        return PluginEntry(point.name, point.value, "unknown distribution", "")
+    try:
+        origin = distribution.origin
+    except (
+        AttributeError,
+        ValueError,
+    ):  # no, or a malformed, record of where it was installed from
+        origin = None
+    editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
+    metadata = distribution.metadata
+    return PluginEntry(
+        point.name,
+        point.value,
+        metadata.get("Name") or "unknown distribution",
+        metadata.get("Version") or "",
+        editable,
+    )
+
+
+def _is_enabled(name: str) -> bool:
+    chosen = settings.current()
+    if name in chosen.disable_plugins:
+        return False
+    return chosen.load_plugins is None or name in chosen.load_plugins
+
+
+# ----- listing and loading -------------------------------------------------------------------
+
+
+def discovered() -> tuple[PluginEntry, ...]:
+    """Returns every installed backend by name, without importing any."""
+    registry = _known()
+    names = sorted(registry.backends.entries)
+    return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
+
+
+def wrappers() -> tuple[PluginEntry, ...]:
+    """Returns every installed wrapper plugin by name, after loading those that are enabled."""
+    registry = _known()
+    _load_wrappers(registry)
+    names = sorted(registry.wrappers.entries)
+    return tuple(registry.wrappers.entry(name, name in registry.loaded_wrappers) for name in names)
+
+
+def load_all() -> tuple[Backend, ...]:
+    """Returns every backend that loads, by name; those that do not are marked in `discovered`.
+
+    Raises:
+        BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
+            on.
+    """
+    return tuple(_load_each())
+
+
+def _load_each() -> Iterator[Backend]:
+    for entry in discovered():
+        if entry.status is Status.DISABLED:
+            continue
+        try:
+            yield _load_backend(entry.name)
+        except PluginError as error:
+            if settings.current().strict_plugins:
+                raise BackendNotFoundError(
+                    f"Backend '{entry.name}' is installed and must load: strict_plugins is on.",
+                    found=str(error),
+                    where=str(entry),
+                ) from error.__cause__
+
+
+def _load_backend(name: str) -> Backend:
+    """Returns a backend that is installed, loading it if need be.
+
+    Raises:
+        PluginError: if it is broken.
+    """
+    registry = _known()
+    with _lock:
+        if name in registry.loaded:
+            return registry.loaded[name]
+        if name in registry.backends.errors:
+            raise registry.backends.errors[name]
+        entry = registry.backends.entries[name]
+        try:
+            plugin = load(registry.backends.readers[name])
+            manager = backend_manager(name, plugin, _load_wrappers(registry))
+        except PluginError as error:
+            registry.backends.errors[name] = error
+            raise
+        registry.loaded[name] = Backend(name, entry.distribution, entry.version, manager)
+        return registry.loaded[name]
+
+
+def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
+    """Returns the wrapper plugins that work and are enabled; warns once about a broken one."""
+    with _lock:
+        for name, entry in registry.wrappers.entries.items():
+            if name in registry.loaded_wrappers or not _is_enabled(name):
+                continue
+            try:
+                if name in registry.wrappers.errors:
+                    raise registry.wrappers.errors[name]
+                plugin = load(registry.wrappers.readers[name])
+                check_wrapper(name, plugin)
+            except PluginError as error:
+                registry.wrappers.errors[name] = error
+                _warn_once(registry, f"Wrapper {entry} is not used: {error}")
+            else:
+                registry.loaded_wrappers[name] = plugin
+        return sorted(
+            (name, plugin) for name, plugin in registry.loaded_wrappers.items() if _is_enabled(name)
+        )
+
+
+def register(name: str, plugin: object) -> None:
+    """Adds a backend that is not installed: a module, or an object with the hooks as methods.
+
+    It lasts until `refresh`.
+
+    Raises:
+        UsageError: if the name is taken.
+    """
+    registry = _known()
+    with _lock:
+        if name in registry.backends.entries:
+            raise UsageError(
+                "A backend must have a name of its own.",
+                found=f"'{name}' is taken by {registry.backends.entries[name]}",
+                fix="register it under another name",
+            )
+        value = getattr(plugin, "__name__", type(plugin).__name__)
+        registry.backends.entries[name] = PluginEntry(name, value, "registered in this process", "")
+        registry.backends.readers[name] = lambda: plugin
+
+
+def refresh() -> None:
+    """Forgets everything that was found, loaded or registered; the next question looks again."""
+    global _registry
+    with _lock:
+        _registry = None
+        importlib.invalidate_caches()
+
+
+# ----- choosing ------------------------------------------------------------------------------
+
+
+def backend(name: str) -> Backend:
+    """Returns the backend of this name.
+
+    Raises:
+        BackendNotFoundError: if it is not installed, disabled, or broken.
+    """
+    return _requested(name, by="")
+
+
+def select(name: str | None = None) -> tuple[Backend, Target]:
+    """Returns the backend and the device to use.
+
+    A backend that is asked for by name, here or in the settings, is that one or an error. Otherwise
+    it is the available device of highest priority; passing over a plugin that is broken, or whose
+    devices would have had a higher priority, warns once.
+
+    Args:
+        name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
+
+    Raises:
+        BackendNotFoundError: if the backend or the device asked for cannot be used, or there is
+            none at all.
+        UsageError: if the device is no number.
+    """
+    by = ""
+    if name is None:
+        described = next(each for each in settings.describe() if each.name == "backend")
+        if described.value is None:
+            return _best()
+        name, by = str(described.value), described.source
+    backend_name, colon, device = name.partition(":")
+    if colon and not device.isdecimal():
+        raise UsageError(
+            "A device must be given as NAME or NAME:NUMBER.",
+            found=repr(name),
+            where=by,
+            fix=f"{backend_name}:0",
+        )
+    chosen = _requested(backend_name, by)
+    return chosen, _device(chosen, int(device) if colon else None, by)
+
+
+def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
+    report = chosen.targets()
+    entry = _known().backends.entries[chosen.name]
+    if not report.targets:
+        raise BackendNotFoundError(
+            f"{_request(chosen.name, by)} but has no device on this machine.",
+            found=report.reason,
+            where=f"{entry}, loaded",
+            fix=_lines(report.fix, _others(chosen.name), f"details: ocannl doctor {chosen.name}"),
+        )
+    if ordinal is None:
+        return max(report.targets, key=lambda target: (target.priority, -target.device))
+    for target in report.targets:
+        if target.device == ordinal:
+            return target
+    raise BackendNotFoundError(
+        f"{_request(f'{chosen.name}:{ordinal}', by)} but there is no such device.",
+        found="devices: " + ", ".join(str(target) for target in report.targets),
+        where=f"{entry}, loaded",
+    )
+
+
+def _requested(name: str, by: str) -> Backend:
+    """Returns a backend that was asked for by name.
+
+    Raises:
+        BackendNotFoundError: if it is not installed, disabled, or broken.
+    """
+    entries = {entry.name: entry for entry in discovered()}
+    if name not in entries:
+        close = difflib.get_close_matches(name, entries, n=1)
+        install = f"pip install ocannl-{name.replace('_', '-')}"
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but is not installed.",
+            found=f"installed backends: {', '.join(entries) or 'none'}",
+            fix=_lines(
+                f"did you mean '{close[0]}'?" if close else f"{install}, if that exists",
+                _others(name),
+            ),
+        )
+    if entries[name].status is Status.DISABLED:
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but is disabled.",
+            found="the settings load_plugins and disable_plugins exclude it",
+            where=str(entries[name]),
+            fix=_lines("`ocannl config` shows where they are set", _others(name)),
+        )
+    try:
+        return _load_backend(name)
+    except PluginError as error:
+        raise BackendNotFoundError(
+            f"{_request(name, by)} but its plugin is broken.",
+            found=str(error),
+            where=f"{entries[name]}, not loaded",
+            fix=_lines(f"repair or uninstall {entries[name].distribution}", _others(name)),
+        ) from error.__cause__
+
+
+def _best() -> tuple[Backend, Target]:
+    """Returns the available device of highest priority."""
+    registry = _known()
+    reports = [(each, each.targets()) for each in _load_each()]
+    devices = [(each, target) for each, report in reports for target in report.targets]
+    broken = [entry for entry in discovered() if entry.status is Status.BROKEN]
+    if not devices:
+        reasons = [f"{each.name}: {report.reason}" for each, report in reports]
+        reasons += [f"{entry.name}: {entry.error}" for entry in broken]
+        disabled = (entry for entry in discovered() if entry.status is Status.DISABLED)
+        reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
+        raise BackendNotFoundError(
+            "Running a computation needs a backend with a device on this machine.",
+            found="\n".join(reasons) or "no backend is installed",
+            fix="pip install 'ocannl-core[all]'; `ocannl doctor` checks what is installed",
+        )
+    best = min(devices, key=lambda found: (-found[1].priority, found[0].name, found[1].device))
+    for entry in broken:
+        _warn_once(registry, f"Backend '{entry.name}' is not considered: {entry.error} ({entry})")
+    for each, report in reports:
+        if not report.targets and report.priority > best[1].priority:
+            _warn_once(
+                registry,
+                f"Using backend '{best[0].name}': '{each.name}' is not available: {report.reason}"
+                + (f" (try: {report.fix})" if report.fix else ""),
+            )
+    return best
+
+
+def _warn_once(registry: _Registry, text: str) -> None:
+    if text not in registry.warned:
+        registry.warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def _request(name: str, by: str) -> str:
+    return f"Backend '{name}' was requested by {by}" if by else f"Backend '{name}' was requested"
+
+
+def _others(name: str) -> str:
+    """Returns a line naming the backends that could be used instead."""
+    names = []
+    for entry in discovered():
+        if entry.name == name or entry.status is Status.DISABLED:
+            continue
+        try:
+            if _load_backend(entry.name).targets().targets:
+                names.append(entry.name)
+        except PluginError:
+            continue
+    return f"available: {', '.join(names)}" if names else "no other backend is available"
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,143 @@
+"""Checks that turn a loaded module into a plugin whose hooks can be called.
+
+Every backend gets a plugin manager of its own: the backend's plugin, the built-in fallbacks and the
+wrapper plugins. No other backend's plugin is in it, so none can answer in its place.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pluggy
+
+from ocannl_core.hooks import host_staging
+from ocannl_core.hooks.specs import ALL_SPECS, PROJECT
+from ocannl_core.target import BACKEND_API
+
+HOOK_NAMES: tuple[str, ...] = tuple(
+    name for spec in ALL_SPECS for name in vars(spec) if name.startswith(f"{PROJECT}_")
+)
+
+
+class PluginError(Exception):
+    """Why a plugin cannot be used, as text for its row in a report; the cause holds the details."""
+
+
+def load(read: Callable[[], object]) -> object:
+    """Returns the plugin object that `read` imports.
+
+    Raises:
+        PluginError: for whatever goes wrong during the import, an exit of the process included.
+    """
+    try:
+        return read()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"it fails on import: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception as one line: its type, its text, and the source line that raised it."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ").splitlines()[0]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith(_HERE)
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+_HERE = str(Path(__file__).resolve().parent)
+
+
+def backend_manager(
+    name: str, plugin: object, wrappers: Sequence[tuple[str, object]]
+) -> pluggy.PluginManager:
+    """Returns the plugin manager of a backend.
+
+    Raises:
+        PluginError: if the plugin does not follow the hook specifications.
+    """
+    check_api(plugin)
+    manager = _manager_with(name, plugin)
+    if not hasattr(plugin, "ocannl_targets"):
+        raise PluginError(
+            "it does not implement ocannl_targets, the one hook that every backend needs"
+        )
+    manager.register(host_staging, "built-in host staging")
+    for wrapper_name, wrapper in wrappers:
+        manager.register(wrapper, f"wrapper {wrapper_name}")
+    return manager
+
+
+def check_wrapper(name: str, plugin: object) -> None:
+    """Checks a plugin that wraps the hooks of every backend.
+
+    Raises:
+        PluginError: if it does not follow the hook specifications or could answer in a backend's
+            place.
+    """
+    check_api(plugin)
+    manager = _manager_with(name, plugin)
+    for caller in manager.get_hookcallers(plugin) or []:
+        for implementation in caller.get_hookimpls():
+            if not (implementation.wrapper or implementation.hookwrapper):
+                raise PluginError(
+                    f"{caller.name} must be marked with hookimpl(wrapper=True): a wrapper observes "
+                    "a backend and never answers for it"
+                )
+
+
+def check_api(plugin: object) -> None:
+    """Checks that a plugin was written for this version of the boundary.
+
+    Raises:
+        PluginError: if it states no version, or one with another major number.
+    """
+    stated = getattr(plugin, "OCANNL_API", None)
+    ours = f"({BACKEND_API[0]}, {BACKEND_API[1]})"
+    match stated:
+        case (int(major), int()):
+            if major != BACKEND_API[0]:
+                raise PluginError(
+                    f"it was written for version {major} of the backend interface, and this is "
+                    f"version {BACKEND_API[0]}: update the plugin or ocannl-core"
+                )
+        case None:
+            raise PluginError(
+                f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
+            )
+        case _:
+            raise PluginError(
+                f"its OCANNL_API must be two integers such as {ours}, and is {stated!r}"
+            )
+
+
+def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
+    """Returns a manager holding one plugin, all of whose hooks have known names and arguments."""
+    manager = pluggy.PluginManager(PROJECT)
+    for spec in ALL_SPECS:
+        manager.add_hookspecs(spec)
+    for hook in HOOK_NAMES:
+        implementation = getattr(plugin, hook, None)
+        if callable(implementation) and not hasattr(implementation, f"{PROJECT}_impl"):
+            raise PluginError(f"{hook} is not marked with @hookimpl, so it would never be called")
+    try:
+        manager.register(plugin, name)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(
+            f"it does not follow the hook specifications: {_reason(error)}"
+        ) from error
+    except Exception as error:
+        raise PluginError(f"it cannot be registered: {describe(error)}") from error
+    return manager
+
+
+def _reason(error: pluggy.PluginValidationError) -> str:
+    """Returns the validation error without the representation of the plugin object."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith("Plugin ")]
+    text = "; ".join(useful or lines)
+    return text.split(" in plugin ", 1)[0]

@@ -1,0 +1,313 @@
+"""The loop language as text, in two notations: like the users' own code, and like C.
+
+Both are for people. Names are unique within a program; loop variables of separate nests share them. An inlined
+computation is written after (`where`, in the users' notation) or before (in C) the statement that uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from ocannl_core.dtypes import DType, float64
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import Node, children, fold
+from ocannl_core.node import TensorNode
+from ocannl_core.notation import (
+    ATOM,
+    Names,
+    Text,
+    accumulation_symbol,
+    applied,
+    bracketed,
+    number_text,
+    parenthesized,
+)
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, accumulates
+
+_INDENT = "    "
+
+
+def to_text(program: LoopProgram) -> str:
+    """Returns a program in the notation of user code: `for i in range(3):` and `c[i] += a[i] * b[i]`."""
+    printer = _Printer(program)
+    return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
+
+
+def to_c_like(program: LoopProgram) -> str:
+    """Returns a program in C's notation. It is meant for readers of C, not for a compiler."""
+    printer = _CLikePrinter(program)
+    return "\n".join([f"void {program.name}({printer.signature()}) {{", *printer.body(), "}"])
+
+
+def statement_text(program: LoopProgram, stmt: Stmt) -> str:
+    """Returns one statement of a program in the notation of user code."""
+    return "\n".join(_Printer(program).lines(stmt))
+
+
+@dataclass(slots=True)
+class _Printer:
+    """The users' notation; the notation of C overrides its small methods."""
+
+    program: LoopProgram
+    names: Names = field(default_factory=Names)
+
+    def __post_init__(self) -> None:
+        for node in (*self.program.params, *self.program.nodes):
+            self.names.node(node)
+        for index in self.program.indices:
+            self.names.variable(index)
+
+    def signature(self) -> str:
+        given = [f"{self.names.node(n)}: {self.shape(n)}" for n in self.program.params]
+        for index in self.program.indices:
+            bound = "" if index.extent is None else f" < {index.extent}"
+            given.append(f"static {self.names.variable(index)}{bound}")
+        return ", ".join(given)
+
+    def body(self) -> list[str]:
+        return [_INDENT + line for stmt in self.program.body.stmts for line in self.lines(stmt)]
+
+    def shape(self, node: TensorNode) -> str:
+        info = self.program.nodes[node]
+        return f"{info.dtype}[{', '.join(map(str, info.buffer_dims))}]"
+
+    def local(self, local: Local) -> str:
+        return self.names.of(local, local.node.name if local.node is not None else "v")
+
+    # ----- statements -----
+
+    def lines(self, stmt: Stmt) -> list[str]:
+        match stmt:
+            case For():
+                with self.names.scope():
+                    return self.loop(stmt)
+            case Block(stmts):
+                return self.nested("block", [line for s in stmts for line in self.lines(s)])
+            case Staged(language, _, body):
+                inner = [line for s in body.stmts for line in self.lines(s)]
+                return self.nested(f"staged {language}", inner)
+            case Store(_, _, value) | SetLocal(_, value):
+                return self.with_inlined(self.assignment(stmt), value)
+            case StoreVector(node, indices, length, arg):
+                cell = self.cell(self.names.node(node), stmt)
+                text = f"{cell}...{length} = lanes({self.expr(arg)})"
+                return self.with_inlined(self.terminated(text), arg)
+            case Remark(text):
+                return [self.comment(line) for line in text.splitlines()]
+            case _:
+                return [self.terminated(self.simple(stmt))]
+
+    def simple(self, stmt: Fill | DeclareLocal | Allocate | Barrier | CallExternal) -> str:
+        match stmt:
+            case Fill(node, value):
+                text = number_text(value, self.program.nodes[node].dtype)
+                return f"{self.names.node(node)}[:] = {text}"
+            case DeclareLocal(local):
+                return self.declaration(self.local(local), str(local.dtype))
+            case Allocate(node, scope):
+                name = self.names.node(node)
+                return f"{scope.value} {self.declaration(name, self.shape(node))}"
+            case Barrier():
+                return "barrier()"
+            case CallExternal(op, inputs, outputs):
+                written = ", ".join(map(self.names.node, outputs))
+                return f"{written} = {op.name}({', '.join(map(self.names.node, inputs))})"
+            case _:
+                assert_never(stmt)
+
+    def assignment(self, stmt: Store | SetLocal) -> str:
+        match stmt:
+            case Store(node, indices, value):
+                target = self.cell(self.names.node(node), stmt)
+                own: Expr = Load(node, indices, self.program.nodes[node].dtype)
+            case SetLocal(local, value):
+                target, own = self.local(local), LocalRead(local)
+        match value:
+            case Binary(op, left, right) if accumulates(op) and _same_leaf(left, own):
+                text = f"{target} {accumulation_symbol(op)} {self.expr(right)}"
+            case _:
+                text = f"{target} = {self.expr(value)}"
+        return self.terminated(text)
+
+    def with_inlined(self, line: str, value: Expr) -> list[str]:
+        """Returns the lines of a statement followed by the computations inlined into its value."""
+        lines = [line]
+        for scoped in _inlined_directly(value):
+            inner = [each for s in scoped.body.stmts for each in self.lines(s)]
+            lines.append(
+                f"{_INDENT}where {self.declaration(self.local(scoped.local), str(scoped.dtype))}"
+            )
+            lines += [_INDENT * 2 + each for each in inner]
+        return lines
+
+    def loop(self, loop: For) -> list[str]:
+        start = f"{loop.start}, " if loop.start else ""
+        kind = "range" if loop.kind is AxisKind.SERIAL else loop.kind.value
+        head = f"for {self.names.variable(loop.var)} in {kind}({start}{loop.stop})"
+        head += "" if loop.traced else " untraced"
+        return self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+
+    def nested(self, head: str, inner: list[str]) -> list[str]:
+        return [f"{head}:", *(_INDENT + line for line in inner or ["pass"])]
+
+    def declaration(self, name: str, type_: str) -> str:
+        return f"{name}: {type_}"
+
+    def terminated(self, text: str) -> str:
+        return text
+
+    def comment(self, text: str) -> str:
+        return f"# {text}"
+
+    def cell(self, name: str, at: Store | StoreVector | Load | LoadMerge) -> str:
+        return bracketed(name, map(self.names.index, at.indices))
+
+    # ----- expressions -----
+
+    def expr(self, expr: Expr) -> str:
+        return fold(expr, self.node_text, _inside_expression)[0]
+
+    def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
+        match node:
+            case Load():
+                return self.cell(self.names.node(node.node), node), ATOM
+            case LoadMerge():
+                return self.cell(f"{self.names.node(node.node)}.merge", node), ATOM
+            case Gather(array, indices, axis):
+                inside = [self.names.index(index) for index in indices]
+                inside[axis] = args[0][0]
+                return f"gather({bracketed(self.names.node(array), inside)})", ATOM
+            case LocalRead(local) | Scoped(local):
+                return self.local(local), ATOM
+            case Const(value, dtype):
+                return self.number(value, dtype)
+            case ConstBits(bits):
+                return f"{bits:#x}", ATOM
+            case IndexValue(index, dtype):
+                return f"{dtype}({self.names.index(index)})", ATOM
+            case Unary(UnaryOp.IDENTITY, _, dtype):
+                return self.conversion(args[0], dtype)
+            case Ternary(TernaryOp.WHERE):
+                return self.where(*args)
+            case Unary(op) | Binary(op) | Ternary(op):
+                return applied(op, args)
+            case _:
+                raise TypeError(f"{type(node).__name__} is no expression")
+
+    def number(self, value: float, dtype: DType) -> Text:
+        text = number_text(value, dtype)
+        return text, ATOM - 2 if text.startswith("-") else ATOM
+
+    def conversion(self, arg: Text, dtype: DType) -> Text:
+        return f"{dtype}({arg[0]})", ATOM
+
+    def where(self, condition: Text, first: Text, second: Text) -> Text:
+        return f"where({condition[0]}, {first[0]}, {second[0]})", ATOM
+
+
+class _CLikePrinter(_Printer):
+    """The notation of C."""
+
+    __slots__ = ()
+
+    def signature(self) -> str:
+        given = []
+        for node in self.program.params:
+            info = self.program.nodes[node]
+            dims = "".join(f"[{dim}]" for dim in info.buffer_dims)
+            given.append(f"{info.dtype} {self.names.node(node)}{dims}")
+        given += [f"int {self.names.variable(index)}" for index in self.program.indices]
+        return ", ".join(given)
+
+    def with_inlined(self, line: str, value: Expr) -> list[str]:
+        lines: list[str] = []
+        for scoped in _inlined_directly(value):
+            lines.append(
+                self.terminated(self.declaration(self.local(scoped.local), str(scoped.dtype)))
+            )
+            lines += self.nested("", [each for s in scoped.body.stmts for each in self.lines(s)])
+        return [*lines, line]
+
+    def loop(self, loop: For) -> list[str]:
+        name = self.names.variable(loop.var)
+        head = f"for (int {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
+        remark = "" if loop.kind is AxisKind.SERIAL else f"  // {loop.kind.value}"
+        first, *rest = self.nested(head, [line for s in loop.body.stmts for line in self.lines(s)])
+        return [first + remark, *rest]
+
+    def nested(self, head: str, inner: list[str]) -> list[str]:
+        return [f"{head} {{".strip(), *(_INDENT + line for line in inner), "}"]
+
+    def declaration(self, name: str, type_: str) -> str:
+        return f"{type_} {name}"
+
+    def terminated(self, text: str) -> str:
+        return f"{text};"
+
+    def comment(self, text: str) -> str:
+        return f"// {text}"
+
+    def cell(self, name: str, at: Store | StoreVector | Load | LoadMerge) -> str:
+        return name.replace(".", "_") + "".join(f"[{self.names.index(i)}]" for i in at.indices)
+
+    def number(self, value: float, dtype: DType) -> Text:
+        text, level = super().number(value, dtype)
+        return (text + "f" if dtype.is_float and dtype is not float64 else text), level
+
+    def conversion(self, arg: Text, dtype: DType) -> Text:
+        return f"({dtype}){parenthesized(arg, ATOM - 1)}", ATOM - 2
+
+    def where(self, condition: Text, first: Text, second: Text) -> Text:
+        texts = [parenthesized(each, 1) for each in (condition, first, second)]
+        return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
+
+
+def _inside_expression(node: Node) -> tuple[Node, ...]:
+    return () if isinstance(node, Scoped) else children(node)
+
+
+def _inlined_directly(value: Expr) -> list[Scoped]:
+    """Returns the inlined computations of an expression, but not those inside their bodies."""
+    found: list[Scoped] = []
+    pending: list[Node] = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Scoped):
+            found.append(node)
+        else:
+            pending.extend(reversed(children(node)))
+    return found
+
+
+def _same_leaf(expr: Expr, own: Expr) -> bool:
+    return isinstance(expr, Load | LocalRead) and expr == own

@@ -1,0 +1,117 @@
+"""Which values an index takes, and which cells of a buffer a nest of loops is certain to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The integers from `low` to `high`, both included; empty if `high < low`."""
+
+    low: int
+    high: int
+
+    @property
+    def extent(self) -> int:
+        return max(0, self.high - self.low + 1)
+
+
+def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
+    """Returns the smallest and largest value of an index; both are taken if its variables vary freely.
+
+    None when a variable has no known range, or an empty one.
+    """
+    if isinstance(index, ConcatIndex):
+        return None
+    terms, low = as_affine(index)
+    high = low
+    for coefficient, var in terms:
+        values = ranges.get(var)
+        if values is None or values.extent == 0:
+            return None
+        ends = (coefficient * values.low, coefficient * values.high)
+        low += min(ends)
+        high += max(ends)
+    return Range(low, high)
+
+
+_MOST_PIECES = 1_000_000
+
+Box = tuple[Range, ...]
+"""A block of cells: one range per axis."""
+
+
+def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
+    """Returns a box every cell of which the indices take; None when there is no such certainty.
+
+    Args:
+        indices: An index map.
+        ranges: The ranges of all loops around the access, also of those that the indices do not mention.
+    """
+    if any(values.extent == 0 for values in ranges.values()):
+        return None
+    used: set[IndexVar] = set()
+    box: list[Range] = []
+    for index in indices:
+        reach = index_range(index, ranges)
+        if reach is None:
+            return None
+        terms, _ = as_affine(index)
+        if used.intersection(var for _, var in terms) or not _is_contiguous(terms, ranges):
+            return None
+        used.update(var for _, var in terms)
+        box.append(reach)
+    return tuple(box)
+
+
+def _is_contiguous(
+    terms: tuple[tuple[int, IndexVar], ...], ranges: Mapping[IndexVar, Range]
+) -> bool:
+    """True only if the sum of the terms takes every value between its smallest and its largest."""
+    reached = 1
+    for size, extent in sorted(
+        (abs(coefficient), ranges[var].extent) for coefficient, var in terms
+    ):
+        if extent == 1:
+            continue
+        if size > reached:
+            return False
+        reached += size * (extent - 1)
+    return True
+
+
+def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
+    """True if every cell of an array of these extents lies in one of the boxes; False when that takes too long.
+
+    The axes are cut where a box begins or ends, so that the work depends on the number of boxes and not of cells.
+    """
+    if 0 in dims:
+        return True
+    known = list(boxes)
+    cuts = [
+        sorted(
+            {
+                0,
+                dim,
+                *(e for box in known for e in (box[axis].low, box[axis].high + 1) if 0 < e < dim),
+            }
+        )
+        for axis, dim in enumerate(dims)
+    ]
+    if prod(len(cut) - 1 for cut in cuts) > _MOST_PIECES:
+        return False
+    covered = np.zeros([len(cut) - 1 for cut in cuts], dtype=bool)
+    for box in known:
+        inside = tuple(
+            slice(int(np.searchsorted(cut, values.low)), int(np.searchsorted(cut, values.high + 1)))
+            for cut, values in zip(cuts, box, strict=True)
+        )
+        covered[inside] = True
+    return bool(covered.all())

@@ -1,0 +1,406 @@
+"""Iterative walks over the loop language: children, folds, rewrites, accesses, variables and their substitution.
+
+No walk recurses, so that the depth of an expression is not limited by the interpreter's stack. A rewrite that changes
+nothing returns the very object it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar, assert_never, cast
+
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexVar,
+    LoopVar,
+    StaticIndex,
+    VarIndex,
+    fresh_var,
+    substitute,
+    variables,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Remark,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.node import TensorNode
+
+Node = Stmt | Expr
+Result = TypeVar("Result")
+Replacement = Stmt | Sequence[Stmt]
+"""What a statement is rewritten to: one statement, or any number of them spliced into the enclosing block."""
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Returns the statements and expressions directly inside a node, in the order in which they run."""
+    match node:
+        case For(body=body) | Scoped(body=body) | Staged(body=body):
+            return (body,)
+        case Block(stmts):
+            return stmts
+        case Store(value=value) | SetLocal(value=value):
+            return (value,)
+        case StoreVector(arg=arg) | Unary(arg=arg):
+            return (arg,)
+        case Gather(position=position):
+            return (position,)
+        case Binary(_, left, right):
+            return (left, right)
+        case Ternary(_, first, second, third):
+            return (first, second, third)
+        case Fill() | DeclareLocal() | Allocate() | Barrier() | CallExternal() | Remark():
+            return ()
+        case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
+            return ()
+        case _:
+            assert_never(node)
+
+
+def is_statement(node: Node) -> bool:
+    """True of statements, false of expressions."""
+    return isinstance(node, Stmt)
+
+
+# ----- walks and folds --------------------------------------------------------------------------
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """Yields a node and all inside it, parents first."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(children(node)))
+
+
+def walk_up(root: Node) -> Iterator[Node]:
+    """Yields all nodes inside a node and then itself, children first: the order in which they take effect."""
+    pending = [(root, False)]
+    while pending:
+        node, entered = pending.pop()
+        inner = () if entered else children(node)
+        if inner:
+            pending.append((node, True))
+            pending.extend((child, False) for child in reversed(inner))
+        else:
+            yield node
+
+
+def fold(
+    root: Node,
+    combine: Callable[[Node, tuple[Result, ...]], Result],
+    inside: Callable[[Node], tuple[Node, ...]] = children,
+) -> Result:
+    """Returns `combine(root, results of its children)`, computed children first.
+
+    Args:
+        root: The node to fold.
+        combine: Takes a node and the results of the nodes inside it.
+        inside: Which nodes count as inside; all of them by default.
+    """
+    results: list[Result] = []
+    pending = [(root, False)]
+    while pending:
+        node, entered = pending.pop()
+        inner = inside(node)
+        if inner and not entered:
+            pending.append((node, True))
+            pending.extend((child, False) for child in reversed(inner))
+            continue
+        cut = len(results) - len(inner)
+        results[cut:] = [combine(node, tuple(results[cut:]))]
+    return results[0]
+
+
+# ----- rewrites ---------------------------------------------------------------------------------
+
+
+def rewrite(
+    root: Stmt,
+    on_stmt: Callable[[Stmt], Replacement] | None = None,
+    on_expr: Callable[[Expr], Expr] | None = None,
+) -> Block:
+    """Returns a statement rewritten children first, as a block.
+
+    Args:
+        root: The statement to rewrite.
+        on_stmt: Replaces a statement whose inside is rewritten already; an empty tuple removes it.
+        on_expr: Replaces an expression whose inside is rewritten already.
+    """
+    return _as_block(fold(root, _rebuilder(on_stmt, on_expr)))
+
+
+def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
+    """Returns a block in which every statement is replaced by what the function makes of it, children first."""
+    return rewrite(root, on_stmt=function)
+
+
+def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
+    """Returns a block in which every expression is replaced by what the function makes of it, children first."""
+    return rewrite(root, on_expr=function)
+
+
+def map_expr(
+    root: Expr,
+    on_expr: Callable[[Expr], Expr] | None = None,
+    on_stmt: Callable[[Stmt], Replacement] | None = None,
+) -> Expr:
+    """Returns an expression rewritten children first, also inside the bodies of inlined computations."""
+    return _as_expr(fold(root, _rebuilder(on_stmt, on_expr)))
+
+
+_Rewritten = tuple[Node, ...]
+"""One expression, or the statements that replace one."""
+
+
+def _rebuilder(
+    on_stmt: Callable[[Stmt], Replacement] | None, on_expr: Callable[[Expr], Expr] | None
+) -> Callable[[Node, tuple[_Rewritten, ...]], _Rewritten]:
+    def combine(node: Node, inner: tuple[_Rewritten, ...]) -> _Rewritten:
+        rebuilt = _with_children(node, inner)
+        if not isinstance(rebuilt, Stmt):
+            return (on_expr(rebuilt) if on_expr else rebuilt,)
+        replacement = on_stmt(rebuilt) if on_stmt else rebuilt
+        return tuple(replacement) if isinstance(replacement, Sequence) else (replacement,)
+
+    return combine
+
+
+def _with_children(node: Node, inner: tuple[_Rewritten, ...]) -> Node:
+    """Returns the node with other children; the node itself when they are the ones it has."""
+    flat = tuple(child for group in inner for child in group)
+    old = children(node)
+    if len(flat) == len(old) and all(map(lambda new, child: new is child, flat, old)):
+        return node
+    match node:
+        case For() | Scoped() | Staged():
+            return replace(node, body=_as_block(flat))
+        case Block():
+            return Block(cast(tuple[Stmt, ...], flat))
+        case Store() | SetLocal():
+            return replace(node, value=_as_expr(flat))
+        case StoreVector() | Unary():
+            return replace(node, arg=_as_expr(flat))
+        case Gather():
+            return replace(node, position=_as_expr(flat))
+        case Binary(op, _, _, dtype):
+            left, right = cast(tuple[Expr, Expr], flat)
+            return Binary(op, left, right, dtype)
+        case Ternary(op, _, _, _, dtype):
+            first, second, third = cast(tuple[Expr, Expr, Expr], flat)
+            return Ternary(op, first, second, third, dtype)
+        case _:
+            return node
+
+
+def _as_block(stmts: _Rewritten) -> Block:
+    match stmts:
+        case (Block() as block,):
+            return block
+        case _:
+            return Block(cast(tuple[Stmt, ...], stmts))
+
+
+def _as_expr(rewritten: _Rewritten) -> Expr:
+    (expr,) = rewritten
+    return cast(Expr, expr)
+
+
+# ----- indices and variables --------------------------------------------------------------------
+
+
+def indices_of(node: Node) -> tuple[AxisIndex, ...]:
+    """Returns the axis indices in a node itself, not in its children."""
+    match node:
+        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Scoped():
+            return node.indices
+        case IndexValue(index):
+            return (index,)
+        case _:
+            return ()
+
+
+def free_variables(root: Node) -> tuple[LoopVar, ...]:
+    """Returns the loop variables that a node uses and does not bind, in order of first use.
+
+    The cell that an inlined computation remembers does not count: it describes the place of the computation.
+    """
+    bound = {node.var for node in walk(root) if isinstance(node, For)}
+    found: dict[LoopVar, None] = {}
+    for node in walk_up(root):
+        if isinstance(node, Scoped):
+            continue
+        for index in indices_of(node):
+            for var in variables(index):
+                if isinstance(var, LoopVar) and var not in bound:
+                    found[var] = None
+    return tuple(found)
+
+
+def static_indices(root: Node) -> tuple[StaticIndex, ...]:
+    """Returns the static indices that a node uses, in order of first use."""
+    found: dict[StaticIndex, None] = {}
+    for node in walk_up(root):
+        for index in indices_of(node):
+            for var in variables(index):
+                if isinstance(var, StaticIndex):
+                    found[var] = None
+    return tuple(found)
+
+
+def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
+    """Returns a statement, as a block, with index variables replaced by indices.
+
+    The variables must not be bound inside, and the indices must not mention variables bound inside.
+    """
+    return rewrite(
+        root, lambda stmt: _substitute_stmt(stmt, values), lambda e: _substitute_expr(e, values)
+    )
+
+
+def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+    """Returns an expression with index variables replaced by indices; conditions as in `substitute_in_stmt`."""
+    return map_expr(
+        root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
+    )
+
+
+def refresh(root: Stmt) -> Block:
+    """Returns a statement, as a block, whose loops bind fresh variables, so that it can stand beside the original."""
+    renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
+
+    def rename(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            return replace(stmt, var=renamed[stmt.var])
+        return _substitute_stmt(stmt, values)
+
+    return rewrite(root, rename, lambda e: _substitute_expr(e, values))
+
+
+def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
+    match stmt:
+        case Store() | StoreVector() if _mentions(stmt.indices, values):
+            return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
+        case _:
+            return stmt
+
+
+def _substitute_expr(expr: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
+    match expr:
+        case Load() | LoadMerge() | Gather() | Scoped() if _mentions(expr.indices, values):
+            return replace(expr, indices=tuple(substitute(i, values) for i in expr.indices))
+        case IndexValue(index) if _mentions((index,), values):
+            return replace(expr, index=substitute(index, values))
+        case _:
+            return expr
+
+
+def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> bool:
+    return any(var in vars for index in indices for var in variables(index))
+
+
+# ----- memory and locals ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One mention of a node's memory.
+
+    Attributes:
+        node: The node.
+        writes: True of stores, false of loads.
+        indices: The cell, or None where the access covers the whole node.
+        merge: True when the cell is one of the node's merge buffer.
+    """
+
+    node: TensorNode
+    writes: bool
+    indices: tuple[AxisIndex, ...] | None = None
+    merge: bool = False
+
+
+def accesses_at(node: Node) -> tuple[Access, ...]:
+    """Returns the accesses of a node itself, not of its children."""
+    match node:
+        case Load() | Gather():
+            return (Access(node.node, False, node.indices),)
+        case LoadMerge():
+            return (Access(node.node, False, node.indices, merge=True),)
+        case Store() | StoreVector():
+            return (Access(node.node, True, node.indices),)
+        case Fill():
+            return (Access(node.node, True),)
+        case CallExternal(_, inputs, outputs):
+            return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
+        case _:
+            return ()
+
+
+def accesses(root: Node) -> Iterator[Access]:
+    """Yields every access inside a node, in the order in which they take effect."""
+    for node in walk_up(root):
+        yield from accesses_at(node)
+
+
+def reads(root: Node) -> tuple[TensorNode, ...]:
+    """Returns the nodes whose own memory is read, in order of first use; merge buffers do not count."""
+    return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
+
+
+def writes(root: Node) -> tuple[TensorNode, ...]:
+    """Returns the nodes that are written, in order of first use."""
+    return _distinct(a.node for a in accesses(root) if a.writes)
+
+
+def merge_reads(root: Node) -> tuple[TensorNode, ...]:
+    """Returns the nodes whose merge buffers are read, in order of first use."""
+    return _distinct(a.node for a in accesses(root) if a.merge)
+
+
+def nodes_of(root: Node) -> tuple[TensorNode, ...]:
+    """Returns every node whose memory or merge buffer is accessed, in order of first use."""
+    return _distinct(a.node for a in accesses(root))
+
+
+def allocated(root: Node) -> tuple[TensorNode, ...]:
+    """Returns the nodes that get memory inside, in order."""
+    return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
+
+
+def locals_of(root: Node) -> tuple[Local, ...]:
+    """Returns every scalar variable mentioned, in order of first mention."""
+    found: dict[Local, None] = {}
+    for node in walk(root):
+        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
+            found[node.local] = None
+    return tuple(found)
+
+
+def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
+    return tuple(dict.fromkeys(nodes))

@@ -1,0 +1,372 @@
+"""What must hold of every loop program; run between passes in tests.
+
+A broken invariant is a defect of the pass that made the program, so the error lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from ocannl_core.dtypes import DType, uint4x32
+from ocannl_core.errors import VerifyError
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    LoopVar,
+    StaticIndex,
+    row_major,
+    variables,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import Node, children, walk
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+
+
+def verify(program: LoopProgram) -> None:
+    """Returns if the program keeps every invariant of the loop language.
+
+    Raises:
+        VerifyError: listing every broken invariant.
+    """
+    checker = _Checker(program)
+    checker.run()
+    if checker.problems:
+        raise VerifyError(
+            "A loop program keeps the invariants of the loop language.",
+            found="\n".join(dict.fromkeys(checker.problems)),
+            where=f"routine {program.name}",
+            fix="report this as a defect, with the program",
+        )
+
+
+@dataclass(slots=True)
+class _Checker:
+    """The state of one walk. `pending` holds the work to do, last first, so that no program is too deep.
+
+    Attributes:
+        ranges: Values of the variables of the enclosing loops.
+        guarded: Depth of conditional branches: loads there may be out of range, because they need not happen.
+        dead: Depth of loops without iterations.
+    """
+
+    program: LoopProgram
+    problems: list[str] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
+    ranges: dict[LoopVar | StaticIndex, Range] = field(default_factory=dict)
+    memory: set[TensorNode] = field(default_factory=set)
+    scalars: set[Local] = field(default_factory=set)
+    guarded: int = 0
+    dead: int = 0
+
+    def run(self) -> None:
+        program = self.program
+        self.memory.update(program.params)
+        if len(set(program.params)) < len(program.params):
+            self.problem("a node is a parameter twice")
+        for node in program.params:
+            if node not in program.nodes:
+                self.problem(f"{node!r} is a parameter but not in the table of nodes")
+        for index in program.indices:
+            if index.extent is not None:
+                self.ranges[index] = Range(0, index.extent - 1)
+        self.pending.append(lambda: self.visit(program.body))
+        while self.pending:
+            self.pending.pop()()
+
+    def problem(self, text: str) -> None:
+        self.problems.append(text)
+
+    def visit(self, node: Node) -> None:
+        if isinstance(node, Stmt):
+            self.statement(node)
+        else:
+            self.expression(node)
+
+    def later(self, *work: Callable[[], None]) -> None:
+        self.pending.extend(reversed(work))
+
+    def inside(self, node: Node) -> tuple[Callable[[], None], ...]:
+        return tuple(self._visitor(child) for child in children(node))
+
+    def _visitor(self, child: Node) -> Callable[[], None]:
+        return lambda: self.visit(child)
+
+    # ----- statements -----
+
+    def statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case For():
+                self.loop(stmt)
+            case Block():
+                memory, scalars = set(self.memory), set(self.scalars)
+                self.later(*self.inside(stmt), lambda: self.leave(memory, scalars))
+            case Store(node, indices, value):
+                self.access(node, indices, "store to")
+                if node in self.program.nodes:
+                    self.expect(
+                        value.dtype, self.program.nodes[node].dtype, f"value stored to {node.name}"
+                    )
+                self.later(*self.inside(stmt))
+            case StoreVector():
+                self.vector(stmt)
+                self.later(*self.inside(stmt))
+            case Fill(node):
+                self.known(node, "fill of")
+                if node in self.program.nodes and self.program.nodes[node].dtype is uint4x32:
+                    self.problem(f"a fill of {node.name}, whose cells are words and not numbers")
+            case SetLocal(local, value):
+                if local not in self.scalars:
+                    self.problem(f"variable {local.id} is assigned outside its scope")
+                self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
+                self.later(*self.inside(stmt))
+            case DeclareLocal(local):
+                self.declare(local)
+            case Allocate(node):
+                self.allocate(node)
+            case CallExternal(_, inputs, outputs):
+                for node in (*inputs, *outputs):
+                    self.known(node, "external call with")
+            case Staged():
+                self.later(*self.inside(stmt))
+            case Barrier() | Remark():
+                pass
+            case _:
+                assert_never(stmt)
+
+    def leave(self, memory: set[TensorNode], scalars: set[Local]) -> None:
+        self.memory, self.scalars = memory, scalars
+
+    def loop(self, loop: For) -> None:
+        var = loop.var
+        if var in self.ranges:
+            self.problem(f"loop variable {var.hint}#{var.id} is bound again inside its loop")
+            return
+        self.ranges[var] = Range(loop.start, loop.stop - 1)
+        empty = loop.stop <= loop.start
+        self.dead += empty
+
+        def close() -> None:
+            del self.ranges[var]
+            self.dead -= empty
+
+        self.later(*self.inside(loop), close)
+
+    def declare(self, local: Local) -> None:
+        if local in self.scalars:
+            self.problem(f"variable {local.id} is declared again inside its scope")
+        self.scalars.add(local)
+
+    def allocate(self, node: TensorNode) -> None:
+        if node not in self.program.nodes:
+            self.problem(f"{node!r} is allocated but not in the table of nodes")
+        if node in self.memory:
+            self.problem(f"{node!r} is allocated although it has memory")
+        self.memory.add(node)
+
+    def vector(self, stmt: StoreVector) -> None:
+        self.access(stmt.node, stmt.indices, "vector store to")
+        self.expect(stmt.arg.dtype, uint4x32, f"word stored to {stmt.node.name}")
+        info = self.program.nodes.get(stmt.node)
+        if info is None or len(stmt.indices) != len(info.buffer_dims):
+            return
+        if stmt.length != 16 // info.dtype.nbytes:
+            self.problem(
+                f"a vector store to {stmt.node.name} writes {stmt.length} cells; "
+                f"a word holds {16 // info.dtype.nbytes} of {info.dtype}"
+            )
+        reach = index_range(row_major(stmt.indices, info.buffer_dims), self.ranges)
+        if reach is not None and not self.dead and reach.high + stmt.length > info.size:
+            self.problem(f"a vector store to {stmt.node.name} ends outside its {info.size} cells")
+
+    # ----- expressions -----
+
+    def expression(self, expr: Expr) -> None:
+        match expr:
+            case Load(node, indices, dtype) | LoadMerge(node, indices, dtype):
+                self.access(node, indices, "load from")
+                self.load_dtype(node, dtype)
+            case Gather(node, indices, axis, position, dtype):
+                self.access(node, indices, "gather from")
+                self.load_dtype(node, dtype)
+                if not 0 <= axis < len(indices) or indices[axis] != FixedIndex(0):
+                    self.problem(f"a gather from {node.name} has no free place at axis {axis}")
+                self.number(position.dtype, f"position of a gather from {node.name}")
+            case LocalRead(local):
+                if local not in self.scalars:
+                    self.problem(f"variable {local.id} is read outside its scope")
+            case Scoped():
+                self.scoped(expr)
+                return
+            case Ternary(TernaryOp.WHERE, first, second, third):
+                self.operator_dtypes(expr)
+                self.later(
+                    lambda: self.visit(first),
+                    lambda: self.guard(1),
+                    lambda: self.visit(second),
+                    lambda: self.visit(third),
+                    lambda: self.guard(-1),
+                )
+                return
+            case Unary() | Binary() | Ternary():
+                self.operator_dtypes(expr)
+            case Const(_, dtype):
+                self.number(dtype, "constant")
+            case ConstBits(_, dtype):
+                if dtype.is_float:
+                    self.problem(f"a bit pattern has the format {dtype}")
+            case IndexValue(index, dtype):
+                self.bound(index, "index value")
+                self.number(dtype, "index value")
+            case _:
+                assert_never(expr)
+        self.later(*self.inside(expr))
+
+    def guard(self, step: int) -> None:
+        self.guarded += step
+
+    def scoped(self, expr: Scoped) -> None:
+        if not any(isinstance(n, SetLocal) and n.local == expr.local for n in walk(expr.body)):
+            self.problem(f"an inlined computation never sets its variable {expr.local.id}")
+        self.declare(expr.local)
+        self.later(*self.inside(expr), lambda: self.scalars.discard(expr.local))
+
+    def operator_dtypes(self, expr: Unary | Binary | Ternary) -> None:
+        match expr:
+            case Unary(op, arg, dtype):
+                self.unary(op, arg.dtype, dtype)
+            case Binary(op, left, right, dtype):
+                self.binary(op, left.dtype, right.dtype, dtype)
+            case Ternary(op, first, second, third, dtype):
+                name = op.value.name
+                if op is TernaryOp.WHERE:
+                    self.number(first.dtype, f"condition of {name}")
+                else:
+                    self.number(dtype, f"result of {name}")
+                    self.expect(first.dtype, dtype, f"operand of {name}")
+                self.expect(second.dtype, dtype, f"operand of {name}")
+                self.expect(third.dtype, dtype, f"operand of {name}")
+
+    def unary(self, op: UnaryOp, arg: DType, dtype: DType) -> None:
+        name = op.value.name
+        match op:
+            case UnaryOp.IDENTITY if arg is not dtype:
+                self.number(arg, "operand of a conversion")
+                self.number(dtype, "result of a conversion")
+            case UnaryOp.IDENTITY:
+                pass
+            case UnaryOp.WORD:
+                self.expect(dtype, uint4x32, f"result of {name}")
+                if not arg.is_integer:
+                    self.problem(f"operand of {name}: {arg} where an integer format is needed")
+            case UnaryOp.UNIFORM:
+                self.expect(arg, uint4x32, f"operand of {name}")
+                if not dtype.is_float:
+                    self.problem(f"result of {name}: {dtype} where a float format is needed")
+            case _:
+                self.number(dtype, f"result of {name}")
+                self.expect(arg, dtype, f"operand of {name}")
+
+    def binary(self, op: BinaryOp, left: DType, right: DType, dtype: DType) -> None:
+        name = op.value.name
+        if op in COMPARISONS:
+            self.number(dtype, f"result of {name}")
+            self.number(left, f"operand of {name}")
+            self.expect(right, left, f"right operand of {name}")
+        elif op is BinaryOp.FIRST:
+            self.expect(left, dtype, f"left operand of {name}")
+        elif op is BinaryOp.SECOND:
+            self.expect(right, dtype, f"right operand of {name}")
+        else:
+            expected = uint4x32 if op is BinaryOp.THREEFRY4X32 else dtype
+            if op is not BinaryOp.THREEFRY4X32:
+                self.number(dtype, f"result of {name}")
+            for found in (left, right, dtype):
+                self.expect(found, expected, f"operand or result of {name}")
+
+    # ----- parts -----
+
+    def expect(self, found: DType, expected: DType, what: str) -> None:
+        if found is not expected:
+            self.problem(f"{what}: {found} where {expected} is needed")
+
+    def number(self, dtype: DType, what: str) -> None:
+        if dtype is uint4x32:
+            self.problem(f"{what}: a word where a number is needed")
+
+    def load_dtype(self, node: TensorNode, dtype: DType) -> None:
+        if node in self.program.nodes:
+            self.expect(dtype, self.program.nodes[node].dtype, f"value loaded from {node.name}")
+
+    def known(self, node: TensorNode, what: str) -> bool:
+        if node not in self.program.nodes:
+            self.problem(f"{what} {node!r}, which is not in the table of nodes")
+        elif node not in self.memory:
+            self.problem(f"{what} {node!r}, which is no parameter and not allocated yet")
+        return node in self.program.nodes
+
+    def access(self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str) -> None:
+        for index in indices:
+            self.bound(index, f"{what} {node.name}")
+        if not self.known(node, what):
+            return
+        dims = self.program.nodes[node].buffer_dims
+        if len(indices) != len(dims):
+            self.problem(f"{what} {node.name}: {len(indices)} indices for {len(dims)} axes")
+            return
+        if self.guarded or self.dead:
+            return
+        for axis, (index, dim) in enumerate(zip(indices, dims, strict=True)):
+            reach = index_range(index, self.ranges)
+            if reach is None:
+                continue
+            outside = reach.low < 0 or reach.high >= dim
+            if any(isinstance(var, StaticIndex) for var in variables(index)):
+                # a value that leads outside is the caller's mistake; only having no right value is ours
+                outside = reach.high < 0 or reach.low >= dim
+            if outside:
+                self.problem(
+                    f"{what} {node.name}: axis {axis} reaches {reach.low}..{reach.high}, "
+                    f"outside 0..{dim - 1}"
+                )
+
+    def bound(self, index: AxisIndex, what: str) -> None:
+        if isinstance(index, ConcatIndex):
+            self.problem(f"{what}: a concatenated index, which lowering should have removed")
+        for var in variables(index):
+            if isinstance(var, StaticIndex) and var not in self.program.indices:
+                self.problem(f"{what}: static index {var.name} is not one of the program")
+            if isinstance(var, LoopVar) and var not in self.ranges:
+                self.problem(f"{what}: loop variable {var.hint}#{var.id} is not bound")

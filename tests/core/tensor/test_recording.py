@@ -1,0 +1,247 @@
+"""Recorded code: what is absorbed into one assignment, what becomes an intermediate tensor, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.assign.nodes import Accumulate, Assignment, Fetch, Scalar, Section
+from ocannl_core.ops import BinaryOp, UnaryOp
+
+
+def flat(body: tuple[Assignment, ...]) -> list[Accumulate | Fetch]:
+    found: list[Accumulate | Fetch] = []
+    for each in body:
+        if isinstance(each, Section):
+            found += flat(each.body)
+        elif isinstance(each, Accumulate | Fetch):
+            found.append(each)
+    return found
+
+
+def assignments(computation: oc.Computation) -> list[tuple[str, BinaryOp, bool, str]]:
+    return [
+        (a.target.name, a.combine, a.reset, a.op.value.name)
+        for a in flat(computation.resolve().body)
+        if isinstance(a, Accumulate)
+    ]
+
+
+@pytest.fixture
+def p() -> oc.Tensor:
+    return oc.param("p", output=[3])
+
+
+@pytest.fixture
+def q() -> oc.Tensor:
+    return oc.param("q", output=[3])
+
+
+def test_an_assignment_absorbs_one_operator(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        nonlocal p
+        p += p * q
+
+    assert assignments(code()) == [("p", BinaryOp.ADD, False, "mul")]
+
+
+def test_a_nested_operator_becomes_a_tensor_before_the_assignment(
+    p: oc.Tensor, q: oc.Tensor
+) -> None:
+    @oc.cd
+    def code() -> None:
+        p[:] = p - q * 2.0
+
+    assert assignments(code()) == [
+        ("n5", BinaryOp.SECOND, False, "mul"),
+        ("p", BinaryOp.SECOND, False, "sub"),
+    ] or [name for _, _, _, name in assignments(code())] == ["mul", "sub"]
+
+
+def test_every_assignment_form_names_its_accumulation(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code(c: oc.Tensor, e: oc.Tensor) -> None:
+        c[:] = e
+        c += e
+        c -= e
+        c *= e
+        c /= e
+        c **= e
+        c |= e
+        c &= e
+        c[oc.neutral] += e
+        c[oc.neutral] *= e
+        c[oc.maximum] = e
+        c[oc.neutral, oc.minimum] = e
+
+    found = [(combine, reset) for _, combine, reset, _ in assignments(code(p, q))]
+    assert found == [
+        (BinaryOp.SECOND, False),
+        (BinaryOp.ADD, False),
+        (BinaryOp.SUB, False),
+        (BinaryOp.MUL, False),
+        (BinaryOp.DIV, False),
+        (BinaryOp.POW, False),
+        (BinaryOp.OR, False),
+        (BinaryOp.AND, False),
+        (BinaryOp.ADD, True),
+        (BinaryOp.MUL, True),
+        (BinaryOp.MAX, False),
+        (BinaryOp.MIN, True),
+    ]
+
+
+def test_a_contraction_is_absorbed_with_its_own_accumulation() -> None:
+    a, b = oc.tensor([(1, 2), (3, 4)]), oc.tensor([5, 6])
+
+    @oc.cd
+    def code(c: oc.Tensor) -> None:
+        c[:] = a @ b
+        c += a @ b
+        c *= a @ b
+
+    c = oc.declare("c", output=[2], batch=[], input=[])
+    found = assignments(code(c))
+    assert found[0] == ("c", BinaryOp.ADD, True, "mul")
+    assert found[1] == ("c", BinaryOp.ADD, False, "mul")
+    assert [name for _, _, _, name in found[2:]] == ["mul", "id"]
+
+
+def test_a_contraction_that_reads_its_target_is_computed_apart_first() -> None:
+    a = oc.tensor([(1, 2), (3, 4)])
+
+    @oc.cd
+    def code(c: oc.Tensor) -> None:
+        c[:] = a @ c
+
+    found = assignments(code(oc.declare("c", output=[2], batch=[], input=[])))
+    assert len(found) == 2
+    assert found[0][0] != "c"
+
+
+def test_a_write_in_between_fixes_the_earlier_value(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        before = p * 2.0
+        p[:] = q
+        q[:] = before
+
+    found = assignments(code())
+    assert [name for _, _, _, name in found] == ["mul", "id", "id"]
+    assert [target for target, *_ in found[1:]] == ["p", "q"]
+
+
+def test_zero_as_a_coefficient_leaves_no_code(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        p[:] = q + 0.0 * p
+
+    (only,) = flat(code().resolve().body)
+    assert isinstance(only, Accumulate)
+    assert only.op is UnaryOp.IDENTITY
+
+
+def test_numbers_are_operands_without_storage(p: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        nonlocal p
+        p *= 3.0
+
+    program = code().resolve()
+    (only,) = flat(program.body)
+    assert isinstance(only, Accumulate)
+    assert only.args == (Scalar(3.0),)
+    assert set(program.nodes) == {p.node}
+
+
+def test_forward_code_of_a_new_expression_comes_along_once(p: oc.Tensor, q: oc.Tensor) -> None:
+    ratio = oc.tanh(p)
+
+    @oc.cd
+    def code() -> None:
+        q[:] = ratio
+        p[:] = ratio
+
+    assert [name for _, _, _, name in assignments(code())] == ["tanh", "id", "id"]
+
+
+def test_declared_tensors_take_the_label_of_what_they_are_made_from(p: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        delta = oc.declare("delta")
+        delta[:] = p.grad
+
+    assert [target for target, *_ in assignments(code())] == ["delta_p"]
+
+
+def test_recorded_functions_splice_into_each_other(p: oc.Tensor) -> None:
+    @oc.cd
+    def inner(c: oc.Tensor) -> None:
+        c += 1.0
+
+    @oc.cd
+    def outer() -> None:
+        with oc.section("twice"):
+            inner(p)
+            inner(p)
+
+    program = outer().resolve()
+    assert [type(each) for each in program.body] == [Section]
+    assert len(flat(program.body)) == 2
+
+
+def test_an_exception_discards_the_recording(p: oc.Tensor, session: oc.Session) -> None:
+    @oc.cd
+    def failing() -> None:
+        p[:] = 1.0
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+    assert session.recorder is None
+    assert not (p * 2.0 is p)
+
+
+def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def accumulates_into_all() -> None:
+        p[:] += q
+
+    @oc.cd
+    def accumulates_by_less() -> None:
+        p[oc.less] = q
+
+    @oc.cd
+    def writes_an_expression() -> None:
+        (p * q)[:] = p  # type: ignore[index]
+
+    @oc.cd
+    def writes_a_literal() -> None:
+        oc.tensor([1.0])[:] = p
+
+    @oc.cd
+    def returns() -> oc.Tensor:  # type: ignore[misc]
+        return p
+
+    with pytest.raises(oc.UsageError, match=r"c \+= e to add to what c holds"):
+        accumulates_into_all()
+    with pytest.raises(oc.UsageError, match="neutral element"):
+        accumulates_by_less()
+    with pytest.raises(TypeError):
+        writes_an_expression()
+    with pytest.raises(oc.UsageError, match="can be assigned to"):
+        writes_a_literal()
+    with pytest.raises(oc.UsageError, match="returns nothing"):
+        returns()
+    with pytest.raises(oc.UsageError, match=r"decorated with @oc\.cd"):
+        p += q
+    with pytest.raises(oc.UsageError, match="cannot be replaced"):
+        p.grad = q
+
+
+def test_outside_recorded_code_in_place_operators_rebind_expressions(p: oc.Tensor) -> None:
+    total = p * 2.0
+    before = total
+    total += p
+    assert total is not before

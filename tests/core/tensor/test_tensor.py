@@ -1,0 +1,134 @@
+"""Tensors as Python objects, sessions, gradients as code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.assign.nodes import Accumulate
+from ocannl_core.ops import BinaryOp
+
+
+def test_the_smallest_model_has_every_shape_inferred() -> None:
+    x = oc.placeholder("x", batch=[32], output=[64])
+    w, b = oc.param("w"), oc.param("b", output=[8])
+    y = oc.relu(w @ x + b)
+    assert str(y.shape) == "32|8"
+    y.info
+    assert [str(t.shape) for t in (w, b, y)] == ["64->8", "8", "32|8"]
+
+
+def test_looking_at_a_partial_shape_changes_nothing() -> None:
+    w = oc.param("w")
+    before = str(w.shape)
+    repr(w)
+    assert str(w.shape) == before
+    assert "$" in before or ".." in before
+
+
+def test_a_forgotten_hidden_size_is_an_error_that_names_the_parameter() -> None:
+    x = oc.placeholder("x", output=[3])
+    h = oc.relu(oc.param("w1") @ x + oc.param("b1"))
+    y = oc.param("w2", output=[1]) @ h
+    with pytest.raises(oc.ShapeError, match=r"(?s)hidden.*(w1|b1|w2)"):
+        y.info
+
+
+def test_shapes_that_do_not_fit_are_an_error_at_the_line_that_combines_them() -> None:
+    a, b = oc.tensor([1, 2, 3]), oc.tensor([1, 2])
+    with pytest.raises(oc.ShapeError) as error:
+        a + b
+    text = str(error.value)
+    assert "3" in text and "2" in text
+    assert "test_tensor.py" in text and "a + b" in text
+    assert str((a * a).shape) == "3"
+
+
+def test_equality_is_pointwise_hashing_is_identity_and_truth_is_refused() -> None:
+    a, b = oc.tensor([1.0]), oc.tensor([1.0])
+    assert isinstance(a == b, oc.Tensor)
+    assert {a: 1}[a] == 1
+    with pytest.raises(oc.UsageError, match="truth value"):
+        bool(a == b)
+    for ask in (len, float, np.asarray):
+        with pytest.raises(oc.UsageError, match="context"):
+            ask(a)
+    with pytest.raises(TypeError):
+        iter(a)
+    with pytest.raises(TypeError):
+        np.ones(3) + a
+
+
+def test_unusual_indexing_shows_the_specification_to_write() -> None:
+    x = oc.placeholder("x", batch=[4], output=[3])
+    with pytest.raises(oc.UsageError, match=r"oc\.einsum"):
+        x[1:2]
+
+
+def test_sessions_do_not_mix() -> None:
+    a = oc.tensor([1.0])
+    with oc.Session():
+        b = oc.tensor([1.0])
+        with pytest.raises(oc.UsageError, match="different sessions"):
+            a + b
+
+
+def test_identities_repeat_in_a_fresh_session() -> None:
+    def build() -> list[int]:
+        with oc.Session(seed=1):
+            loss = oc.einsum("...=>0", oc.param("w", output=[2]) * oc.tensor([1, 2]))
+            return [p.id for p in loss.parameters()]
+
+    assert build() == build()
+
+
+def test_gradients_exist_only_where_a_parameter_is_involved() -> None:
+    x, p = oc.tensor([1.0]), oc.param("p", output=[1])
+    assert (x * 2.0).grad is None
+    assert (x * p).grad is not None
+    assert oc.stop_gradient(p).grad is None
+    assert (p < x).grad is None
+    with pytest.raises(oc.UsageError, match="depends on parameters"):
+        oc.train.grad_update(x * 2.0)
+
+
+def test_operands_without_gradients_get_no_code() -> None:
+    x, p = oc.tensor([1.0, 2.0]), oc.param("p", output=[2])
+    program = oc.train.grad_update(x / p).resolve()
+    body = [a for each in program.body for a in getattr(each, "body", (each,))]
+    targets = [
+        a.target.name
+        for a in body
+        if isinstance(a, Accumulate) and a.combine is not BinaryOp.SECOND
+    ]
+    assert targets == ["p_grad"]
+
+
+def test_arguments_are_checked() -> None:
+    x = oc.tensor([1.0])
+    with pytest.raises(oc.UsageError, match="takes 1 operand"):
+        oc.relu(x, x)
+    with pytest.raises(oc.UsageError, match=r"oc\.tensor"):
+        oc.relu([1.0])
+    with pytest.raises(oc.UsageError, match="one or two tensors"):
+        oc.einsum("i;i;i=>i", x, x, x)
+    with pytest.raises(oc.SpecError):
+        oc.einsum("ij;jk=>ik", x)
+
+
+def test_users_define_operations_of_their_own() -> None:
+    def forward(v, v1):  # type: ignore[no-untyped-def]
+        v[:] = oc.log(1.0 + oc.exp(v1))
+
+    def gradient(g, g1, v1):  # type: ignore[no-untyped-def]
+        g1 += g / (1.0 + oc.exp(-v1))
+
+    softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
+    y = softplus(oc.param("p", output=[2]))
+    names = [
+        a.op.value.name for a in oc.train.forward(y).resolve().body if isinstance(a, Accumulate)
+    ]
+    assert names == ["exp", "add", "log"]
+    with pytest.raises(oc.UsageError, match="named after slots"):
+        oc.define_operation("bad", forward=lambda result: None)
