@@ -55,12 +55,15 @@ class TargetReport:
         reason: Why there are none, as one sentence; empty when there are some.
         fix: What the user can do about it.
         details: Facts worth showing in a report: compiler, driver, versions.
+        priority: The priority that the missing devices would have; choosing a backend of lower
+            priority in their place warns with the reason.
     """
 
     targets: tuple[Target, ...] = ()
     reason: str = ""
     fix: str = ""
     details: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @runtime_checkable

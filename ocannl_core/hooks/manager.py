@@ -102,6 +102,11 @@ class PluginEntry:
     status: Status = Status.INSTALLED
     error: str = ""
 
+    @property
+    def repair(self) -> str:
+        """What to do when it is broken."""
+        return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
+
     def __str__(self) -> str:
         owner = f"{self.distribution} {self.version}".strip()
         return f"plugin {owner} (entry point {self.name} = {self.value})"
@@ -411,7 +416,7 @@ def _requested(name: str, by: str) -> Backend:
             f"{_request(name, by)} but its plugin is broken.",
             found=str(error),
             where=f"{entries[name]}, not loaded",
-            fix=_lines(f"repair or uninstall {entries[name].distribution}", _others(name)),
+            fix=_lines(entries[name].repair, _others(name)),
         ) from error.__cause__
 
 
@@ -439,7 +444,7 @@ def _best() -> tuple[Backend, Target]:
             _warn_once(
                 registry,
                 f"Using backend '{best[0].name}': '{each.name}' is not available: {report.reason}"
-                + (f" (try: {report.fix})" if report.fix else ""),
+                + (f" (try: {' '.join(report.fix.split())})" if report.fix else ""),
             )
     return best
 

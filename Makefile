@@ -1,0 +1,50 @@
+# Every target makes the virtual environment that it needs; nothing but Python 3.11+ and a C compiler must be there.
+
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
+IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for each in $(CANDIDATES); do $$each $(IS_NEW) 2>/dev/null && echo $$each && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+PLUGINS := interp cpu_c cuda
+PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
+# One command, or pip looks for the core of each plugin in a registry.
+EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
+
+.PHONY: demo test lint types docs bench clean
+
+demo: $(VENV)/.for-examples
+	$(BIN)/python examples/digits.py $(ARGS)
+
+test: $(VENV)/.for-test
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+lint: $(VENV)/.for-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.for-lint
+	$(BIN)/mypy
+
+docs: $(VENV)/.for-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+bench: $(VENV)/.for-examples
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist docs/_build .coverage htmlcov
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find ocannl_core plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	touch $@
+
+$(VENV)/.for-%: $(VENV)/.made $(PROJECTS)
+	$(PIP) $(EDITABLE) --group $*
+	touch $@

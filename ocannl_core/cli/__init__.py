@@ -1,0 +1,38 @@
+"""The command `ocannl`: what is installed, whether it works, and what the settings are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ocannl_core.cli import backends, config, doctor
+from ocannl_core.errors import OcannlError
+
+COMMANDS = (backends, doctor, config)
+"""Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="ocannl", description="Inspects an installation of OCANNL for Python."
+    )
+    subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(subparsers)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
+    parsed = parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+    except OcannlError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 1
+    return code

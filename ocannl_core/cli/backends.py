@@ -1,0 +1,116 @@
+"""`ocannl backends`: the installed backends, with what keeps each from working."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from ocannl_core import settings
+from ocannl_core.cli.inventory import Row, default_target, inventory
+from ocannl_core.hooks.manager import wrappers
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    command = subparsers.add_parser(
+        "backends",
+        help="list the installed backends and what keeps each from working",
+        description="Lists the installed backends and what keeps each from working.",
+    )
+    command.add_argument("-v", "--verbose", action="store_true", help="show devices and details")
+    command.add_argument("--json", action="store_true", help="print everything as JSON")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the list; returns 0, or 1 when nothing can be used or the chosen backend cannot."""
+    rows = inventory()
+    _, error = default_target()
+    if arguments.json:
+        print(json.dumps([as_json(row) for row in rows], indent=2))
+        return 0 if error is None else 1
+    print(table(rows, verbose=arguments.verbose))
+    for entry in wrappers():
+        print(f"wrapper {entry.name}: {entry.status.value}, {entry}" + _colon(entry.error))
+    if error is not None:
+        print(f"\n{error}")
+        return 1
+    source = next(each.source for each in settings.describe() if each.name == "backend")
+    why = "it has the highest priority" if source == "default" else f"chosen by {source}"
+    print(f"\n* new contexts use this backend: {why}")
+    return 0
+
+
+def table(rows: list[Row], *, verbose: bool) -> str:
+    """Returns the backends as aligned text, each followed by why it cannot be used."""
+    if not rows:
+        return "no backend is installed; try: pip install 'ocannl-core[all]'"
+    cells = [("backend", "status", "devices", "priority", "plugin")]
+    for row in rows:
+        name = f"{row.entry.name} *" if row.is_default else row.entry.name
+        priority = "-" if row.priority is None else str(row.priority)
+        editable = " (editable)" if row.entry.editable else ""
+        plugin = f"{row.entry.distribution} {row.entry.version}{editable}"
+        cells.append((name, row.state, str(len(row.report.targets)), priority, plugin))
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = []
+    for line, notes in zip(cells, [[], *(_notes(row, verbose) for row in rows)], strict=True):
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+        lines += [f"    {text}" for text in notes]
+    return "\n".join(lines)
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """Returns a backend as JSON data."""
+    return {
+        "name": row.entry.name,
+        "entry_point": row.entry.value,
+        "distribution": row.entry.distribution,
+        "version": row.entry.version,
+        "editable": row.entry.editable,
+        "status": row.state,
+        "default": row.is_default,
+        "priority": row.priority,
+        "reason": row.reason,
+        "fix": row.fix,
+        "details": list(row.report.details),
+        "devices": [
+            {
+                "device": target.device,
+                "description": target.description,
+                "priority": target.priority,
+                "vector_bytes": target.vector_bytes,
+                "cores": target.cores,
+            }
+            for target in row.report.targets
+        ],
+    }
+
+
+def _notes(row: Row, verbose: bool) -> list[str]:
+    notes = _titled("reason", row.reason) + _titled("try", row.fix)
+    if verbose:
+        notes += [
+            f"device  {target}: {target.description or 'no description'}, cores: {target.cores}, "
+            f"bytes in a vector: {target.vector_bytes}"
+            for target in row.report.targets
+        ]
+        notes += [f"detail  {text}" for text in row.report.details]
+        notes.append(f"from    {row.entry}")
+    return notes
+
+
+def _titled(title: str, text: str) -> list[str]:
+    """Returns the lines of a text behind its title; nothing for no text."""
+    return [
+        f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
+    ]
+
+
+def _colon(text: str) -> str:
+    return f": {text}" if text else ""

@@ -1,0 +1,43 @@
+"""`ocannl config`: every setting with its value and where the value came from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ocannl_core import settings
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    command = subparsers.add_parser(
+        "config",
+        help="show every setting and where its value came from",
+        description="Shows every setting and where its value came from.",
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the settings; returns 0."""
+    described = settings.describe()
+    width = max(len(each.name) for each in described)
+    for each in described:
+        print(f"{each.name:<{width}}  {_shown(each.value)}  (from {each.source})")
+        print(f"{'':<{width}}    {each.doc}")
+    return 0
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "not set"
+        case tuple():
+            return ", ".join(value) or "none"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)

@@ -1,0 +1,143 @@
+"""`ocannl doctor`: checks the installation, with a line on how to repair whatever fails."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ocannl_core import settings
+from ocannl_core.cli import probe
+from ocannl_core.cli.inventory import Row, default_target, inventory
+from ocannl_core.errors import OcannlError
+from ocannl_core.hooks.manager import backend as backend_named
+from ocannl_core.hooks.manager import wrappers
+from ocannl_core.hooks.plugins import describe
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+class Outcome(Enum):
+    """What a check came to."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        what: What was looked at.
+        outcome: What it came to.
+        found: What was found.
+        fix: How to repair it.
+    """
+
+    what: str
+    outcome: Outcome
+    found: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {self.found}" if self.found else "")]
+        lines += [f"      try  {line}" for line in self.fix.splitlines()]
+        return "\n".join(lines)
+
+
+def add(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    command = subparsers.add_parser(
+        "doctor",
+        help="check the installation and say how to repair it",
+        description="Checks the installation; compiles and runs a small kernel on every device.",
+    )
+    command.add_argument("backend", nargs="?", help="check this backend only; it must then work")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the checks as they are made; returns 0 if none failed."""
+    failed = 0
+    for check in checks(arguments.backend):
+        print(check, flush=True)
+        failed += check.outcome is Outcome.FAIL
+    print("\n" + ("no problems found" if not failed else f"failed: {failed}"))
+    return 1 if failed else 0
+
+
+def checks(only: str | None = None) -> Iterator[Check]:
+    """Yields the checks of the installation.
+
+    Args:
+        only: A backend that must work; None checks all, and wants one of them to work.
+
+    Raises:
+        BackendNotFoundError: if the backend to check is not installed.
+    """
+    rows = inventory()
+    if only is not None and only not in {row.entry.name for row in rows}:
+        backend_named(only)  # raises, and says what is installed
+    yield Check("Python", Outcome.OK, f"{platform.python_version()} at {sys.executable}")
+    yield Check("NumPy", Outcome.OK, np.__version__)
+    for row in rows:
+        if only is None or row.entry.name == only:
+            yield from _backend_checks(row, must_work=only is not None)
+    if only is None:
+        for entry in wrappers():
+            outcome = Outcome.FAIL if entry.error else Outcome.OK
+            yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
+        yield _default_check()
+    yield _cache_check()
+
+
+def _backend_checks(row: Row, *, must_work: bool) -> Iterator[Check]:
+    what = f"backend {row.entry.name}"
+    if row.state != "available" or row.backend is None:
+        is_failure = must_work or row.state == "broken"
+        outcome = Outcome.FAIL if is_failure else Outcome.WARN
+        yield Check(what, outcome, f"{row.state}: {row.reason} ({row.entry})", row.fix)
+    else:
+        yield Check(what, Outcome.OK, "; ".join((str(row.entry), *row.report.details)))
+        for target in row.report.targets:
+            device = f"{target}, a kernel compared with NumPy"
+            try:
+                probe.check(row.backend, target)
+            except OcannlError as error:
+                yield Check(device, Outcome.FAIL, f"{type(error).__name__}: {error}")
+            except Exception as error:
+                yield Check(device, Outcome.FAIL, describe(error))
+            else:
+                yield Check(device, Outcome.OK)
+
+
+def _default_check() -> Check:
+    target, error = default_target()
+    if error is not None:
+        return Check("default backend", Outcome.FAIL, error.rule, error.fix)
+    return Check("default backend", Outcome.OK, str(target))
+
+
+def _cache_check() -> Check:
+    """Returns whether compiled code can be kept; a missing directory is made when needed."""
+    folder = settings.cache_directory()
+    existing = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Check("cache directory", Outcome.OK, str(folder))
+    return Check(
+        "cache directory",
+        Outcome.WARN,
+        f"{folder} cannot be written, so every process compiles afresh",
+        "set OCANNL_CACHE_DIR to a directory that can be written",
+    )

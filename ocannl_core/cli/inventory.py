@@ -1,0 +1,78 @@
+"""What the commands know about each installed backend."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from ocannl_core.errors import BackendNotFoundError
+from ocannl_core.hooks.manager import Backend, PluginEntry, Status, discovered, load_all, select
+from ocannl_core.target import Target, TargetReport
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One installed backend.
+
+    Attributes:
+        entry: Its plugin.
+        backend: The loaded backend; None if it is broken or disabled.
+        report: What it says about this machine; empty without a loaded backend.
+        is_default: True if new contexts use it.
+    """
+
+    entry: PluginEntry
+    backend: Backend | None
+    report: TargetReport
+    is_default: bool
+
+    @property
+    def state(self) -> str:
+        """One word: available, unavailable, broken or disabled."""
+        if self.entry.status in (Status.BROKEN, Status.DISABLED):
+            return str(self.entry.status.value)
+        return "available" if self.report.targets else "unavailable"
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        if self.entry.status is Status.DISABLED:
+            return "the settings load_plugins and disable_plugins exclude it"
+        return self.entry.error or self.report.reason
+
+    @property
+    def fix(self) -> str:
+        """What would make it usable, if that is known."""
+        if self.entry.status is Status.BROKEN:
+            return self.entry.repair
+        return self.report.fix
+
+    @property
+    def priority(self) -> int | None:
+        """The highest priority of its devices; None without devices."""
+        return max((target.priority for target in self.report.targets), default=None)
+
+
+def inventory() -> list[Row]:
+    """Returns every installed backend: available ones by falling priority, then the others."""
+    loaded = {each.name: each for each in load_all()}
+    default, _ = default_target()
+    rows = []
+    for entry in discovered():
+        backend = loaded.get(entry.name)
+        report = backend.targets() if backend is not None else TargetReport()
+        is_default = default is not None and default.backend == entry.name
+        rows.append(Row(entry, backend, report, is_default))
+    return sorted(
+        rows, key=lambda row: (row.priority is None, -(row.priority or 0), row.entry.name)
+    )
+
+
+def default_target() -> tuple[Target | None, BackendNotFoundError | None]:
+    """Returns the device of new contexts, or the error that making one would raise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reasons are part of the report
+        try:
+            return select()[1], None
+        except BackendNotFoundError as error:
+            return None, error

@@ -1,0 +1,108 @@
+"""Asks the NVIDIA driver what is there, without PyCUDA and without a context on any device."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+LIBRARY = "libcuda.so.1"
+NO_DEVICE = 100
+"""The driver works, and there is nothing to drive."""
+
+_MEANINGS = {
+    34: "the library is the stub that programs are linked with, not a driver",
+    35: "the driver is older than the CUDA version it is used with",
+    101: "the device ordinal is not valid",
+    802: "the system is not ready yet",
+    803: "the driver's kernel module and its library have different versions",
+    804: "the driver does not support this kind of device with its forward-compatibility library",
+    999: "unknown; often the kernel module is not loaded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NotInstalled:
+    """The driver library cannot be loaded."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A driver call failed.
+
+    Attributes:
+        call: The function.
+        code: Its result, a `CUresult`.
+        meaning: The code in words.
+    """
+
+    call: str
+    code: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The driver answers.
+
+    Attributes:
+        version: The newest CUDA version that the driver supports, as major and minor number.
+        devices: The names of the devices, by ordinal.
+    """
+
+    version: tuple[int, int]
+    devices: tuple[str, ...]
+
+
+class _DriverCallError(Exception):
+    def __init__(self, call: str, code: int) -> None:
+        self.refused = Refused(
+            call, code, _MEANINGS.get(code, "see CUresult in the CUDA documentation")
+        )
+
+
+def probe(library: str = LIBRARY) -> NotInstalled | Refused | Found:
+    """Returns what the driver says about this machine.
+
+    Args:
+        library: The file name of the driver library, as the dynamic linker finds it.
+    """
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError as error:
+        return NotInstalled(str(error))
+    version = (0, 0)
+    try:
+        version = _version(driver)
+        _call(driver, "cuInit", 0)
+        count = ctypes.c_int()
+        _call(driver, "cuDeviceGetCount", ctypes.byref(count))
+        return Found(version, tuple(_name(driver, ordinal) for ordinal in range(count.value)))
+    except _DriverCallError as error:
+        if error.refused.code == NO_DEVICE:
+            return Found(version, ())
+        return error.refused
+    except AttributeError as error:
+        return NotInstalled(f"{library} is no CUDA driver ({error})")
+
+
+def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
+    code = getattr(driver, function)(*arguments)
+    if code != 0:
+        raise _DriverCallError(function, code)
+
+
+def _version(driver: ctypes.CDLL) -> tuple[int, int]:
+    """Returns the driver's CUDA version; the one question it answers before `cuInit`."""
+    version = ctypes.c_int()
+    _call(driver, "cuDriverGetVersion", ctypes.byref(version))
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def _name(driver: ctypes.CDLL, ordinal: int) -> str:
+    device = ctypes.c_int()
+    _call(driver, "cuDeviceGet", ctypes.byref(device), ordinal)
+    name = ctypes.create_string_buffer(256)
+    _call(driver, "cuDeviceGetName", name, len(name), device)
+    return name.value.decode(errors="replace")

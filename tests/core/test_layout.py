@@ -1,0 +1,44 @@
+"""Rules about the files of the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ocannl_core.hooks.plugins import HOOK_NAMES
+from ocannl_core.hooks.specs import ALL_SPECS
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted(
+    path
+    for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+LONGEST = 600
+
+
+def test_there_are_modules_to_check() -> None:
+    assert ROOT / "ocannl_core" / "hooks" / "specs.py" in MODULES
+
+
+def test_no_module_is_longer_than_600_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path.name: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_every_hook_carries_the_prefix_of_the_project() -> None:
+    public = {name for spec in ALL_SPECS for name in vars(spec) if not name.startswith("_")}
+    assert public == set(HOOK_NAMES)
+
+
+@pytest.mark.parametrize("hook", HOOK_NAMES)
+def test_every_hook_is_documented(hook: str) -> None:
+    page = ROOT / "docs" / "reference" / "hooks.md"
+    assert hook in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("hook", HOOK_NAMES)
+def test_every_hook_says_what_it_returns_or_does(hook: str) -> None:
+    (function,) = [vars(spec)[hook] for spec in ALL_SPECS if hook in vars(spec)]
+    assert function.__doc__

@@ -1,0 +1,230 @@
+"""Settings: the order of their sources, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core import dtypes, settings
+from ocannl_core.errors import SettingsError
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory two levels below a project's, without settings in the environment."""
+    for variable in [name for name in os.environ if name.startswith("OCANNL_")]:
+        monkeypatch.delenv(variable)
+    inner = tmp_path / "project" / "inner"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    return inner.parent
+
+
+def source_of(name: str) -> str:
+    return next(each.source for each in settings.describe() if each.name == name)
+
+
+def test_every_setting_has_a_default_and_a_meaning() -> None:
+    described = settings.describe()
+    assert settings.current() == settings.Settings()
+    assert {each.source for each in described} == {"default"}
+    assert all(each.doc for each in described)
+    assert [each.name for each in described] == list(settings.Settings.__dataclass_fields__)
+
+
+def test_each_source_outranks_the_one_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.current().seed == 42
+    config = project / "ocannl.toml"
+    config.write_text("seed = 1\n")
+    assert (settings.current().seed, source_of("seed")) == (1, str(config))
+    monkeypatch.setenv("OCANNL_SEED", "2")
+    assert (settings.current().seed, source_of("seed")) == (2, "OCANNL_SEED")
+    with settings.overrides(seed=3) as inside:
+        assert inside.seed == settings.current().seed == 3
+        assert source_of("seed") == "overrides(...)"
+        with settings.overrides(backend="interp"):
+            assert settings.current().seed == 3
+    assert settings.current().seed == 2
+
+
+def test_overrides_end_with_their_block_even_if_it_raises() -> None:
+    with pytest.raises(KeyError), settings.overrides(seed=3):
+        raise KeyError
+    assert settings.current().seed == 42
+
+
+def test_overrides_do_not_reach_other_threads() -> None:
+    seen: list[int] = []
+    with settings.overrides(seed=3):
+        thread = threading.Thread(target=lambda: seen.append(settings.current().seed))
+        thread.start()
+        thread.join()
+    assert seen == [42]
+
+
+def test_a_variable_changes_the_settings_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in (5, 6):
+        monkeypatch.setenv("OCANNL_SEED", str(seed))
+        assert settings.current().seed == seed
+
+
+# ----- files ---------------------------------------------------------------------------------
+
+
+def test_a_table_of_pyproject_holds_settings(project: Path) -> None:
+    (project / "pyproject.toml").write_text(
+        "[tool.other]\nseed = 9\n\n[tool.ocannl]\ndisable_plugins = ['a', 'b']\n"
+    )
+    assert settings.current().disable_plugins == ("a", "b")
+    assert settings.current().seed == 42
+
+
+def test_the_nearest_file_wins_and_ocannl_toml_wins_within_a_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "pyproject.toml").write_text("[tool.ocannl]\nseed = 1\n")
+    assert settings.current().seed == 1
+    (project / "ocannl.toml").write_text("seed = 2\n")
+    assert settings.current().seed == 2
+    (project / "inner" / "pyproject.toml").write_text("[tool.ocannl]\nseed = 3\n")
+    assert settings.current().seed == 3
+    monkeypatch.chdir(project)
+    assert settings.current().seed == 2
+
+
+def test_a_pyproject_without_the_table_is_passed_over(project: Path) -> None:
+    (project / "ocannl.toml").write_text("seed = 2\n")
+    (project / "inner" / "pyproject.toml").write_text("[project]\nname = 'unrelated'\n")
+    assert settings.current().seed == 2
+
+
+def test_an_edited_file_is_read_again(project: Path) -> None:
+    config = project / "ocannl.toml"
+    config.write_text("seed = 1\n")
+    assert settings.current().seed == 1
+    config.write_text("seed = 2\n")
+    os.utime(config, ns=(1, 1))
+    assert settings.current().seed == 2
+
+
+# ----- what is refused -----------------------------------------------------------------------
+
+
+def message_of(project: Path, text: str) -> str:
+    (project / "ocannl.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        settings.current()
+    return str(caught.value).replace(str(project), "PROJECT")
+
+
+def test_an_unknown_key_of_a_file_is_answered_with_close_ones(project: Path) -> None:
+    assert message_of(project, "bakcend = 'interp'\n") == snapshot("""\
+A setting must have a known name.
+  found  bakcend
+  where  PROJECT/ocannl.toml
+  try    did you mean backend?
+         the settings are backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, load_plugins, seed, strict_plugins\
+""")
+
+
+def test_a_value_of_the_wrong_kind_is_answered_with_the_right_kind(project: Path) -> None:
+    assert message_of(project, "seed = 'four'\n") == snapshot("""\
+The setting `seed` must be an integer.
+  found  'four'
+  where  PROJECT/ocannl.toml\
+""")
+
+
+def test_a_file_that_is_no_toml_is_named(project: Path) -> None:
+    assert "PROJECT/ocannl.toml" in message_of(project, "seed = = 1\n")
+
+
+def test_an_unknown_override_is_refused_before_the_block_runs() -> None:
+    with pytest.raises(SettingsError) as caught, settings.overrides(sede=1):
+        pytest.fail("the block ran")
+    assert caught.value.fix.splitlines()[0] == snapshot("did you mean seed?")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", True),
+        ("seed", "1"),
+        ("strict_plugins", 1),
+        ("load_plugins", "interp"),
+        ("default_dtype", "int32"),
+        ("cc_arch", None),
+        ("backend", 3),
+    ],
+)
+def test_an_override_of_the_wrong_kind_is_refused(name: str, value: object) -> None:
+    with pytest.raises(SettingsError), settings.overrides(**{name: value}):
+        pytest.fail("the block ran")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("OCANNL_SEED", "four"),
+        ("OCANNL_SEED", ""),
+        ("OCANNL_STRICT_PLUGINS", "maybe"),
+        ("OCANNL_DEFAULT_DTYPE", "float"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(SettingsError) as caught:
+        settings.current()
+    assert variable in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("OCANNL_LOAD_PLUGINS", "a, b", "load_plugins", ("a", "b")),
+        ("OCANNL_LOAD_PLUGINS", "", "load_plugins", ()),
+        ("OCANNL_STRICT_PLUGINS", "Yes", "strict_plugins", True),
+        ("OCANNL_STRICT_PLUGINS", "0", "strict_plugins", False),
+        ("OCANNL_BACKEND", "", "backend", None),
+        ("OCANNL_CACHE_DIR", "/tmp/x", "cache_dir", "/tmp/x"),
+    ],
+)
+def test_the_text_of_a_variable_is_read_by_the_kind_of_its_setting(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, name: str, value: object
+) -> None:
+    monkeypatch.setenv(variable, text)
+    assert getattr(settings.current(), name) == value
+
+
+def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_reported", set())
+    monkeypatch.setenv("OCANNL_BAKEND", "interp")
+    with pytest.warns(UserWarning, match="OCANNL_BAKEND is no setting: did you mean backend"):
+        settings.current()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings.current()
+
+
+# ----- consequences --------------------------------------------------------------------------
+
+
+def test_the_default_number_format_is_any_float() -> None:
+    floats = {dtype.name for dtype in dtypes.ALL if dtype.is_float}
+    assert set(settings.FLOAT_FORMATS) == floats
+
+
+def test_the_cache_directory_follows_the_setting_then_the_desktop_convention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert settings.cache_directory() == tmp_path / "ocannl"
+    with settings.overrides(cache_dir=tmp_path / "elsewhere"):
+        assert settings.cache_directory() == tmp_path / "elsewhere"

@@ -1,0 +1,89 @@
+"""A backend in two small files: memory and hooks here, the meaning of programs in `evaluate`.
+
+It supports what straight loops over stored nodes need, and refuses the rest with a CodegenError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.indexing import IndexVar
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
+from ocannl_example.evaluate import check, run
+
+OCANNL_API = (1, 0)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Cells of this backend's only device."""
+
+    array: np.ndarray[Any, Any]
+    info: NodeInfo
+    target: Target
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan that `check` has accepted: source and executable at once, because nothing is compiled."""
+
+    plan: Plan
+    language: str = "plan"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(repr(step) for step in self.plan.steps)
+
+    def link(self, buffers: Mapping[TensorNode, Buffer]) -> Launcher:
+        arrays = {
+            node: buffer.array for node, buffer in buffers.items() if isinstance(buffer, Memory)
+        }
+        for node in self.plan.scratch:
+            info = self.plan.nodes[node]
+            arrays[node] = np.zeros(info.buffer_dims, info.dtype.numpy)
+
+        def launch(values: Sequence[int]) -> None:
+            env: dict[IndexVar, int] = dict(zip(self.plan.indices, values, strict=True))
+            for step in self.plan.steps:
+                run(step, arrays, env)
+
+        return launch
+
+
+@hookimpl
+def ocannl_targets() -> TargetReport:
+    device = Target("example", description="this Python process, slowly", priority=-10)
+    return TargetReport((device,), details=("walks loop programs in Python",))
+
+
+@hookimpl
+def ocannl_generate(plan: Plan) -> Program:
+    for step in plan.steps:
+        check(step)
+    return Program(plan)
+
+
+@hookimpl
+def ocannl_compile(source: Program) -> Program:
+    return source
+
+
+@hookimpl
+def ocannl_allocate(info: NodeInfo, target: Target) -> Memory:
+    return Memory(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+
+
+@hookimpl
+def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
+    known = (Memory, HostBuffer)
+    if not isinstance(destination, known) or not isinstance(source, known):
+        return None
+    np.copyto(destination.array, source.array)
+    return Done()
