@@ -1,0 +1,345 @@
+"""The suite that every backend must pass.
+
+Derive a test class from `BackendConformance`, name the backend whose results are right by
+definition, and provide a fixture `target` with the device under test as `NAME` or `NAME:DEVICE`:
+
+    class TestMyBackend(BackendConformance):
+        oracle_name = "reference"
+        expected_failures = {"test_external_calls_see_arrays_without_margins": "no callbacks yet"}
+
+        @pytest.fixture
+        def target(self):
+            return "my_backend"
+
+An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
+has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
+`ocannl_core.hooks.manager.register(name, plugin)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ocannl_core import dtypes
+from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint4x32, uint32
+from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.loopir.nodes import Block, Const, ConstBits, IndexValue, LoopProgram, Unary
+from ocannl_core.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.target import HostBuffer
+from ocannl_core.testing import group_programs, number_programs, programs
+from ocannl_core.testing.compare import EXACT, Array, assert_same
+from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.primitives import primitives, telling_values, tolerance
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import random_programs
+from ocannl_core.testing.subject import Subject, subject_named
+
+EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+FLOATS = tuple(dtype for dtype in dtypes.ALL if dtype.is_float)
+INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.is_integer)
+
+
+def agree(
+    subject: Subject,
+    oracle: Subject,
+    program: LoopProgram,
+    arrays: Mapping[TensorNode, Array] | None = None,
+    indices: Sequence[int] = (),
+) -> dict[TensorNode, Array]:
+    """Returns the result of a program after comparing its bits with the oracle's."""
+    found = subject.run(program, arrays, indices)
+    for node, expected in oracle.run(program, arrays, indices).items():
+        assert_same(found[node], expected, program.nodes[node].dtype, EXACT, node.name)
+    return found
+
+
+def check(subject: Subject, oracle: Subject, example: Example) -> None:
+    """Raises AssertionError unless subject and oracle give the known result."""
+    found = agree(subject, oracle, example.program, example.arrays, example.indices)
+    for node, expected in example.expected.items():
+        info = example.program.nodes[node]
+        known = np.asarray(expected).astype(info.dtype.numpy, copy=False)
+        assert_same(found[node], known, info.dtype, example.tolerance, node.name)
+
+
+class BackendConformance:
+    """Tests of one backend; see the module for how to use it."""
+
+    oracle_name: ClassVar[str]
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (float32, float64, int32, uint32)
+
+    @pytest.fixture
+    def subject(self, target: str) -> Subject:
+        return subject_named(target)
+
+    @pytest.fixture
+    def oracle(self) -> Subject:
+        return subject_named(self.oracle_name)
+
+    @pytest.fixture(autouse=True)
+    def _apply_expected_failures(self, request: pytest.FixtureRequest) -> None:
+        name = getattr(request.node, "originalname", request.node.name)
+        reason = self.expected_failures.get(request.node.name, self.expected_failures.get(name))
+        if reason is not None:
+            request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+    # ----- memory and copies -----------------------------------------------------------------
+
+    @EVERY_DTYPE
+    def test_new_memory_is_all_zero(self, subject: Subject, dtype: DType) -> None:
+        used = np.frombuffer(bytes(range(1, 241)), np.uint8)[: 15 * dtype.nbytes]
+        info = NodeInfo(dtype, (3, 5))
+        for _ in range(3):  # memory that comes back from an earlier owner is cleared too
+            buffer = subject.backend.allocate(info, subject.target)
+            assert subject.download(buffer).tobytes() == bytes(info.nbytes)
+            subject.backend.transfer(buffer, HostBuffer(_cells(used, info), info)).wait()
+            del buffer
+
+    @EVERY_DTYPE
+    def test_copying_to_the_device_and_back_keeps_every_bit(
+        self, subject: Subject, dtype: DType
+    ) -> None:
+        info = NodeInfo(dtype, (2, 3), (Margin(1, 0), Margin(2, 1)))
+        random = np.random.default_rng(0)
+        cells = _cells(random.integers(0, 256, info.nbytes, np.uint8), info)
+        buffer = subject.upload(cells, info)
+        assert buffer.info == info
+        assert buffer.target == subject.target
+        assert subject.download(buffer).tobytes() == cells.tobytes()
+
+    def test_copying_between_buffers_of_the_device(self, subject: Subject) -> None:
+        info = NodeInfo(float32, (4,))
+        source = subject.upload(np.arange(4), info)
+        destination = subject.backend.allocate(info, subject.target)
+        subject.backend.transfer(destination, source).wait()
+        changed = HostBuffer(np.zeros(4, np.float32), info)
+        subject.backend.transfer(source, changed).wait()
+        assert subject.download(destination).tolist() == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("dims", [(), (0,), (3, 0, 2)], ids=str)
+    def test_nodes_without_axes_or_without_cells_can_be_stored(
+        self, subject: Subject, dims: tuple[int, ...]
+    ) -> None:
+        info = NodeInfo(float32, dims)
+        buffer = subject.upload(np.ones(dims), info)
+        assert np.array_equal(subject.download(buffer), np.ones(dims))
+
+    # ----- numbers ---------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, uint4x32], ids=str)
+    def test_every_primitive_has_its_meaning(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        program, arrays, outputs = number_programs.every_primitive(dtype, primitives(dtype))
+        found, expected = subject.run(program, arrays), oracle.run(program, arrays)
+        wrong = []
+        for op, node in outputs.items():
+            try:
+                assert_same(found[node], expected[node], dtype, tolerance(op, dtype), str(op))
+            except AssertionError as error:
+                operands = _operands_of_first_difference(found[node], expected[node], arrays)
+                wrong.append(f"{error}\n  operands there: {operands}")
+        assert not wrong, "\n".join(wrong)
+
+    @EVERY_DTYPE
+    def test_conversions_to_every_format_round_and_wrap(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        if dtype.kind is Kind.WORD:
+            return
+        draft, values = Draft("convert"), telling_values(dtype)
+        source = draft.node("source", dtype, len(values))
+        i = fresh_var("i")
+        stores = [
+            draft.store(
+                draft.node(f"as_{other}", other, len(values)),
+                i,
+                value=Unary(UnaryOp.IDENTITY, draft.load(source, i), other),
+            )
+            for other in (*FLOATS, *INTEGERS)
+        ]
+        arrays = {source: np.array(values, dtype.numpy)}
+        agree(subject, oracle, draft.program(loop(i, len(values), *stores)), arrays)
+
+    @EVERY_DTYPE
+    def test_constants_keep_their_bits(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        draft, values = Draft("constants"), telling_values(dtype)
+        result = draft.node("result", dtype, len(values) + 3)
+        patterns = [1, 0x3C00_4049_0FDB_3C01, 2**64 - 1]
+        stores = []
+        if dtype.kind is not Kind.WORD:
+            stores = [
+                draft.store(result, k, value=Const(value, dtype)) for k, value in enumerate(values)
+            ]
+        if not dtype.is_float:
+            stores += [
+                draft.store(result, len(values) + k, value=ConstBits(bits, dtype))
+                for k, bits in enumerate(patterns)
+            ]
+        agree(subject, oracle, draft.program(*stores))
+
+    def test_operations_round_to_their_own_format(self, subject: Subject, oracle: Subject) -> None:
+        check(subject, oracle, number_programs.rounds_each_operation())
+
+    def test_a_fused_multiply_add_rounds_once(self, subject: Subject, oracle: Subject) -> None:
+        check(subject, oracle, number_programs.fused_multiply_add())
+
+    # ----- random bits -----------------------------------------------------------------------
+
+    def test_threefry_gives_the_published_words(self, subject: Subject, oracle: Subject) -> None:
+        check(subject, oracle, number_programs.threefry())
+
+    @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+    def test_integers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
+        draft, values = Draft("words"), telling_values(dtype)
+        source = draft.node("source", dtype, len(values))
+        words = draft.node("words", uint4x32, len(values))
+        i = fresh_var("i")
+        store = draft.store(words, i, value=Unary(UnaryOp.WORD, draft.load(source, i), uint4x32))
+        arrays = {source: np.array(values, dtype.numpy)}
+        agree(subject, oracle, draft.program(loop(i, len(values), store)), arrays)
+
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    def test_words_become_one_uniform_number_each(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        draft = Draft("uniform")
+        words, result = draft.node("words", uint4x32, 64), draft.node("result", dtype, 64)
+        i = fresh_var("i")
+        value = Unary(UnaryOp.UNIFORM, draft.load(words, i), dtype)
+        arrays = {words: number_programs.random_words(64)}
+        program = draft.program(loop(i, 64, draft.store(result, i, value=value)))
+        agree(subject, oracle, program, arrays)
+
+    @EVERY_DTYPE
+    def test_words_become_as_many_numbers_as_fit(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        check(subject, oracle, number_programs.vector_uniform(dtype))
+
+    # ----- statements and scopes -------------------------------------------------------------
+
+    @pytest.mark.parametrize("make", programs.HAND_MADE, ids=lambda make: make.__name__)
+    def test_hand_made_programs_give_the_known_result(
+        self, subject: Subject, oracle: Subject, make: Any
+    ) -> None:
+        check(subject, oracle, make())
+
+    @pytest.mark.parametrize("make", group_programs.WITH_BARRIERS, ids=lambda make: make.__name__)
+    def test_iterations_of_a_group_meet_at_barriers(
+        self, subject: Subject, oracle: Subject, make: Any
+    ) -> None:
+        example = make()
+        try:
+            subject.generate(example.program)
+        except CodegenError as error:
+            pytest.skip(f"{subject} has no groups of threads: {error.rule}")
+        check(subject, oracle, example)
+
+    def test_external_calls_see_arrays_without_margins(
+        self, subject: Subject, oracle: Subject
+    ) -> None:
+        check(subject, oracle, programs.external_call())
+
+    def test_where_does_not_touch_the_operand_it_does_not_choose(
+        self, subject: Subject, oracle: Subject
+    ) -> None:
+        check(subject, oracle, programs.guarded_load())
+
+    # ----- routines --------------------------------------------------------------------------
+
+    def test_static_indices_are_given_at_each_call(self, subject: Subject) -> None:
+        program, source, result = programs.row_of()
+        executable = subject.compile(program)
+        table = np.arange(12, dtype=np.float32).reshape(3, 4)
+        buffers = {
+            source: subject.upload(table, program.nodes[source]),
+            result: subject.backend.allocate(program.nodes[result], subject.target),
+        }
+        launch = executable.link(buffers)
+        for row, offset in [(2, 0), (0, 1), (1, 1), (2, 0)]:
+            launch([row, offset])
+            expected = [*table[row, offset : offset + 3], 10 * row + offset]
+            assert subject.download(buffers[result]).tolist() == expected
+
+    def test_one_executable_links_to_several_memories(self, subject: Subject) -> None:
+        draft = Draft("increment")
+        cell = draft.node("cell", int32, 1)
+        one = Const(1, int32)
+        program = draft.program(draft.accumulate(cell, 0, op=BinaryOp.ADD, value=one))
+        executable, info = subject.compile(program), program.nodes[cell]
+        first, second = subject.upload(np.array([10]), info), subject.upload(np.array([20]), info)
+        launch_first = executable.link({cell: first})
+        launch_second = executable.link({cell: second})
+        for launch in (launch_first, launch_second, launch_first):
+            launch([])
+        assert subject.download(first).tolist() == [12]
+        assert subject.download(second).tolist() == [21]
+
+    def test_generating_code_twice_gives_the_same_text(self, subject: Subject) -> None:
+        sources = [subject.generate(programs.matrix_product().program) for _ in range(2)]
+        assert sources[0].text == sources[1].text
+        assert sources[0].text
+        assert sources[0].language
+
+    def test_names_and_remarks_cannot_break_generated_code(
+        self, subject: Subject, oracle: Subject
+    ) -> None:
+        check(subject, oracle, programs.awkward_names())
+
+    def test_a_program_without_statements_runs(self, subject: Subject) -> None:
+        draft = Draft("nothing")
+        cell = draft.node("cell", float32, 2)
+        found = subject.run(draft.program(Block()), {cell: np.array([1, 2], np.float32)})
+        assert found[cell].tolist() == [1, 2]
+
+    def test_index_values_are_numbers_of_any_format(
+        self, subject: Subject, oracle: Subject
+    ) -> None:
+        draft, i = Draft("positions"), fresh_var("i")
+        position = affine([(7, i)], 3)
+        stores = [
+            draft.store(draft.node(str(dtype), dtype, 50), i, value=IndexValue(position, dtype))
+            for dtype in (*FLOATS, *INTEGERS)
+        ]
+        agree(subject, oracle, draft.program(loop(i, 50, *stores)))
+
+    # ----- random programs -------------------------------------------------------------------
+
+    def test_random_programs_give_the_same_bits(self, subject: Subject, oracle: Subject) -> None:
+        @settings(
+            max_examples=30,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(random_programs(self.random_programs_dtypes))
+        def run(example: Example) -> None:
+            check(subject, oracle, example)
+
+        run()
+
+
+def _cells(data: Array, info: NodeInfo) -> Array:
+    """Returns bytes as cells of a node."""
+    return np.ascontiguousarray(data).view(info.dtype.numpy).reshape(info.buffer_dims)
+
+
+def _operands_of_first_difference(
+    found: Array, expected: Array, arrays: Mapping[TensorNode, Array]
+) -> str:
+    """Returns what was computed with at the first cell whose bits differ."""
+    pairs = zip(found, expected, strict=True)
+    position = next(k for k, (a, b) in enumerate(pairs) if a.tobytes() != b.tobytes())
+    return ", ".join(f"{node.name} = {array[position]}" for node, array in arrays.items())

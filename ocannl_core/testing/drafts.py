@@ -1,0 +1,91 @@
+"""Short ways to write loop programs by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ocannl_core.dtypes import DType
+from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, VarIndex
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    LoopProgram,
+    Stmt,
+    Store,
+)
+from ocannl_core.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+
+Place = AxisIndex | LoopVar | StaticIndex | int
+"""A position along an axis, in short."""
+
+
+def at(*places: Place) -> tuple[AxisIndex, ...]:
+    """Returns the indices that places stand for."""
+    indices: list[AxisIndex] = []
+    for place in places:
+        match place:
+            case int():
+                indices.append(FixedIndex(place))
+            case LoopVar() | StaticIndex():
+                indices.append(VarIndex(place))
+            case _:
+                indices.append(place)
+    return tuple(indices)
+
+
+def loop(var: LoopVar, extent: int, *body: Stmt, kind: AxisKind = AxisKind.SERIAL) -> For:
+    """Returns the loop of a variable over `range(extent)`."""
+    return For(var, 0, extent, Block(body), kind)
+
+
+@dataclass
+class Draft:
+    """A loop program in the making.
+
+    Attributes:
+        name: The program's name.
+        nodes: What is known of every node made so far.
+        params: The nodes whose memory comes from outside.
+    """
+
+    name: str
+    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    params: list[TensorNode] = field(default_factory=list)
+
+    def node(
+        self, label: str, dtype: DType, *dims: int, padding: tuple[Margin, ...] = ()
+    ) -> TensorNode:
+        """Returns a new parameter."""
+        node = self.scratch(label, dtype, *dims, padding=padding)
+        self.params.append(node)
+        return node
+
+    def scratch(
+        self, label: str, dtype: DType, *dims: int, padding: tuple[Margin, ...] = ()
+    ) -> TensorNode:
+        """Returns a new node that the program allocates."""
+        node = TensorNode(len(self.nodes), (label,))
+        self.nodes[node] = NodeInfo(dtype, dims, padding)
+        return node
+
+    def load(self, node: TensorNode, *places: Place) -> Load:
+        """Returns the value of a cell."""
+        return Load(node, at(*places), self.nodes[node].dtype)
+
+    def store(self, node: TensorNode, *places: Place, value: Expr) -> Store:
+        """Returns a statement that writes a cell."""
+        return Store(node, at(*places), value)
+
+    def accumulate(self, node: TensorNode, *places: Place, op: BinaryOp, value: Expr) -> Store:
+        """Returns a statement that combines a value into a cell."""
+        dtype = self.nodes[node].dtype
+        return Store(node, at(*places), Binary(op, self.load(node, *places), value, dtype))
+
+    def program(self, *body: Stmt, indices: tuple[StaticIndex, ...] = ()) -> LoopProgram:
+        """Returns the program."""
+        return LoopProgram(self.name, tuple(self.params), indices, self.nodes, Block(body))

@@ -1,0 +1,142 @@
+"""Loop programs whose iterations share memory and meet at barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ocannl_core.dtypes import (
+    float32,
+    int32,
+)
+from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Const,
+    DeclareLocal,
+    IndexValue,
+    Local,
+    LocalRead,
+    Scope,
+    SetLocal,
+)
+from ocannl_core.ops import BinaryOp
+from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.programs import Example
+
+
+def rows_reversed_through_group_memory() -> Example:
+    """Each thread stores one cell, and after the barrier reads the one of its mirror image."""
+    draft, g, t = Draft("mirror"), fresh_var("g"), fresh_var("t")
+    source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 3, 4)
+    row = draft.scratch("row", float32, 4)
+    threads = loop(
+        t,
+        4,
+        draft.store(row, t, value=draft.load(source, g, t)),
+        Barrier(),
+        draft.store(result, g, t, value=draft.load(row, affine([(-1, t)], 3))),
+        kind=AxisKind.BLOCK,
+    )
+    body = loop(g, 3, Allocate(row, Scope.GROUP), threads, kind=AxisKind.GRID)
+    cells = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return Example(draft.program(body), {source: cells}, (), {result: cells[:, ::-1]})
+
+
+def neighbours_summed_in_steps() -> Example:
+    """Barriers inside a serial loop; after n steps, cells are sums weighted by row n of Pascal."""
+    draft, g, t, s = Draft("pascal"), fresh_var("g"), fresh_var("t"), fresh_var("s")
+    source, result = draft.node("source", int32, 2, 5), draft.node("result", int32, 2, 5)
+    row, total = draft.scratch("row", int32, 6), Local(0, int32)
+    summed = Binary(BinaryOp.ADD, draft.load(row, t), draft.load(row, affine([(1, t)], 1)), int32)
+    steps = loop(
+        s,
+        3,
+        DeclareLocal(total),
+        SetLocal(total, summed),
+        Barrier(),
+        draft.store(row, t, value=LocalRead(total)),
+        Barrier(),
+    )
+    threads = loop(
+        t,
+        5,
+        draft.store(row, t, value=draft.load(source, g, t)),
+        draft.store(row, 5, value=Const(0, int32)),
+        Barrier(),
+        steps,
+        draft.store(result, g, t, value=draft.load(row, t)),
+        kind=AxisKind.BLOCK,
+    )
+    body = loop(g, 2, Allocate(row, Scope.GROUP), threads, kind=AxisKind.GRID)
+    cells = np.array([[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]], np.int32)
+    # row 3 of Pascal's triangle: a + 3b + 3c + d, beyond the end nothing
+    known = [[1 + 6 + 9 + 4, 2 + 9 + 12 + 5, 3 + 12 + 15, 4 + 15, 5], [0, 1, 3, 3, 1]]
+    return Example(draft.program(body), {source: cells}, (), {result: known})
+
+
+def tile_transposed_by_a_square_of_threads() -> Example:
+    """Two nested BLOCK loops: all pairs of iterations meet at the barrier."""
+    draft, x, y = Draft("transpose"), fresh_var("x"), fresh_var("y")
+    source, result = draft.node("source", float32, 3, 3), draft.node("result", float32, 3, 3)
+    tile = draft.scratch("tile", float32, 3, 3)
+    inner = loop(
+        x,
+        3,
+        draft.store(tile, y, x, value=draft.load(source, y, x)),
+        Barrier(),
+        draft.store(result, y, x, value=draft.load(tile, x, y)),
+        kind=AxisKind.BLOCK,
+    )
+    body = loop(
+        fresh_var("g"),
+        1,
+        Allocate(tile, Scope.GROUP),
+        loop(y, 3, inner, kind=AxisKind.BLOCK),
+        kind=AxisKind.GRID,
+    )
+    cells = np.arange(9, dtype=np.float32).reshape(3, 3)
+    return Example(draft.program(body), {source: cells}, (), {result: cells.T})
+
+
+def threads_keep_their_own_memory_across_barriers() -> Example:
+    """Variables and THREAD memory are private: a barrier does not mix them up."""
+    draft, t = Draft("private"), fresh_var("t")
+    source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
+    shared, own = draft.scratch("shared", int32, 4), draft.scratch("own", int32, 2)
+    local = Local(0, int32)
+    ten = Const(10, int32)
+    mirrored = draft.load(shared, affine([(-1, t)], 3))
+    total = Binary(
+        BinaryOp.ADD,
+        Binary(BinaryOp.ADD, LocalRead(local), draft.load(own, 1), int32),
+        mirrored,
+        int32,
+    )
+    threads = loop(
+        t,
+        4,
+        DeclareLocal(local),
+        Allocate(own, Scope.THREAD),
+        SetLocal(local, Binary(BinaryOp.MUL, draft.load(source, t), ten, int32)),
+        draft.store(own, 1, value=IndexValue(affine([(100, t)]), int32)),
+        draft.store(shared, t, value=draft.load(source, t)),
+        Barrier(),
+        draft.store(result, t, value=total),
+        kind=AxisKind.BLOCK,
+    )
+    group = loop(fresh_var("g"), 1, Allocate(shared, Scope.GROUP), threads, kind=AxisKind.GRID)
+    arrays = {source: np.array([1, 2, 3, 4], np.int32)}
+    return Example(draft.program(group), arrays, (), {result: [14, 123, 232, 341]})
+
+
+WITH_BARRIERS: tuple[Callable[[], Example], ...] = (
+    rows_reversed_through_group_memory,
+    neighbours_summed_in_steps,
+    tile_transposed_by_a_square_of_threads,
+    threads_keep_their_own_memory_across_barriers,
+)

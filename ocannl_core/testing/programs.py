@@ -1,0 +1,385 @@
+"""Loop programs with known results: statements, scopes and whole routines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.dtypes import (
+    bfloat16,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    uint8,
+)
+from ocannl_core.indexing import AffineIndex, StaticIndex, affine, fresh_var
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scope,
+    Scoped,
+    SetLocal,
+    Staged,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.printer import to_text
+from ocannl_core.node import Margin, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.testing.compare import EXACT, Array, Tolerance
+from ocannl_core.testing.drafts import Draft, at, loop
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A program, what it runs on, and what is known of its result.
+
+    Attributes:
+        program: The program.
+        arrays: Cells of parameters before the run, margins included; the others are zero.
+        indices: Values of the static indices.
+        expected: Cells of parameters after the run, found without the loop language.
+        tolerance: How far those may be from a backend's.
+    """
+
+    program: LoopProgram
+    arrays: Mapping[TensorNode, Array]
+    indices: Sequence[int] = ()
+    expected: Mapping[TensorNode, Any] = field(default_factory=dict)
+    tolerance: Tolerance = EXACT
+
+    def __repr__(self) -> str:
+        """Returns the program as text."""
+        values = f"\nindices = {list(self.indices)}" if self.indices else ""
+        return to_text(self.program) + values
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Makes Hypothesis show the text instead of nested data classes."""
+        printer.text(repr(self))
+
+
+_random = np.random.default_rng(1)
+
+
+def _small_integers(*dims: int) -> Array:
+    """Returns floats whose sums and products are exact in float32."""
+    return _random.integers(-8, 9, dims).astype(np.float32)
+
+
+def matrix_product() -> Example:
+    draft = Draft("matmul")
+    a, b, c = (
+        draft.node("a", float32, 3, 4),
+        draft.node("b", float32, 4, 5),
+        draft.node("c", float32, 3, 5),
+    )
+    i, j, k = fresh_var("i"), fresh_var("j"), fresh_var("k")
+    product = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
+    update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=product)
+    body = loop(i, 3, loop(j, 5, loop(k, 4, update, kind=AxisKind.REDUCTION)))
+    arrays = {a: _small_integers(3, 4), b: _small_integers(4, 5), c: _small_integers(3, 5)}
+    return Example(draft.program(Fill(c, 0.0), body), arrays, (), {c: arrays[a] @ arrays[b]})
+
+
+def einmax_over_a_broadcast_sum() -> Example:
+    """`result[i] = max over j of (a[i, j] + b[j])`, also where a NaN or only infinities occur."""
+    draft, i, j = Draft("einmax"), fresh_var("i"), fresh_var("j")
+    a, b = draft.node("a", float32, 4, 3), draft.node("b", float32, 3)
+    result = draft.node("result", float32, 4)
+    total = Binary(BinaryOp.ADD, draft.load(a, i, j), draft.load(b, j), float32)
+    update = draft.accumulate(result, i, op=BinaryOp.MAX, value=total)
+    arrays = {a: _small_integers(4, 3), b: _small_integers(3)}
+    arrays[a][1, 1], arrays[a][2, :] = np.nan, -np.inf
+    expected = (arrays[a] + arrays[b]).max(axis=1)
+    program = draft.program(Fill(result, -np.inf), loop(i, 4, loop(j, 3, update)))
+    return Example(program, arrays, (), {result: expected})
+
+
+def convolution_with_margins() -> Example:
+    """A strided convolution that reads the margins which a fill has set."""
+    draft, o, w = Draft("convolution"), fresh_var("o"), fresh_var("w")
+    image = draft.node("image", float32, 6, padding=(Margin(1, 2),))
+    source, kernel = draft.node("source", float32, 6), draft.node("kernel", float32, 4)
+    result = draft.node("result", float32, 3)
+    copy = draft.store(image, affine([(1, o)], 1), value=draft.load(source, o))
+    term = Binary(
+        BinaryOp.MUL,
+        draft.load(image, affine([(2, o), (1, w)])),
+        draft.load(kernel, w),
+        float32,
+    )
+    update = draft.accumulate(result, o, op=BinaryOp.ADD, value=term)
+    arrays = {source: _small_integers(6), kernel: _small_integers(4)}
+    padded = np.concatenate([[100], arrays[source], [100, 100]])
+    expected = [padded[2 * p : 2 * p + 4] @ arrays[kernel] for p in range(3)]
+    program = draft.program(
+        Fill(image, 100.0), loop(o, 6, copy), Fill(result, 0.0), loop(o, 3, loop(w, 4, update))
+    )
+    return Example(program, arrays, (), {result: expected, image: padded})
+
+
+def reversed_and_strided_cells() -> Example:
+    draft, i = Draft("strides"), fresh_var("i")
+    source, result = draft.node("source", int32, 4), draft.node("result", int32, 8)
+    store = draft.store(result, affine([(2, i)], 1), value=draft.load(source, affine([(-1, i)], 3)))
+    arrays = {source: np.arange(4, dtype=np.int32), result: np.full(8, 9, np.int32)}
+    program = draft.program(loop(i, 4, store))
+    return Example(program, arrays, (), {result: [9, 3, 9, 2, 9, 1, 9, 0]})
+
+
+def cells_read_after_they_are_written() -> Example:
+    """A running sum in place: each iteration reads what the one before has written."""
+    draft, i = Draft("running_sum"), fresh_var("i")
+    cells = draft.node("cells", int32, 6)
+    previous = draft.load(cells, affine([(1, i)]))
+    update = draft.accumulate(cells, affine([(1, i)], 1), op=BinaryOp.ADD, value=previous)
+    arrays = {cells: np.array([1, 2, 3, 4, 5, 6], np.int32)}
+    return Example(draft.program(loop(i, 5, update)), arrays, (), {cells: [1, 3, 6, 10, 15, 21]})
+
+
+def loops_that_do_not_start_at_zero_or_do_not_run() -> Example:
+    draft, i, j = Draft("bounds"), fresh_var("i"), fresh_var("j")
+    cells = draft.node("cells", int32, 5)
+    store = draft.store(cells, i, value=IndexValue(affine([(10, i)]), int32))
+    never = draft.store(cells, 0, value=Const(-1, int32))
+    program = draft.program(For(i, 2, 4, Block((store,))), For(j, 3, 3, Block((never,))))
+    return Example(program, {}, (), {cells: [0, 0, 20, 30, 0]})
+
+
+def variables_and_inlined_computations() -> Example:
+    """A sum of squares in a variable, and the same computed inside an expression."""
+    draft, i, j, k = Draft("variables"), fresh_var("i"), fresh_var("j"), fresh_var("k")
+    a = draft.node("a", float32, 3, 4)
+    result = draft.node("result", float32, 3, 2)
+    outer, inner = Local(0, float32), Local(1, float32)
+
+    def square(at_axis: Any) -> Expr:
+        return Binary(BinaryOp.MUL, draft.load(a, i, at_axis), draft.load(a, i, at_axis), float32)
+
+    def add_to(local: Local, value: Expr) -> SetLocal:
+        return SetLocal(local, Binary(BinaryOp.ADD, LocalRead(local), value, float32))
+
+    zero = Const(0.0, float32)
+    inlined = Block((SetLocal(inner, zero), loop(k, 4, add_to(inner, square(k)))))
+    body = loop(
+        i,
+        3,
+        DeclareLocal(outer),
+        SetLocal(outer, zero),
+        loop(j, 4, add_to(outer, square(j))),
+        draft.store(result, i, 0, value=LocalRead(outer)),
+        draft.store(result, i, 1, value=Unary(UnaryOp.NEG, Scoped(inner, inlined), float32)),
+    )
+    arrays = {a: _small_integers(3, 4)}
+    sums = (arrays[a] ** 2).sum(axis=1)
+    return Example(draft.program(body), arrays, (), {result: np.stack([sums, -sums], axis=1)})
+
+
+def memory_of_every_scope() -> Example:
+    """Rows reversed through memory of the routine, of the kernel and of an iteration."""
+    draft, i, j, k = Draft("scopes"), fresh_var("i"), fresh_var("j"), fresh_var("k")
+    source, result = draft.node("source", int32, 3, 4), draft.node("result", int32, 3, 4)
+    whole, row = draft.scratch("whole", int32, 3, 4), draft.scratch("row", int32, 4)
+    cell = draft.scratch("cell", int32, 1)
+    backwards = affine([(-1, k)], 3)
+    body = (
+        Allocate(whole, Scope.ROUTINE),
+        loop(i, 3, loop(j, 4, draft.store(whole, i, j, value=draft.load(source, i, j)))),
+        loop(
+            i,
+            3,
+            Allocate(row, Scope.KERNEL),
+            loop(j, 4, draft.store(row, j, value=draft.load(whole, i, j))),
+            loop(
+                k,
+                4,
+                Allocate(cell, Scope.THREAD),
+                draft.store(cell, 0, value=draft.load(row, backwards)),
+                draft.store(result, i, k, value=draft.load(cell, 0)),
+            ),
+        ),
+    )
+    cells = np.arange(12, dtype=np.int32).reshape(3, 4)
+    return Example(draft.program(*body), {source: cells}, (), {result: cells[:, ::-1]})
+
+
+def gathered_cells() -> Example:
+    """Rows of a table at computed positions; none for a fraction, a NaN, or beyond the ends."""
+    positions = [2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 1.0, -0.0, 1e30]
+    draft, i, j = Draft("gather"), fresh_var("i"), fresh_var("j")
+    table = draft.node("table", float32, 3, 2)
+    position = draft.node("position", float32, len(positions))
+    result = draft.node("result", float32, len(positions), 2)
+    read = Gather(table, at(0, j), 0, draft.load(position, i), float32)
+    body = loop(i, len(positions), loop(j, 2, draft.store(result, i, j, value=read)))
+    cells = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    zero = [0, 0]
+    expected = [cells[2], cells[0], zero, zero, zero, zero, zero, cells[1], cells[0], zero]
+    arrays = {table: cells, position: np.array(positions, np.float32)}
+    return Example(draft.program(body), arrays, (), {result: np.array(expected)})
+
+
+def fills_of_every_format() -> Example:
+    draft, expected = Draft("fills"), {}
+    for dtype in (float64, float32, float16, bfloat16, float8_e5m2, int32, uint8):
+        node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
+        expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
+    return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)
+
+
+def staged_code_of_another_language() -> Example:
+    """Only the body counts for a backend that does not know the language."""
+    draft = Draft("staged")
+    cell = draft.node("cell", int32, 1)
+    meaning = Block((draft.store(cell, 0, value=Const(7, int32)),))
+    program = draft.program(Staged("a language of nobody", "this is no code !", meaning))
+    return Example(program, {}, (), {cell: [7]})
+
+
+def loops_of_every_kind() -> Example:
+    """A product table under each kind of loop, with extents that no vector width divides."""
+    draft, expected, body = Draft("kinds"), {}, []
+    kinds = (
+        (AxisKind.SERIAL, AxisKind.SERIAL),
+        (AxisKind.PARALLEL, AxisKind.SERIAL),
+        (AxisKind.PARALLEL, AxisKind.VECTOR),
+        (AxisKind.SERIAL, AxisKind.VECTOR),
+        (AxisKind.SERIAL, AxisKind.UNROLLED),
+        (AxisKind.GRID, AxisKind.SERIAL),
+        (AxisKind.GRID, AxisKind.BLOCK),
+    )
+    for outer, inner in kinds:
+        i, j = fresh_var("i"), fresh_var("j")
+        table = draft.node(f"{outer.value}_{inner.value}", int32, 5, 7)
+        row, column = IndexValue(at(i)[0], int32), IndexValue(at(j)[0], int32)
+        store = draft.store(table, i, j, value=Binary(BinaryOp.MUL, row, column, int32))
+        body.append(loop(i, 5, loop(j, 7, store, kind=inner), kind=outer))
+        expected[table] = np.outer(np.arange(5), np.arange(7))
+    return Example(draft.program(*body), {}, (), expected)
+
+
+def parallel_iterations_with_variables_of_their_own() -> Example:
+    draft, i, k = Draft("parallel"), fresh_var("i"), fresh_var("k")
+    a, result = draft.node("a", float32, 6, 4), draft.node("result", float32, 6)
+    total = Local(0, float32)
+    summed = Binary(BinaryOp.ADD, LocalRead(total), draft.load(a, i, k), float32)
+    body = loop(
+        i,
+        6,
+        DeclareLocal(total),
+        SetLocal(total, Const(0.0, float32)),
+        loop(k, 4, SetLocal(total, summed), kind=AxisKind.UNROLLED),
+        draft.store(result, i, value=LocalRead(total)),
+        kind=AxisKind.PARALLEL,
+    )
+    arrays = {a: _small_integers(6, 4)}
+    return Example(draft.program(body), arrays, (), {result: arrays[a].sum(axis=1)})
+
+
+def guarded_load() -> Example:
+    """A window that sticks out of its node, read under a condition."""
+    draft, i = Draft("guard"), fresh_var("i")
+    source, result = draft.node("source", int32, 4), draft.node("result", int32, 4)
+    shifted = affine([(1, i)], 1 << 24)
+    inside = Binary(BinaryOp.LT, IndexValue(shifted, int32), Const(4, int32), int32)
+    value = Ternary(TernaryOp.WHERE, inside, draft.load(source, shifted), Const(5, int32), int32)
+    arrays = {source: np.arange(4, dtype=np.int32)}
+    program = draft.program(loop(i, 4, draft.store(result, i, value=value)))
+    return Example(program, arrays, (), {result: [5, 5, 5, 5]})
+
+
+def awkward_names() -> Example:
+    """Labels that are keywords, repeat, or are no identifiers, and remarks that end comments."""
+    draft = Draft("int main(void) { */")
+    labels = ["int", "int", "for", '*/ "', "über", "__global__", "i0", "printf", "", "NULL", "n"]
+    nodes = [draft.node(label, int32, 1) for label in labels]
+    remarks = [Remark(text) for text in ("*/ error", "line\nanother # \\", "%s \\", "// /* ??/")]
+    stores = [draft.store(n, 0, value=Const(k, int32)) for k, n in enumerate(nodes)]
+    expected = {node: [k] for k, node in enumerate(nodes)}
+    return Example(draft.program(*remarks, *stores), {}, (), expected)
+
+
+def row_of() -> tuple[LoopProgram, TensorNode, TensorNode]:
+    """Returns a program that copies part of a row, and the node it reads and the one it writes.
+
+    Its two static indices are the row and the first column; the last cell receives a number made of
+    both.
+    """
+    draft, i = Draft("row"), fresh_var("i")
+    row, offset = StaticIndex("row", 3), StaticIndex("offset", 2)
+    source, result = draft.node("source", float32, 3, 4), draft.node("result", float32, 4)
+    value = draft.load(source, row, affine([(1, i), (1, offset)]))
+    number = IndexValue(AffineIndex(((10, row), (1, offset))), float32)
+    program = draft.program(
+        loop(i, 3, draft.store(result, i, value=value)),
+        draft.store(result, 3, value=number),
+        indices=(row, offset),
+    )
+    return program, source, result
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSum:
+    """An external operation: sums along the last axis, and the total of all cells."""
+
+    name: str = "running_sum"
+
+    def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        outputs[0][...] = np.cumsum(inputs[0], axis=-1)
+        outputs[1][...] = inputs[0].sum()
+
+
+def external_call() -> Example:
+    """An external operation between two kernels, over nodes with margins and of the routine."""
+    draft, i, j = Draft("external"), fresh_var("i"), fresh_var("j")
+    source = draft.node("source", float32, 2, 3, padding=(Margin(0, 1), Margin(1, 1)))
+    total, result = draft.node("total", float32), draft.node("result", float32, 2, 3)
+    sums = draft.scratch("sums", float32, 2, 3)
+    doubled = affine([(1, j)], 1)
+    double = draft.accumulate(source, i, doubled, op=BinaryOp.MUL, value=Const(2.0, float32))
+    body = (
+        Allocate(sums, Scope.ROUTINE),
+        loop(i, 2, loop(j, 3, double)),
+        CallExternal(RunningSum(), (source,), (sums, total)),
+        loop(i, 2, loop(j, 3, draft.store(result, i, j, value=draft.load(sums, i, j)))),
+    )
+    cells = np.full((3, 5), 1000, np.float32)
+    cells[:2, 1:4] = [[1, 2, 3], [4, 5, 6]]
+    expected = {total: np.array(42.0), result: np.array([[2, 6, 12], [8, 18, 30]])}
+    return Example(draft.program(*body), {source: cells}, (), expected)
+
+
+HAND_MADE: tuple[Callable[[], Example], ...] = (
+    matrix_product,
+    einmax_over_a_broadcast_sum,
+    convolution_with_margins,
+    reversed_and_strided_cells,
+    cells_read_after_they_are_written,
+    loops_that_do_not_start_at_zero_or_do_not_run,
+    variables_and_inlined_computations,
+    memory_of_every_scope,
+    gathered_cells,
+    fills_of_every_format,
+    staged_code_of_another_language,
+    loops_of_every_kind,
+    parallel_iterations_with_variables_of_their_own,
+)

@@ -1,0 +1,91 @@
+"""Running loop programs on a backend, the way the runtime does, from arrays to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocannl_core.hooks import manager
+from ocannl_core.hooks.manager import Backend
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.passes.pipeline import run_passes
+from ocannl_core.schedule.split import split
+from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
+from ocannl_core.testing.compare import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One device of one backend, as something to run loop programs on."""
+
+    backend: Backend
+    target: Target
+
+    def __str__(self) -> str:
+        return str(self.target)
+
+    def generate(self, program: LoopProgram) -> Source:
+        """Returns the backend's code for a program."""
+        plan = split(run_passes(program, self.backend.passes(self.target)))
+        return self.backend.generate(plan, self.target)
+
+    def compile(self, program: LoopProgram) -> Executable:
+        """Returns the program as something that runs on buffers of this device."""
+        return self.backend.compile(self.generate(program), self.target)
+
+    def upload(self, array: Array, info: NodeInfo) -> Buffer:
+        """Returns new memory of the device with these cells; the array includes margins."""
+        buffer = self.backend.allocate(info, self.target)
+        whole = np.ascontiguousarray(array, info.dtype.numpy).reshape(info.buffer_dims)
+        self.backend.transfer(buffer, HostBuffer(whole, info)).wait()
+        return buffer
+
+    def download(self, buffer: Buffer) -> Array:
+        """Returns a copy of a buffer's cells, margins included, once all work has finished."""
+        self.backend.synchronize(self.target)
+        info = buffer.info
+        array = np.empty(info.buffer_dims, info.dtype.numpy)
+        self.backend.transfer(HostBuffer(array, info), buffer).wait()
+        return array
+
+    def run(
+        self,
+        program: LoopProgram,
+        arrays: Mapping[TensorNode, Array] | None = None,
+        indices: Sequence[int] = (),
+    ) -> dict[TensorNode, Array]:
+        """Returns the cells of all parameters after one run.
+
+        Args:
+            program: What to run.
+            arrays: Cells of parameters before the run, margins included; the others are zero.
+            indices: Values of the static indices.
+        """
+        executable = self.compile(program)
+        buffers = {
+            node: self.upload(arrays[node], program.nodes[node])
+            if arrays is not None and node in arrays
+            else self.backend.allocate(program.nodes[node], self.target)
+            for node in program.params
+        }
+        executable.link(buffers)(indices)
+        return {node: self.download(buffer) for node, buffer in buffers.items()}
+
+
+def subject_named(name: str) -> Subject:
+    """Returns a device by the name of its backend, or as `NAME:DEVICE`.
+
+    Raises:
+        BackendNotFoundError: if the backend is not installed, is broken, or has no such device.
+    """
+    return Subject(*manager.select(name))
+
+
+def installed_targets() -> tuple[str, ...]:
+    """Returns `NAME:DEVICE` for every device of every backend that is installed and works."""
+    return tuple(
+        str(target) for backend in manager.load_all() for target in backend.targets().targets
+    )

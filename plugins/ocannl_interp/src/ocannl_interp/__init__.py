@@ -1,0 +1,54 @@
+"""The reference interpreter of the loop language, as a backend.
+
+It needs nothing but NumPy, runs everywhere, and defines what loop programs mean: every other
+backend is compared with it. It is slow, so its priority is low.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.node import NodeInfo
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
+from ocannl_interp.memory import ArrayBuffer
+from ocannl_interp.routine import Interpretation, LoopSource
+
+OCANNL_API = (1, 0)
+TARGET = Target("interp", description="pure-Python reference interpreter", priority=10)
+
+
+@hookimpl
+def ocannl_targets() -> TargetReport:
+    return TargetReport((TARGET,))
+
+
+@hookimpl
+def ocannl_generate(plan: Plan, target: Target) -> LoopSource:
+    return LoopSource(plan)
+
+
+@hookimpl
+def ocannl_compile(source: LoopSource, target: Target) -> Interpretation:
+    return Interpretation(source.plan)
+
+
+@hookimpl
+def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
+    return ArrayBuffer(np.zeros(info.buffer_dims, info.dtype.numpy), info, target)
+
+
+@hookimpl
+def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
+    """Copies between arrays of the interpreter, and between those and arrays of the host."""
+    served = ArrayBuffer | HostBuffer
+    if not isinstance(destination, served) or not isinstance(source, served):
+        return None
+    np.copyto(destination.array, source.array, casting="no")
+    return Done()
+
+
+@hookimpl
+def ocannl_synchronize(target: Target) -> bool:
+    return True

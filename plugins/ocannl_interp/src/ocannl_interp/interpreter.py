@@ -1,0 +1,469 @@
+"""Loop programs as Python closures: the meaning of the loop language.
+
+Every statement becomes a function of a *frame*, the list that holds what names stand for while the
+code runs: values of index variables and scalar variables, and the flat arrays of nodes. A name's
+position in the list, its slot, is settled during translation, which follows the scopes of the
+language; the entry of a name outside its scope is unreachable.
+
+Iterations of BLOCK loops work on copies of the frame, so what they set is their own, and so are
+THREAD allocations; other memory is shared. Only statements that contain a barrier pause there: the
+loop advances all its iterations to the barrier before any goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from ocannl_core.dtypes import DType, Kind, Number, round_to
+from ocannl_core.errors import VerifyError
+from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Remark,
+    Scope,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import TernaryOp, UnaryOp
+from ocannl_interp.memory import from_bits, interior, numbers_of_word, poison, reader, undefined
+
+Frame = list[Any]
+Action = Callable[[Frame], None]
+Value = Callable[[Frame], Number]
+Position = Callable[[Frame], int]
+Steps = Callable[[Frame], Iterator[Barrier]]
+"""An action that can be paused: yields the barrier at which it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOf:
+    """The name of a node's merge buffer."""
+
+    node: TensorNode
+
+
+Name = TensorNode | MergeOf | Local | IndexVar
+
+GROUP = 0
+"""The slot of the memory that the BLOCK iterations around a statement share."""
+
+
+class Translator:
+    """Turns the statements of one routine into actions on one kind of frame.
+
+    Attributes:
+        nodes: What is known of every node.
+        merged: The nodes whose merge buffers are read, as far as translated.
+        frame_size: The length of a frame, as far as translated.
+    """
+
+    def __init__(self, nodes: Mapping[TensorNode, NodeInfo]) -> None:
+        self.nodes = nodes
+        self.merged: set[TensorNode] = set()
+        self.frame_size = 1
+        self._scope: dict[Name, int] = {}
+        self._private: tuple[int, ...] = ()
+        self._is_in_group = False
+
+    def bind(self, name: Name) -> int:
+        """Returns a new slot, which the name stands for until its scope ends."""
+        self._scope[name] = self._new_slot()
+        return self._scope[name]
+
+    def kernel(self, body: Block, names: Sequence[Name]) -> Action:
+        """Returns the action of a body that sees nothing but these names and what it declares."""
+        outer = self._scope
+        self._scope = {name: self._slot(name) for name in names}
+        action = self.action(body)
+        self._scope = outer
+        return action
+
+    def _new_slot(self) -> int:
+        self.frame_size += 1
+        return self.frame_size - 1
+
+    def _slot(self, name: Name) -> int:
+        if name not in self._scope:
+            raise VerifyError("A name is used where it is in scope.", found=f"{name!r} is not")
+        return self._scope[name]
+
+    # ----- statements ----------------------------------------------------------------------------
+
+    def action(self, stmt: Stmt) -> Action:
+        """Returns what a statement does; barriers outside BLOCK loops wait for nobody."""
+        match stmt:
+            case Block(stmts):
+                return self._block(stmts)
+            case For():
+                return self._loop(stmt)
+            case Store(node, indices, value):
+                return self._store(node, self._offset(node, indices), self.value(value))
+            case StoreVector():
+                return self._store_vector(stmt)
+            case Fill(node, value):
+                slot, number = self._slot(node), constant(value, self.nodes[node].dtype)
+                return lambda frame: frame[slot].__setitem__(slice(None), number)
+            case DeclareLocal(local):
+                return self._declare(local)
+            case SetLocal(local, value):
+                return self._set(self._slot(local), self.value(value))
+            case Allocate():
+                return self._allocate(stmt)
+            case CallExternal():
+                return self._call(stmt)
+            case Staged(_, _, body):
+                return self.action(body)
+            case Barrier() | Remark():
+                return lambda frame: None
+            case _:
+                assert_never(stmt)
+
+    def _block(self, stmts: Sequence[Stmt]) -> Action:
+        outer, private = dict(self._scope), self._private
+        actions = [self.action(stmt) for stmt in stmts]
+        self._scope, self._private = outer, private
+
+        def run(frame: Frame) -> None:
+            for action in actions:
+                action(frame)
+
+        return run
+
+    def _loop(self, loop: For) -> Action:
+        if loop.kind is AxisKind.BLOCK:
+            return self._group(loop)
+        outer, positions = self._scope.copy(), range(loop.start, loop.stop)
+        slot, body = self.bind(loop.var), self.action(loop.body)
+        self._scope = outer
+
+        def run(frame: Frame) -> None:
+            for position in positions:
+                frame[slot] = position
+                body(frame)
+
+        return run
+
+    def _group(self, loop: For) -> Action:
+        """Returns the action of a BLOCK loop; the outermost one brings the memory of its group."""
+        is_outermost = not self._is_in_group
+        self._is_in_group = True
+        run = self._members(loop)
+        self._is_in_group = not is_outermost
+
+        def run_group(frame: Frame) -> None:
+            if is_outermost:
+                frame[GROUP] = {}
+            for _ in run(frame):
+                pass
+
+        return run_group
+
+    def _members(self, loop: For) -> Steps:
+        """Returns a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
+        outer, private, positions = self._scope.copy(), self._private, range(loop.start, loop.stop)
+        slot, body = self.bind(loop.var), self.steps(loop.body)
+        self._scope = outer
+
+        def member(frame: Frame, position: int) -> Iterator[Barrier]:
+            own = frame.copy()
+            own[slot] = position
+            for each in private:
+                own[each] = own[each].copy()
+            yield from body(own)
+
+        return lambda frame: lockstep([member(frame, position) for position in positions])
+
+    def steps(self, stmt: Stmt) -> Steps:
+        """Returns a statement inside a BLOCK loop as something that pauses at its barriers."""
+        match stmt:
+            case Barrier():
+                return lambda frame: iter((stmt,))
+            case For(kind=AxisKind.BLOCK) if contains_barrier(stmt):
+                return self._members(stmt)
+            case For(var, start, stop, body) if contains_barrier(stmt):
+                outer = self._scope.copy()
+                slot, inner = self.bind(var), self.steps(body)
+                self._scope = outer
+                return lambda frame: _paused_loop(frame, slot, range(start, stop), inner)
+            case Block(stmts) if contains_barrier(stmt):
+                outer, private = self._scope.copy(), self._private
+                parts = [self.steps(each) for each in stmts]
+                self._scope, self._private = outer, private
+                return lambda frame: (barrier for part in parts for barrier in part(frame))
+            case Staged(_, _, body) if contains_barrier(stmt):
+                return self.steps(body)
+            case _:
+                return _unpaused(self.action(stmt))
+
+    def _allocate(self, stmt: Allocate) -> Action:
+        info, name = self.nodes[stmt.node], stmt.node
+        if name in self._scope:
+            raise VerifyError("A node is allocated once.", found=f"{name!r} has memory already")
+        slot = self.bind(name)
+        if stmt.scope is Scope.GROUP and self._is_in_group:
+            # what the iterations of a group get at their n-th visit is the same memory
+            visits = self._new_slot()
+
+            def share(frame: Frame) -> None:
+                frame[visits] = (frame[visits] or 0) + 1
+                key = (slot, frame[visits])
+                frame[slot] = frame[GROUP].setdefault(key, undefined(info))
+
+            return share
+        if stmt.scope is Scope.THREAD:
+            self._private = (*self._private, slot)
+        return lambda frame: frame.__setitem__(slot, undefined(info))
+
+    def _declare(self, local: Local) -> Action:
+        slot = self._scope.get(local) or self.bind(local)
+        return lambda frame: frame.__setitem__(slot, poison(local.dtype))
+
+    def _set(self, slot: int, value: Value) -> Action:
+        def set_local(frame: Frame) -> None:
+            frame[slot] = value(frame)
+
+        return set_local
+
+    def _store(self, node: TensorNode, offset: Position, value: Value) -> Action:
+        slot = self._slot(node)
+
+        def store(frame: Frame) -> None:
+            frame[slot][offset(frame)] = value(frame)
+
+        return store
+
+    def _store_vector(self, stmt: StoreVector) -> Action:
+        info, slot = self.nodes[stmt.node], self._slot(stmt.node)
+        positions = [self._position(index) for index in stmt.indices]
+        strides, word, length = _strides(info), self.value(stmt.arg), stmt.length
+
+        def store(frame: Frame) -> None:
+            at = [position(frame) for position in positions]
+            first = sum(map(int.__mul__, at, strides))
+            if not 0 <= first <= info.size - length:
+                raise _outside(stmt.node, at, info, f", where {length} cells are written")
+            for k, number in enumerate(numbers_of_word(word(frame), info.dtype)[:length]):
+                frame[slot][first + k] = number
+
+        return store
+
+    def _call(self, call: CallExternal) -> Action:
+        inputs = [(self._slot(node), self.nodes[node]) for node in call.inputs]
+        outputs = [(self._slot(node), self.nodes[node]) for node in call.outputs]
+
+        def perform(frame: Frame) -> None:
+            call.op.perform(
+                [interior(frame[slot], info) for slot, info in inputs],
+                [interior(frame[slot], info) for slot, info in outputs],
+            )
+
+        return perform
+
+    # ----- positions -----------------------------------------------------------------------------
+
+    def _position(self, index: AxisIndex) -> Position:
+        """Returns the value of an index."""
+        if isinstance(index, ConcatIndex):
+            raise VerifyError("Lowering removes concatenated indices.", found=f"{index!r}")
+        terms, offset = as_affine(index)
+        slots = [(coefficient, self._slot(var)) for coefficient, var in terms]
+        return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
+
+    def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Position:
+        """Returns the row-major offset of a cell, which must exist."""
+        info = self.nodes[node]
+        if len(indices) != len(info.dims):
+            raise VerifyError(
+                "An access has an index per axis.",
+                found=f"{len(indices)} indices for {len(info.dims)} axes of {node!r}",
+            )
+        positions = [self._position(index) for index in indices]
+        axes = list(zip(positions, info.buffer_dims, _strides(info), strict=True))
+
+        def offset(frame: Frame) -> int:
+            total = 0
+            for position, extent, stride in axes:
+                value = position(frame)
+                if not 0 <= value < extent:
+                    raise _outside(node, [position(frame) for position in positions], info)
+                total += value * stride
+            return total
+
+        return offset
+
+    # ----- expressions ---------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> Value:
+        """Returns the value of an expression."""
+        match expr:
+            case Load(node, indices):
+                return self._load(node, self._slot(node), self._offset(node, indices))
+            case LoadMerge(node, indices):
+                self.merged.add(node)
+                return self._load(node, self._slot(MergeOf(node)), self._offset(node, indices))
+            case Gather():
+                return self._gather(expr)
+            case LocalRead(local):
+                slot = self._slot(local)
+                return lambda frame: frame[slot]
+            case Scoped(local, body):
+                return self._scoped(local, body)
+            case Unary(op, arg, dtype):
+                meaning, a = op.value.meaning, self.value(arg)
+                return lambda frame: round_to(meaning(a(frame)), dtype)
+            case Binary(op, left, right, dtype):
+                meaning, a, b = op.value.meaning, self.value(left), self.value(right)
+                return lambda frame: round_to(meaning(a(frame), b(frame)), dtype)
+            case Ternary():
+                return self._ternary(expr)
+            case Const(number, dtype):
+                result = constant(number, dtype)
+                return lambda frame: result
+            case ConstBits(bits, dtype):
+                result = from_bits(bits & (1 << 64) - 1, dtype)
+                return lambda frame: result
+            case IndexValue(index, dtype):
+                position = self._position(index)
+                return lambda frame: constant(position(frame), dtype)
+            case _:
+                assert_never(expr)
+
+    def _load(self, node: TensorNode, slot: int, offset: Position) -> Value:
+        read = reader(self.nodes[node].dtype)
+        return lambda frame: read(frame[slot], offset(frame))
+
+    def _gather(self, expr: Gather) -> Value:
+        info, slot, axis = self.nodes[expr.node], self._slot(expr.node), expr.axis
+        rest, computed = self._offset(expr.node, expr.indices), self.value(expr.position)
+        extent, stride = info.buffer_dims[axis], _strides(info)[axis]
+        read, nothing = reader(info.dtype), constant(0, expr.dtype)
+
+        def gather(frame: Frame) -> Number:
+            position = computed(frame)
+            if not 0 <= position < extent or position != int(position):
+                return nothing
+            return read(frame[slot], rest(frame) + int(position) * stride)
+
+        return gather
+
+    def _scoped(self, local: Local, body: Block) -> Value:
+        if contains_barrier(body):
+            raise VerifyError("A barrier is a statement of a kernel, not part of a value.")
+        outer = self._scope.copy()
+        declare, run = self._declare(local), self.action(body)
+        slot = self._slot(local)
+        self._scope = outer
+
+        def scoped(frame: Frame) -> Number:
+            declare(frame)
+            run(frame)
+            return frame[slot]
+
+        return scoped
+
+    def _ternary(self, expr: Ternary) -> Value:
+        meaning, dtype = expr.op.value.meaning, expr.dtype
+        a, b, c = self.value(expr.first), self.value(expr.second), self.value(expr.third)
+        if (
+            expr.op is TernaryOp.WHERE
+        ):  # only the chosen operand: the other one may read outside its node
+            return lambda frame: round_to(b(frame) if a(frame) != 0 else c(frame), dtype)
+        return lambda frame: round_to(meaning(a(frame), b(frame), c(frame)), dtype)
+
+
+def constant(value: float, dtype: DType) -> Number:
+    """Returns a number in a number format; an integer becomes a 128-bit word if need be."""
+    if dtype.kind is Kind.WORD:
+        return UnaryOp.WORD.value.meaning(value)
+    return round_to(value, dtype)
+
+
+def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
+    """Yields each barrier once all members have come to it.
+
+    Raises:
+        VerifyError: if some members wait at a barrier that others do not come to.
+    """
+    while True:
+        reached = [next(member, None) for member in members]
+        first = reached[0] if reached else None
+        if any(barrier is not first for barrier in reached):
+            waiting = sum(barrier is not None for barrier in reached)
+            raise VerifyError(
+                "All BLOCK iterations come to the same barriers.",
+                found=f"{waiting} of {len(reached)} iterations wait, not all at the same barrier",
+            )
+        if first is None:
+            return
+        yield first
+
+
+def contains_barrier(stmt: Stmt) -> bool:
+    """True if the statement, or one inside it, is a barrier."""
+    match stmt:
+        case Barrier():
+            return True
+        case Block(stmts):
+            return any(map(contains_barrier, stmts))
+        case For(body=body) | Staged(body=body):
+            return contains_barrier(body)
+        case _:
+            return False
+
+
+def _unpaused(action: Action) -> Steps:
+    def run(frame: Frame) -> Iterator[Barrier]:
+        action(frame)
+        return iter(())
+
+    return run
+
+
+def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iterator[Barrier]:
+    for position in positions:
+        frame[slot] = position
+        yield from body(frame)
+
+
+def _strides(info: NodeInfo) -> tuple[int, ...]:
+    """Returns how far apart, in cells, neighbours along each axis are."""
+    strides = [1]
+    for extent in reversed(info.buffer_dims[1:]):
+        strides.insert(0, strides[0] * extent)
+    return tuple(strides[: len(info.dims)])
+
+
+def _outside(
+    node: TensorNode, positions: Sequence[int], info: NodeInfo, detail: str = ""
+) -> VerifyError:
+    return VerifyError(
+        "Accesses stay inside the node.",
+        found=f"position {list(positions)} of extents {list(info.buffer_dims)}{detail}",
+        where=repr(node),
+    )

@@ -1,0 +1,118 @@
+"""A whole routine on the interpreter: its source, its closures, and its link to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from ocannl_core.errors import LinkError
+from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
+from ocannl_core.loopir.printer import to_text
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import External, Nest, Plan, Step
+from ocannl_core.target import Buffer, Launcher
+from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
+from ocannl_interp.memory import Array, ArrayBuffer, undefined
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSource:
+    """A plan as the interpreter's code: its own text is what runs."""
+
+    plan: Plan
+
+    @property
+    def language(self) -> str:
+        return "loop-ir"
+
+    @property
+    def text(self) -> str:
+        return to_text(as_program(self.plan))
+
+
+def as_program(plan: Plan) -> LoopProgram:
+    """Returns a plan as one loop program: the routine's own memory, then the steps in order."""
+    stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in plan.scratch]
+    for step in plan.steps:
+        stmts += (step.call,) if isinstance(step, External) else step.body.stmts
+    return LoopProgram(plan.name, plan.params, plan.indices, plan.nodes, Block(tuple(stmts)))
+
+
+class Interpretation:
+    """A plan as closures, not bound to memory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._translator = translator = Translator(plan.nodes)
+        self._index_slots = [translator.bind(index) for index in plan.indices]
+        self._slots = {node: translator.bind(node) for node in (*plan.params, *plan.scratch)}
+        self._merge_slots = {node: translator.bind(MergeOf(node)) for node in plan.nodes}
+        self._actions = [self._action(step) for step in plan.steps]
+
+    def _action(self, step: Step) -> Action:
+        match step:
+            case Nest(body, arguments, indices):
+                merges = map(MergeOf, self._merge_slots)
+                return self._translator.kernel(body, (*arguments, *indices, *merges))
+            case External(call):
+                return self._translator.kernel(Block((call,)), (*call.inputs, *call.outputs))
+            case _:
+                assert_never(step)
+
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        """Returns a callable that runs the plan over these buffers.
+
+        Args:
+            buffers: The memory of every parameter.
+            merge_buffers: The merge buffers of the nodes of which the plan reads one.
+
+        Raises:
+            LinkError: if a buffer is missing, belongs to another backend, or does not fit its node.
+        """
+        frame: Frame = [None] * self._translator.frame_size
+        for node in self._plan.params:
+            frame[self._slots[node]] = _cells(node, self._plan.nodes[node], buffers, "buffer")
+        for node in self._translator.merged:
+            info = self._plan.nodes[node]
+            cells = _cells(node, info, merge_buffers or {}, "merge buffer")
+            frame[self._merge_slots[node]] = cells
+        scratch = [(self._slots[node], self._plan.nodes[node]) for node in self._plan.scratch]
+
+        def launch(values: Sequence[int]) -> None:
+            own = frame.copy()
+            for slot, value in zip(self._index_slots, values, strict=True):
+                own[slot] = value
+            for slot, info in scratch:
+                own[slot] = undefined(info)
+            for action in self._actions:
+                action(own)
+
+        return launch
+
+
+def _cells(
+    node: TensorNode, info: NodeInfo, buffers: Mapping[TensorNode, Buffer], what: str
+) -> Array:
+    """Returns the flat memory of a node."""
+    buffer = buffers.get(node)
+    if not isinstance(buffer, ArrayBuffer):
+        raise LinkError(
+            f"Linking gives a {what} of this backend for every node that needs one.",
+            found="none" if buffer is None else f"one of {buffer.target}",
+            where=repr(node),
+            fix=f"allocate its {what} before linking",
+        )
+    given = buffer.info
+    if (given.dtype, given.buffer_dims) != (info.dtype, info.buffer_dims):
+        raise LinkError(
+            f"A {what} has the number format and the extents of its node.",
+            found=f"{given.dtype} {list(given.buffer_dims)} for "
+            f"{info.dtype} {list(info.buffer_dims)}",
+            where=repr(node),
+        )
+    return buffer.array.reshape(-1)

@@ -1,0 +1,84 @@
+"""Random programs are well-formed, and reach the constructs that backends get wrong."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from ocannl_core import dtypes
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    For,
+    Gather,
+    IndexValue,
+    LocalRead,
+    LoopProgram,
+    Scoped,
+)
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.loopir.verify import verify
+from ocannl_core.testing import group_programs, number_programs, programs
+from ocannl_core.testing.primitives import exact_primitives, primitives, telling_values
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import INDEPENDENT_KINDS, random_programs
+
+NUMBERS = tuple(dtype for dtype in dtypes.ALL if dtype is not dtypes.uint4x32)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_programs(NUMBERS))
+def test_random_programs_keep_the_invariants_of_the_language(example: Example) -> None:
+    verify(example.program)
+    assert set(example.arrays) <= set(example.program.params)
+    for node, array in example.arrays.items():
+        assert array.shape == example.program.nodes[node].buffer_dims
+        assert array.dtype == example.program.nodes[node].dtype.numpy
+    for index, value in zip(example.program.indices, example.indices, strict=True):
+        assert index.extent is not None
+        assert 0 <= value < index.extent
+
+
+def test_random_programs_reach_every_kind_of_loop_and_nested_values() -> None:
+    reached: set[object] = set()
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(random_programs())
+    def collect(example: Example) -> None:
+        for node in walk(example.program.body):
+            reached.update({type(node), node.kind} if isinstance(node, For) else {type(node)})
+
+    collect()
+    assert {*INDEPENDENT_KINDS, Allocate, Gather, Scoped, LocalRead, IndexValue} <= reached
+
+
+def test_hand_made_programs_keep_the_invariants_of_the_language() -> None:
+    made: list[LoopProgram] = [make().program for make in programs.HAND_MADE]
+    made += [make().program for make in group_programs.WITH_BARRIERS]
+    made += [programs.external_call().program, programs.guarded_load().program]
+    made += [programs.awkward_names().program, programs.row_of()[0]]
+    made += [number_programs.threefry().program, number_programs.fused_multiply_add().program]
+    made += [number_programs.rounds_each_operation().program]
+    for dtype in dtypes.ALL:
+        made.append(number_programs.every_primitive(dtype, primitives(dtype))[0])
+    for program in made:
+        verify(program)
+
+
+def test_telling_values_are_numbers_of_their_format() -> None:
+    for dtype in NUMBERS:
+        values = telling_values(dtype)
+        assert len({repr(value) for value in values}) == len(values)
+        for value in values:
+            assert repr(dtypes.round_to(value, dtype)) == repr(value)
+
+
+def test_exact_primitives_come_first_and_are_fewer_only_for_floats() -> None:
+    for dtype in dtypes.ALL:
+        exact = exact_primitives(dtype)
+        assert primitives(dtype)[: len(exact)] == exact
+        assert (len(primitives(dtype)) > len(exact)) == dtype.is_float
