@@ -1,14 +1,19 @@
 """Number formats: names, sizes, promotion, the NumPy side of each, and exact rounding.
 
-`DType` values are the only description of a number format; every other module compares them by identity.
+`DType` values are the only description of a number format; every other module compares them by
+identity.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import struct
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import cache
+from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -96,7 +101,8 @@ def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype in (bfloat16, float8_e5m2):
         import ml_dtypes  # costs 0.1 s; most programs never need it
 
-        return np.dtype(getattr(ml_dtypes, dtype.name))
+        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))
+        return narrow
     return np.dtype(dtype.name)
 
 
@@ -108,14 +114,22 @@ def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
     """
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name
-    if name not in _BY_NAME:
+    found = _BY_NAME.get(value) if isinstance(value, str) else _of_numpy(value)
+    if found is None:
         raise UsageError(
             "A dtype must be one of the supported number formats.",
             found=repr(value),
             fix="use one of " + ", ".join(_BY_NAME),
         )
-    return _BY_NAME[name]
+    return found
+
+
+def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        return None
+    return uint4x32 if dtype == uint4x32.numpy else _BY_NAME.get(dtype.name)
 
 
 def promote(*dtypes: DType) -> DType:
@@ -124,39 +138,74 @@ def promote(*dtypes: DType) -> DType:
 
 
 Number = Any
-"""A cell's value in Python: a float, an int, or four ints for a `uint4x32`."""
+"""A cell's value in Python: a float, an int, or four ints for a `uint4x32`.
+
+On its way to rounding it may also be a `Fraction`.
+"""
 
 
 def round_to(value: Number, dtype: DType) -> Number:
-    """Returns `value` as the nearest number of the format (ties to even), wrapping integers modulo their width.
+    """Returns `value` as the nearest number of the format (ties to even).
 
-    One rounding from the exact double-precision value; for `+ - * / sqrt` of narrower floats this equals the
-    correctly rounded operation (double rounding is innocuous when the wide format has 2p + 2 bits).
+    Integers wrap modulo their width; fractional parts are cut off on the way to an integer format,
+    and NaN and infinities become 0 there. Floats narrower than single precision are rounded to
+    single precision first, as hardware does that computes in it; this equals one rounding for
+    `+ - * / sqrt` of their own numbers, because 24 >= 2p + 2 bits. By the same argument the
+    double-precision result of these operations may be rounded to single precision. Ints and
+    Fractions of any size are rounded from their exact value.
     """
     match dtype.kind:
         case Kind.FLOAT:
-            return _round_float(float(value), dtype)
+            return _round_float(value, dtype)
         case Kind.SIGNED | Kind.UNSIGNED:
             return _wrap_integer(value, dtype)
         case Kind.WORD:
             return value
 
 
-def _round_float(value: float, dtype: DType) -> float:
+def _round_float(value: Number, dtype: DType) -> float:
     if dtype is float64:
-        return value
+        return _nearest_double(value)
+    if not isinstance(value, float):
+        value = _odd_double(Fraction(value)) if isinstance(value, Rational) else float(value)
+    single = ctypes.c_float(value).value
     if dtype is float32:
-        return ctypes.c_float(value).value
+        return single
     with np.errstate(over="ignore", invalid="ignore"):
-        # bf16, fp16 and fp8 are widened to fp32, operated on, and rounded once per operation
-        return float(np.float32(value).astype(dtype.numpy))
+        return float(np.float32(single).astype(dtype.numpy))
 
 
-def _wrap_integer(value: float | int, dtype: DType) -> int:
-    if value != value or value in (float("inf"), float("-inf")):
-        return 0
+def _nearest_double(value: Number) -> float:
+    if isinstance(value, float):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _odd_double(value: Fraction) -> float:
+    """Returns an exact number as a double, rounded to odd when it does not fit.
+
+    A later rounding to a format of at most 51 bits then sees on which side of every tie the exact
+    number lay.
+    """
+    nearest = _nearest_double(value)
+    if math.isinf(nearest) or nearest == value:
+        return nearest
+    if nearest == 0:
+        return math.copysign(5e-324, value)
+    lower = math.nextafter(nearest, -math.inf) if nearest > value else nearest
+    mantissa = int.from_bytes(struct.pack("<d", lower)[:1], "little")
+    return lower if mantissa % 2 else math.nextafter(lower, math.inf)
+
+
+def _wrap_integer(value: Number, dtype: DType) -> int:
     bits = 8 * dtype.nbytes
-    wrapped = int(value) & ((1 << bits) - 1)
+    try:
+        wrapped = int(value) & ((1 << bits) - 1)
+    except (ValueError, OverflowError):  # NaN and infinities
+        return 0
     if dtype.kind is Kind.SIGNED and wrapped >> (bits - 1):
         wrapped -= 1 << bits
     return wrapped

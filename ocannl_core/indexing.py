@@ -1,7 +1,8 @@
 """Index variables, axis indices, and the index maps (projections) of an assignment.
 
-An assignment runs over a *domain*, the product of the ranges of its loop variables. Every tensor it touches has an
-*index map*: one axis index per axis of the buffer, each an affine function of the domain's variables.
+An assignment runs over a *domain*, the product of the ranges of its loop variables. Every tensor it
+touches has an *index map*: one axis index per axis of the buffer, each an affine function of the
+domain's variables.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ids = count()
 
 @dataclass(frozen=True, slots=True)
 class LoopVar:
-    """A loop variable. The id is its identity; printers number variables afresh for every program."""
+    """A loop variable. The id is its identity; printers number variables for every program."""
 
     id: int
     hint: str = field(default="i", compare=False)
@@ -61,7 +62,8 @@ class VarIndex:
 class AffineIndex:
     """`sum(coefficient * variable) + offset`; build it with `affine`, which keeps the normal form.
 
-    Normal form: no zero coefficients, no repeated variables, and never what `FixedIndex` or `VarIndex` can say.
+    Normal form: no zero coefficients, no repeated variables, and never what `FixedIndex` or
+    `VarIndex` can say.
     """
 
     terms: tuple[tuple[int, IndexVar], ...]
@@ -70,7 +72,7 @@ class AffineIndex:
 
 @dataclass(frozen=True, slots=True)
 class SubAxis:
-    """An axis that a vector access covers together with the innermost one; it contributes position 0."""
+    """An axis that a vector access covers together with the innermost one: position 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,10 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
 
 
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
-    """Returns the terms and the offset of an index. Sub-axes count as position 0; concatenations have no such form."""
+    """Returns the terms and the offset of an index.
+
+    A sub-axis counts as position 0; a concatenation has no such form.
+    """
     match index:
         case FixedIndex(value):
             return (), value
@@ -118,7 +123,7 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
 
 
 def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
-    """Returns the index with variables replaced by indices, simultaneously and through affine forms."""
+    """Returns the index with variables replaced by indices, simultaneously."""
     match index:
         case FixedIndex() | SubAxis():
             return index
@@ -165,7 +170,7 @@ def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:
 
 
 def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
-    """Returns the row-major offset of a multi-index as one affine index: the reflection of addressing."""
+    """Returns the row-major offset of a multi-index as one affine index."""
     terms: list[tuple[int, IndexVar]] = []
     offset = 0
     stride = 1
@@ -185,8 +190,8 @@ class Projections:
     """The domain of an assignment and the index map of each tensor it touches.
 
     Attributes:
-        domain: Loop variables with their extents, outermost first: the result's axes in buffer order (batch, output,
-            input), then the reduced ones.
+        domain: Loop variables with their extents, outermost first: the result's axes in buffer
+            order (batch, output, input), then the reduced ones.
         lhs: The index map of the result, in buffer order.
         rhs: The index map of each operand, in buffer order.
         lhs_dims: The extents of the result's axes.
@@ -207,60 +212,58 @@ class Projections:
 def is_surjective(projections: Projections) -> bool:
     """True only if every cell of the result is written. Conservative: False when unsure."""
     extents = projections.extents
-    used: set[LoopVar] = set()
-    nontrivial = 0
+    if 0 in extents.values():
+        return False
+    used: set[IndexVar] = set()
     for index, dim in zip(projections.lhs, projections.lhs_dims, strict=True):
-        if dim == 1 and index == FixedIndex(0):
-            continue
-        nontrivial += 1
-        match index:
-            case VarIndex(LoopVar() as var) if extents.get(var) == dim and var not in used:
-                used.add(var)
-            case AffineIndex(terms, 0) if _covers(terms, extents, dim, used):
-                used |= {var for _, var in terms if isinstance(var, LoopVar)}
-            case _:
-                return False
+        if isinstance(index, SubAxis | ConcatIndex):
+            return False
+        terms, offset = as_affine(index)
+        if offset or used.intersection(variables(index)) or _reach(terms, extents) < dim:
+            return False
+        used.update(variables(index))
     return True
 
 
-def _covers(
-    terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int], dim: int, used: set[LoopVar]
-) -> bool:
-    """True only if the terms, with variables of their own, take every value in range(dim)."""
+def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int]) -> int:
+    """Returns an `n` such that the terms take every value in `range(n)`; 0 when unsure."""
     reached = 1
     for coefficient, var in sorted(terms, key=lambda term: term[0]):
-        if not isinstance(var, LoopVar) or var in used or coefficient < 1 or coefficient > reached:
-            return False
+        if not isinstance(var, LoopVar) or var not in extents or not 1 <= coefficient <= reached:
+            return 0
         reached += coefficient * (extents[var] - 1)
-    return reached >= dim
+    return reached
 
 
 def is_injective(projections: Projections) -> bool:
-    """True only if no result cell is written twice: every loop variable is determined by the result's index.
+    """True only if no result cell is written twice: the result's index determines every variable.
 
-    Positions are accepted when their terms form a mixed-radix number over the variables not pinned yet; accepted
-    positions pin their variables, until nothing changes. Sufficient, not necessary.
+    Positions are accepted when their terms form a mixed-radix number over the variables not pinned
+    yet; accepted positions pin their variables, until nothing changes. Sufficient, not necessary.
     """
     extents = projections.extents
-    pinned: set[IndexVar] = {var for index in projections.lhs for var in variables(index) if isinstance(var, StaticIndex)}
-    pending = [as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)]
+    if 0 in extents.values():
+        return True
+    open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
+    pending = [
+        as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)
+    ]
     progress = True
     while progress:
         progress = False
         for terms in list(pending):
-            free = [(abs(coefficient), var) for coefficient, var in terms if var not in pinned]
+            free = [(abs(coefficient), var) for coefficient, var in terms if var in open_vars]
             if _is_mixed_radix(free, extents):
-                pinned |= {var for _, var in free}
+                open_vars.difference_update(var for _, var in free)
                 pending.remove(terms)
                 progress = True
-    return all(var in pinned or extent == 1 for var, extent in projections.domain)
+    return not open_vars
 
 
 def _is_mixed_radix(terms: list[tuple[int, IndexVar]], extents: Mapping[LoopVar, int]) -> bool:
     reach = 0
     for coefficient, var in sorted(terms, key=lambda term: term[0]):
-        if coefficient <= reach:
+        if coefficient <= reach or not isinstance(var, LoopVar):
             return False
-        assert isinstance(var, LoopVar)
         reach += coefficient * (extents[var] - 1)
     return True

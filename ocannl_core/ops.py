@@ -1,8 +1,9 @@
 """The scalar primitives: arity, exact meaning, neutral element, default logic.
 
-This is the one table that the interpreter, the code generators, differentiation and the documentation read. A meaning
-is a function of Python numbers (exact for integers, double precision for floats); the caller rounds its result to the
-number format at hand with `dtypes.round_to`.
+This is the one table that the interpreter, the code generators, differentiation and the
+documentation read. A meaning is a function of Python numbers (exact for integers, double precision
+for floats, an exact fraction where one rounding is the meaning); the caller rounds its result to
+the number format at hand with `dtypes.round_to`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Primitive:
         name: The name in printed code.
         meaning: The exact function on Python numbers.
         symbol: The infix spelling in printed code, if any.
-        neutral: The value that an accumulation starts from; None if the primitive does not accumulate.
+        neutral: The value that an accumulation starts from; None if the primitive does not
+            accumulate.
         logic: How operands line up by default.
     """
 
@@ -45,8 +47,13 @@ class Primitive:
     logic: DefaultLogic = DefaultLogic.POINTWISE
 
 
-def _total(function: Callable[[float], float], overflow: float = math.inf) -> Callable[[float], float]:
-    """Returns the function with IEEE results where Python's raises: NaN outside the domain, infinity past the range."""
+def _total(
+    function: Callable[[float], float], overflow: float = math.inf
+) -> Callable[[float], float]:
+    """Returns the function with IEEE results where Python's raises.
+
+    These are NaN outside the domain and infinity past the range.
+    """
 
     def total(value: float) -> float:
         try:
@@ -85,6 +92,12 @@ def _divide(a: float, b: float) -> float:
 
 
 def _power(a: float, b: float) -> float:
+    if isinstance(a, int) and isinstance(b, int):
+        return _integer_power(a, b)
+    if b == 2:  # the platform's function may miss the nearest number by an ulp
+        return a * a
+    if b == -1:
+        return _divide(1.0, float(a))
     try:
         return math.pow(a, b)
     except OverflowError:
@@ -93,6 +106,13 @@ def _power(a: float, b: float) -> float:
         if a == 0:  # zero to a negative power
             return math.copysign(math.inf, a) if b % 2 == 1 else math.inf
         return math.nan
+
+
+def _integer_power(a: int, b: int) -> int:
+    """The power modulo 2**64; a negative exponent gives `1 / a**-b` cut off."""
+    if b < 0:
+        return a if abs(a) == 1 and b % 2 else abs(a) if abs(a) == 1 else 0
+    return int(a**b) if b <= 64 else pow(a, b, 1 << 64)
 
 
 def _modulo(a: float, b: float) -> float:
@@ -116,25 +136,29 @@ def _minimum(a: float, b: float) -> float:
 
 
 def _trunc(value: float) -> float:
-    return float(math.trunc(value)) if math.isfinite(value) else value
+    if isinstance(value, int) or not math.isfinite(value):
+        return value
+    return math.copysign(float(math.trunc(value)), value)
 
 
-def _fma(a: float, b: float, c: float) -> float:
-    """`a * b + c` rounded to double once; exact before that rounding."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+def _fma(a: float, b: float, c: float) -> float | Fraction:
+    """`a * b + c` without rounding: an integer, a fraction, or a zero or non-finite number."""
+    if isinstance(a, int) and isinstance(b, int) and isinstance(c, int):
         return a * b + c
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a * b + c
+    if not math.isfinite(c):
+        return c
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c
-    try:
-        return float(exact)
-    except OverflowError:
-        return math.inf if exact > 0 else -math.inf
+    return exact if exact != 0 else a * b + c  # a fraction has no negative zero
 
 
 _MASK = 0xFFFFFFFF
 _ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
-"""Rotation constants of Threefry-4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2)."""
+"""Rotation constants of Threefry-4x32.
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2.
+"""
 
 
 def _rotate_left(value: int, bits: int) -> int:
@@ -142,7 +166,10 @@ def _rotate_left(value: int, bits: int) -> int:
 
 
 def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
-    """Returns the Threefry-4x32 hash of a counter under a key: the published 20-round function of Random123."""
+    """Returns the Threefry-4x32 hash of a counter under a key.
+
+    With 20 rounds it is the published function of Random123.
+    """
     k0, k1, k2, k3 = key
     schedule = (k0, k1, k2, k3, k0 ^ k1 ^ k2 ^ k3 ^ 0x1BD11BDA)
     x = [(counter[i] + schedule[i]) & _MASK for i in range(4)]

@@ -40,6 +40,7 @@ from ocannl_core.notation import (
     bracketed,
     number_text,
 )
+from ocannl_core.ops import BinaryOp
 
 
 def to_text(program: AssignProgram) -> str:
@@ -102,7 +103,8 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             for var, _ in projections.domain:
                 names.variable(var)
             value, _ = applied(op, _operands(args, projections, names))
-            cell = names.node(target) + ("[neutral]" if reset else "")
+            resets = reset and combine is not BinaryOp.SECOND
+            cell = names.node(target) + ("[neutral]" if resets else "")
             cell = bracketed(cell, map(names.index, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):

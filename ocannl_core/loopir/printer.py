@@ -1,15 +1,18 @@
 """The loop language as text, in two notations: like the users' own code, and like C.
 
-Both are for people. Names are unique within a program; loop variables of separate nests share them. An inlined
-computation is written after (`where`, in the users' notation) or before (in C) the statement that uses it.
+Both are for people. Names are unique within a program; loop variables of separate nests share them.
+An inlined computation is written after (`where`, in the users' notation) or before (in C) the
+statement that uses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from ocannl_core.dtypes import DType, float64
+from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -52,13 +55,13 @@ from ocannl_core.notation import (
     number_text,
     parenthesized,
 )
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, accumulates
+from ocannl_core.ops import TernaryOp, UnaryOp, accumulates
 
 _INDENT = "    "
 
 
 def to_text(program: LoopProgram) -> str:
-    """Returns a program in the notation of user code: `for i in range(3):` and `c[i] += a[i] * b[i]`."""
+    """Returns a program in the notation of user code."""
     printer = _Printer(program)
     return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
 
@@ -118,9 +121,9 @@ class _Printer:
                 return self.nested(f"staged {language}", inner)
             case Store(_, _, value) | SetLocal(_, value):
                 return self.with_inlined(self.assignment(stmt), value)
-            case StoreVector(node, indices, length, arg):
-                cell = self.cell(self.names.node(node), stmt)
-                text = f"{cell}...{length} = lanes({self.expr(arg)})"
+            case StoreVector(node, _, length, arg):
+                cell = self.cell(self.names.node(node), stmt.indices)
+                text = self.vector(cell, length, self.expr(arg))
                 return self.with_inlined(self.terminated(text), arg)
             case Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
@@ -130,13 +133,12 @@ class _Printer:
     def simple(self, stmt: Fill | DeclareLocal | Allocate | Barrier | CallExternal) -> str:
         match stmt:
             case Fill(node, value):
-                text = number_text(value, self.program.nodes[node].dtype)
-                return f"{self.names.node(node)}[:] = {text}"
+                text, _ = self.number(value, self.program.nodes[node].dtype)
+                return self.fill(self.names.node(node), text)
             case DeclareLocal(local):
                 return self.declaration(self.local(local), str(local.dtype))
             case Allocate(node, scope):
-                name = self.names.node(node)
-                return f"{scope.value} {self.declaration(name, self.shape(node))}"
+                return f"{scope.value} {self.array(node)}"
             case Barrier():
                 return "barrier()"
             case CallExternal(op, inputs, outputs):
@@ -148,7 +150,7 @@ class _Printer:
     def assignment(self, stmt: Store | SetLocal) -> str:
         match stmt:
             case Store(node, indices, value):
-                target = self.cell(self.names.node(node), stmt)
+                target = self.cell(self.names.node(node), indices)
                 own: Expr = Load(node, indices, self.program.nodes[node].dtype)
             case SetLocal(local, value):
                 target, own = self.local(local), LocalRead(local)
@@ -189,8 +191,20 @@ class _Printer:
     def comment(self, text: str) -> str:
         return f"# {text}"
 
-    def cell(self, name: str, at: Store | StoreVector | Load | LoadMerge) -> str:
-        return bracketed(name, map(self.names.index, at.indices))
+    def array(self, node: TensorNode) -> str:
+        return self.declaration(self.names.node(node), self.shape(node))
+
+    def fill(self, name: str, value: str) -> str:
+        return f"{name}[:] = {value}"
+
+    def vector(self, cell: str, length: int, word: str) -> str:
+        return f"{cell}...{length} = lanes({word})"
+
+    def cell(self, name: str, indices: Iterable[AxisIndex]) -> str:
+        return self.place(name, map(self.names.index, indices))
+
+    def place(self, name: str, positions: Iterable[str]) -> str:
+        return bracketed(name, positions)
 
     # ----- expressions -----
 
@@ -200,13 +214,13 @@ class _Printer:
     def node_text(self, node: Node, args: tuple[Text, ...]) -> Text:
         match node:
             case Load():
-                return self.cell(self.names.node(node.node), node), ATOM
+                return self.cell(self.names.node(node.node), node.indices), ATOM
             case LoadMerge():
-                return self.cell(f"{self.names.node(node.node)}.merge", node), ATOM
+                return self.cell(f"{self.names.node(node.node)}.merge", node.indices), ATOM
             case Gather(array, indices, axis):
                 inside = [self.names.index(index) for index in indices]
                 inside[axis] = args[0][0]
-                return f"gather({bracketed(self.names.node(array), inside)})", ATOM
+                return f"gather({self.place(self.names.node(array), inside)})", ATOM
             case LocalRead(local) | Scoped(local):
                 return self.local(local), ATOM
             case Const(value, dtype):
@@ -214,7 +228,8 @@ class _Printer:
             case ConstBits(bits):
                 return f"{bits:#x}", ATOM
             case IndexValue(index, dtype):
-                return f"{dtype}({self.names.index(index)})", ATOM
+                level = ATOM if isinstance(index, VarIndex | FixedIndex) else 0
+                return self.conversion((self.names.index(index), level), dtype)
             case Unary(UnaryOp.IDENTITY, _, dtype):
                 return self.conversion(args[0], dtype)
             case Ternary(TernaryOp.WHERE):
@@ -243,9 +258,7 @@ class _CLikePrinter(_Printer):
     def signature(self) -> str:
         given = []
         for node in self.program.params:
-            info = self.program.nodes[node]
-            dims = "".join(f"[{dim}]" for dim in info.buffer_dims)
-            given.append(f"{info.dtype} {self.names.node(node)}{dims}")
+            given.append(self.array(node))
         given += [f"int {self.names.variable(index)}" for index in self.program.indices]
         return ", ".join(given)
 
@@ -266,7 +279,9 @@ class _CLikePrinter(_Printer):
         return [first + remark, *rest]
 
     def nested(self, head: str, inner: list[str]) -> list[str]:
-        return [f"{head} {{".strip(), *(_INDENT + line for line in inner), "}"]
+        opening = f"{head} {{" if head.startswith("for") else "{"
+        opening += f"  // {head}" if opening == "{" and head else ""
+        return [opening, *(_INDENT + line for line in inner), "}"]
 
     def declaration(self, name: str, type_: str) -> str:
         return f"{type_} {name}"
@@ -277,8 +292,18 @@ class _CLikePrinter(_Printer):
     def comment(self, text: str) -> str:
         return f"// {text}"
 
-    def cell(self, name: str, at: Store | StoreVector | Load | LoadMerge) -> str:
-        return name.replace(".", "_") + "".join(f"[{self.names.index(i)}]" for i in at.indices)
+    def array(self, node: TensorNode) -> str:
+        info = self.program.nodes[node]
+        return f"{info.dtype} {self.place(self.names.node(node), map(str, info.buffer_dims))}"
+
+    def fill(self, name: str, value: str) -> str:
+        return f"fill({name}, {value})"
+
+    def vector(self, cell: str, length: int, word: str) -> str:
+        return f"store_lanes(&{cell}, {length}, {word})"
+
+    def place(self, name: str, positions: Iterable[str]) -> str:
+        return name.replace(".", "_") + "".join(f"[{position}]" for position in positions)
 
     def number(self, value: float, dtype: DType) -> Text:
         text, level = super().number(value, dtype)

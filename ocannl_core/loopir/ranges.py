@@ -24,7 +24,7 @@ class Range:
 
 
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Returns the smallest and largest value of an index; both are taken if its variables vary freely.
+    """Returns the smallest and largest value of an index, its variables varying freely.
 
     None when a variable has no known range, or an empty one.
     """
@@ -49,11 +49,11 @@ Box = tuple[Range, ...]
 
 
 def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
-    """Returns a box every cell of which the indices take; None when there is no such certainty.
+    """Returns a box every cell of which the indices take; None when unsure.
 
     Args:
         indices: An index map.
-        ranges: The ranges of all loops around the access, also of those that the indices do not mention.
+        ranges: The ranges of all loops around the access, those not in the indices included.
     """
     if any(values.extent == 0 for values in ranges.values()):
         return None
@@ -88,9 +88,10 @@ def _is_contiguous(
 
 
 def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
-    """True if every cell of an array of these extents lies in one of the boxes; False when that takes too long.
+    """True if every cell of an array of these extents lies in one of the boxes.
 
-    The axes are cut where a box begins or ends, so that the work depends on the number of boxes and not of cells.
+    The axes are cut where a box begins or ends, so that the work depends on the number of boxes and
+    not of cells; False when it would be too much even so.
     """
     if 0 in dims:
         return True

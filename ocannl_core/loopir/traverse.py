@@ -1,7 +1,7 @@
-"""Iterative walks over the loop language: children, folds, rewrites, accesses, variables and their substitution.
+"""Iterative walks over the loop language: children, folds, rewrites, accesses, substitution.
 
-No walk recurses, so that the depth of an expression is not limited by the interpreter's stack. A rewrite that changes
-nothing returns the very object it was given.
+No walk recurses, so that the depth of an expression is not limited by the interpreter's stack. A
+rewrite that changes nothing returns the very object it was given.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    LoopProgram,
     Remark,
     Scoped,
     SetLocal,
@@ -53,11 +54,11 @@ from ocannl_core.node import TensorNode
 Node = Stmt | Expr
 Result = TypeVar("Result")
 Replacement = Stmt | Sequence[Stmt]
-"""What a statement is rewritten to: one statement, or any number of them spliced into the enclosing block."""
+"""What a statement is rewritten to: one statement, or several spliced into the enclosing block."""
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Returns the statements and expressions directly inside a node, in the order in which they run."""
+    """Returns what is directly inside a node, in the order in which it runs."""
     match node:
         case For(body=body) | Scoped(body=body) | Staged(body=body):
             return (body,)
@@ -99,7 +100,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def walk_up(root: Node) -> Iterator[Node]:
-    """Yields all nodes inside a node and then itself, children first: the order in which they take effect."""
+    """Yields all nodes inside a node and then itself: the order in which they take effect."""
     pending = [(root, False)]
     while pending:
         node, entered = pending.pop()
@@ -156,12 +157,12 @@ def rewrite(
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
-    """Returns a block in which every statement is replaced by what the function makes of it, children first."""
+    """Returns a block with every statement replaced by the function, children first."""
     return rewrite(root, on_stmt=function)
 
 
 def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
-    """Returns a block in which every expression is replaced by what the function makes of it, children first."""
+    """Returns a block with every expression replaced by the function, children first."""
     return rewrite(root, on_expr=function)
 
 
@@ -170,7 +171,7 @@ def map_expr(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
-    """Returns an expression rewritten children first, also inside the bodies of inlined computations."""
+    """Returns an expression rewritten children first, also inside inlined computations."""
     return _as_expr(fold(root, _rebuilder(on_stmt, on_expr)))
 
 
@@ -248,7 +249,7 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
 def free_variables(root: Node) -> tuple[LoopVar, ...]:
     """Returns the loop variables that a node uses and does not bind, in order of first use.
 
-    The cell that an inlined computation remembers does not count: it describes the place of the computation.
+    The cell that an inlined computation remembers does not count.
     """
     bound = {node.var for node in walk(root) if isinstance(node, For)}
     found: dict[LoopVar, None] = {}
@@ -276,7 +277,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
 def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
     """Returns a statement, as a block, with index variables replaced by indices.
 
-    The variables must not be bound inside, and the indices must not mention variables bound inside.
+    The variables must not be bound inside, nor the variables that the indices mention.
     """
     return rewrite(
         root, lambda stmt: _substitute_stmt(stmt, values), lambda e: _substitute_expr(e, values)
@@ -284,14 +285,14 @@ def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Bloc
 
 
 def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
-    """Returns an expression with index variables replaced by indices; conditions as in `substitute_in_stmt`."""
+    """Returns an expression with index variables replaced, as `substitute_in_stmt` does."""
     return map_expr(
         root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
     )
 
 
 def refresh(root: Stmt) -> Block:
-    """Returns a statement, as a block, whose loops bind fresh variables, so that it can stand beside the original."""
+    """Returns a statement, as a block, whose loops bind fresh variables: a second copy of it."""
     renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
 
@@ -369,7 +370,7 @@ def accesses(root: Node) -> Iterator[Access]:
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose own memory is read, in order of first use; merge buffers do not count."""
+    """Returns the nodes whose own memory is read, in order of first use; not merge buffers."""
     return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
 
 
@@ -400,6 +401,23 @@ def locals_of(root: Node) -> tuple[Local, ...]:
         if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
             found[node.local] = None
     return tuple(found)
+
+
+def used_only(program: LoopProgram) -> LoopProgram:
+    """Returns a program whose parameters, nodes and allocations are those that its body uses."""
+    used = frozenset(nodes_of(program.body))
+    if used == program.nodes.keys():
+        return program
+
+    def without_unused(stmt: Stmt) -> Replacement:
+        return () if isinstance(stmt, Allocate) and stmt.node not in used else stmt
+
+    return replace(
+        program,
+        params=tuple(node for node in program.params if node in used),
+        nodes={node: info for node, info in program.nodes.items() if node in used},
+        body=map_stmts(program.body, without_unused),
+    )
 
 
 def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:

@@ -74,11 +74,12 @@ def verify(program: LoopProgram) -> None:
 
 @dataclass(slots=True)
 class _Checker:
-    """The state of one walk. `pending` holds the work to do, last first, so that no program is too deep.
+    """The state of one walk. `pending` holds the work to do, last first: no program is too deep.
 
     Attributes:
         ranges: Values of the variables of the enclosing loops.
-        guarded: Depth of conditional branches: loads there may be out of range, because they need not happen.
+        guarded: Depth of conditional branches: loads there may be out of range, because they need
+            not happen.
         dead: Depth of loops without iterations.
     """
 
@@ -197,7 +198,7 @@ class _Checker:
         self.memory.add(node)
 
     def vector(self, stmt: StoreVector) -> None:
-        self.access(stmt.node, stmt.indices, "vector store to")
+        self.access(stmt.node, stmt.indices, "vector store to", flat=True)
         self.expect(stmt.arg.dtype, uint4x32, f"word stored to {stmt.node.name}")
         info = self.program.nodes.get(stmt.node)
         if info is None or len(stmt.indices) != len(info.buffer_dims):
@@ -208,8 +209,10 @@ class _Checker:
                 f"a word holds {16 // info.dtype.nbytes} of {info.dtype}"
             )
         reach = index_range(row_major(stmt.indices, info.buffer_dims), self.ranges)
-        if reach is not None and not self.dead and reach.high + stmt.length > info.size:
-            self.problem(f"a vector store to {stmt.node.name} ends outside its {info.size} cells")
+        if reach is None or self.dead:
+            return
+        if reach.low < 0 or reach.high + stmt.length > info.size:
+            self.problem(f"a vector store to {stmt.node.name} leaves its {info.size} cells")
 
     # ----- expressions -----
 
@@ -337,7 +340,10 @@ class _Checker:
             self.problem(f"{what} {node!r}, which is no parameter and not allocated yet")
         return node in self.program.nodes
 
-    def access(self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str) -> None:
+    def access(
+        self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str, *, flat: bool = False
+    ) -> None:
+        """Checks one access; a flat one addresses the buffer through its row-major offset alone."""
         for index in indices:
             self.bound(index, f"{what} {node.name}")
         if not self.known(node, what):
@@ -346,7 +352,7 @@ class _Checker:
         if len(indices) != len(dims):
             self.problem(f"{what} {node.name}: {len(indices)} indices for {len(dims)} axes")
             return
-        if self.guarded or self.dead:
+        if self.guarded or self.dead or flat:
             return
         for axis, (index, dim) in enumerate(zip(indices, dims, strict=True)):
             reach = index_range(index, self.ranges)
@@ -354,7 +360,7 @@ class _Checker:
                 continue
             outside = reach.low < 0 or reach.high >= dim
             if any(isinstance(var, StaticIndex) for var in variables(index)):
-                # a value that leads outside is the caller's mistake; only having no right value is ours
+                # a value that leads outside is the caller's mistake; having no right value is ours
                 outside = reach.high < 0 or reach.low >= dim
             if outside:
                 self.problem(

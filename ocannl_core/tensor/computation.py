@@ -21,7 +21,7 @@ from ocannl_core.tensor.tensor import MergeBuffer, Parameter, Tensor, ancestors
 Argument = Tensor | MergeBuffer | float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Assign:
     """`target = target combine op(*args)`, with index maps from the logic once shapes are
     closed.
@@ -36,21 +36,21 @@ class Assign:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Forward:
     """The own code of each of these tensors, oldest first."""
 
     tensors: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ZeroGradients:
     """Sets the gradients of a tensor and of everything it depends on to zero."""
 
     root: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Backpropagate:
     """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends
     on.
@@ -59,7 +59,7 @@ class Backpropagate:
     root: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Titled:
     """Steps under a title."""
 
@@ -70,7 +70,7 @@ class Titled:
 Step = Assign | Forward | ZeroGradients | Backpropagate | Titled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Resolved:
     """A computation with closed shapes.
 
@@ -83,7 +83,7 @@ class Resolved:
     tensors: Mapping[TensorNode, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Computation:
     """Code to compile: steps over tensors in program order. `+` puts one computation after another.
 
@@ -185,6 +185,9 @@ def initialization_of(parameter: Tensor) -> Computation:
     """Returns the code that computes a parameter's first value from its initialiser."""
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
+    environment = parameter.session.environment
+    environment.close([parameter.terms])  # uses decide the shape; the initialiser fills it
+    environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(
         parameter,
         BinaryOp.SECOND,

@@ -70,11 +70,10 @@ matmul = define_operation(
     gradient=_products,
     primitive=BinaryOp.MUL,
     combine=BinaryOp.ADD,
-    symbol="@",
 )
 _fma = define_operation(
     "fma",
-    logic="@+",
+    logic="@",
     forward=_compose_accumulate,
     gradient=_compose_accumulate_gradient,
     primitive=TernaryOp.FMA,
@@ -106,9 +105,7 @@ _einmax = define_operation(
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MAX,
 )
-_slice = define_operation(
-    "slice_of", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY, symbol="slice"
-)
+_slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
 
 
 def fma(a: Any, b: Any, c: Any, *, label: str | None = None) -> Any:
@@ -175,9 +172,7 @@ def _power_by(exponent: float) -> Operation:
         else:
             g1 += g * (exponent * power_primitive(v1, exponent - 1))
 
-    return define_operation(
-        "power", forward=forward, gradient=gradient, symbol=f"**{exponent:g}", register=False
-    )
+    return define_operation("power", forward=forward, gradient=gradient, register=False)
 
 
 def power(base: Any, exponent: Any, *, label: str | None = None) -> Any:

@@ -59,7 +59,6 @@ class Operation:
         primitive: The scalar primitive it lifts, if it does; used bare inside the code of other
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
-        symbol: The spelling in labels; the name when empty.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Operation:
     gradient: Code | None = None
     primitive: Op | None = None
     combine: BinaryOp | None = None
-    symbol: str = ""
 
     def __call__(
         self,
@@ -129,7 +127,7 @@ class Operation:
             Applied(self, operands, logic),
             terms,
             self.result_dtype([operand.dtype for operand in operands], session),
-            (label,) if label else (self.symbol or self.name,),
+            (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
@@ -231,7 +229,6 @@ def define_operation(
     logic: str = ".",
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
-    symbol: str = "",
     register: bool = True,
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
@@ -271,7 +268,6 @@ def define_operation(
         gradient=gradient,
         primitive=primitive,
         combine=combine,
-        symbol=symbol,
     )
     if register:
         operations[name] = operation

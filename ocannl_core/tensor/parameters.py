@@ -94,7 +94,9 @@ def _new(
         initializer = _initializer(session, init, given, shape)
     finally:
         session.recorder = recorder
-    environment.relate(Pointwise(), shape, [initializer.terms], origin.at("initial value"))
+    if any(row.dims for _, row in initializer.shape.rows()):
+        environment.relate(Pointwise(), shape, [initializer.terms], origin.at("initial value"))
+    # an initialiser without axes of its own says nothing of the shape: it takes it, when it runs
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
     return Tensor(
         session, Parameter(initializer), shape, chosen, label, origin, requires_grad=requires_grad

@@ -16,7 +16,7 @@ from ocannl_core.tensor.operation import Code, Operation, define_operation
 _LN2 = math.log(2.0)
 
 
-def lift(name: str, primitive: Op, gradient: Code | None = None, symbol: str = "") -> Operation:
+def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
     """Returns the operation that applies a primitive cell by cell."""
 
     def unary(v: Any, v1: Any) -> None:
@@ -35,9 +35,7 @@ def lift(name: str, primitive: Op, gradient: Code | None = None, symbol: str = "
             forward = binary
         case TernaryOp():
             forward = ternary
-    operation = define_operation(
-        name, forward=forward, gradient=gradient, primitive=primitive, symbol=symbol
-    )
+    operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
     return operation
 
 
@@ -78,13 +76,13 @@ def _power(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
     g2 += g * (v * log(v1))
 
 
-add = lift("add", BinaryOp.ADD, _add, "+")
-sub = lift("sub", BinaryOp.SUB, _sub, "-")
-mul = lift("mul", BinaryOp.MUL, _mul, "*")
-div = lift("div", BinaryOp.DIV, _div, "/")
-mod = lift("mod", BinaryOp.MOD, _mod, "%")
+add = lift("add", BinaryOp.ADD, _add)
+sub = lift("sub", BinaryOp.SUB, _sub)
+mul = lift("mul", BinaryOp.MUL, _mul)
+div = lift("div", BinaryOp.DIV, _div)
+mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
-power_primitive = lift("power_of_tensors", BinaryOp.POW, _power, "**")
+power_primitive = lift("power_of_tensors", BinaryOp.POW, _power)
 
 
 # ----- functions of one number --------------------------------------------------------------------
@@ -186,10 +184,10 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
-less = lift("less", BinaryOp.LT, symbol="<")
-less_equal = lift("less_equal", BinaryOp.LE, symbol="<=")
-equal = lift("equal", BinaryOp.EQ, symbol="==")
-not_equal = lift("not_equal", BinaryOp.NE, symbol="!=")
+less = lift("less", BinaryOp.LT)
+less_equal = lift("less_equal", BinaryOp.LE)
+equal = lift("equal", BinaryOp.EQ)
+not_equal = lift("not_equal", BinaryOp.NE)
 logical_or = lift("logical_or", BinaryOp.OR)
 logical_and = lift("logical_and", BinaryOp.AND)
 relu_gate = lift("relu_gate", BinaryOp.RELU_GATE, _relu_gate)

@@ -9,7 +9,7 @@ an intermediate tensor whose code stands where the operator was written.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from types import TracebackType
@@ -90,15 +90,22 @@ class _Place:
     steps: list[Step] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Section:
+    """Positions under a title."""
+
+    title: str
+    places: list[_Place | _Section] = field(default_factory=list)
+
+
 class CodeRecorder:
     """The assignments of one recorded function so far."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.results: set[Tensor] = set()
-        self._places: list[_Place] = []
-        self._pending: list[Application] = []
-        self._sections: list[tuple[str, int]] = []
+        self._open: list[list[_Place | _Section]] = [[]]
+        self._pending: dict[Application, None] = {}
 
     # ----- what operators call --------------------------------------------------------------------
 
@@ -112,9 +119,9 @@ class CodeRecorder:
         stated = logic_from_text(operation.logic if logic is None else logic, operation.operands)
         settled = tuple(self._settle(operand) for operand in operands)
         place = _Place()
-        self._places.append(place)
+        self._open[-1].append(place)
         application = Application(self, operation, settled, stated, place)
-        self._pending.append(application)
+        self._pending[application] = None
         if operation.primitive is None:
             application.materialize()
         return application
@@ -154,7 +161,7 @@ class CodeRecorder:
     # ----- inside ---------------------------------------------------------------------------------
 
     def add(self, step: Step) -> None:
-        self._places.append(_Place([step]))
+        self._open[-1].append(_Place([step]))
 
     def _settle(self, operand: Any) -> Argument:
         """Returns an operand as a tensor, a merge buffer or a number; applications become
@@ -190,9 +197,9 @@ class CodeRecorder:
         ):
             return None
         rearranges = needed is not None or reset or not isinstance(value.logic, Pointwise)
-        if rearranges and target in value.operands:
+        if rearranges and any(operand is target for operand in value.operands):
             return None  # the target's cells would change while they are still to be read
-        self._pending.remove(value)
+        del self._pending[value]
         if needed is not None and plain:
             combine, reset = needed, True
         return operation.primitive, value.operands, value.logic, combine, reset
@@ -212,9 +219,10 @@ class CodeRecorder:
     def _before_write(self, target: Tensor) -> None:
         """Fixes the value of applications that read what is about to be written."""
         for application in list(self._pending):
-            if target in application.operands:
+            if any(operand is target for operand in application.operands):
                 application.materialize()
-        self._pending = [a for a in self._pending if a.tensor is None]
+            if application.tensor is not None:
+                del self._pending[application]
 
     def _label(self, target: Tensor, args: tuple[Argument, ...]) -> None:
         """Completes the label of a declared tensor with that of what is assigned to it first."""
@@ -236,24 +244,26 @@ class CodeRecorder:
     # ----- sections and the end -------------------------------------------------------------------
 
     def open_section(self, title: str) -> None:
-        self._sections.append((title, len(self._places)))
+        section = _Section(title)
+        self._open[-1].append(section)
+        self._open.append(section.places)
 
     def close_section(self) -> None:
-        title, start = self._sections.pop()
-        inside = tuple(step for place in self._places[start:] for step in place.steps)
-        self._pending = [
-            a for a in self._pending if all(a.place is not p for p in self._places[start:])
-        ]
-        del self._places[start:]
-        self.add(Titled(title, inside))
+        self._open.pop()
 
     def finish(self, name: str) -> Computation:
         """Returns what was recorded."""
-        return Computation(
-            tuple(step for place in self._places for step in place.steps),
-            frozenset(self.results),
-            name,
-        )
+        return Computation(_steps(self._open[0]), frozenset(self.results), name)
+
+
+def _steps(places: Sequence[_Place | _Section]) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for place in places:
+        if isinstance(place, _Place):
+            steps += place.steps
+        else:
+            steps.append(Titled(place.title, _steps(place.places)))
+    return tuple(steps)
 
 
 def _fold(operation: Operation, operands: tuple[Any, ...]) -> Any:
@@ -307,8 +317,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     return recorded
 
 
-def _run(function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    result: object = function(*args, **kwargs)
+def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    result = function(*args, **kwargs)
     if result is not None:
         raise UsageError(
             "A function decorated with @oc.cd returns nothing: what it assigns is the result.",

@@ -96,15 +96,15 @@ class Slot(Expression):
             )
         self.emitter.accumulate(self, combine, reset=reset, value=value)
 
-    def __iadd__(self, value: object) -> Slot:
+    def __iadd__(self, value: Any) -> Slot:
         self._assign(value, BinaryOp.ADD, reset=False)
         return self
 
-    def __isub__(self, value: object) -> Slot:
+    def __isub__(self, value: Any) -> Slot:
         self._assign(value, BinaryOp.SUB, reset=False)
         return self
 
-    def __imul__(self, value: object) -> Slot:
+    def __imul__(self, value: Any) -> Slot:
         self._assign(value, BinaryOp.MUL, reset=False)
         return self
 
@@ -124,13 +124,13 @@ class _ResetSlot:
         self.slot._assign(value, combine, reset=True)
         return _Accumulated()
 
-    def __iadd__(self, value: object) -> _Accumulated:
+    def __iadd__(self, value: Any) -> _Accumulated:
         return self._record(value, BinaryOp.ADD)
 
-    def __isub__(self, value: object) -> _Accumulated:
+    def __isub__(self, value: Any) -> _Accumulated:
         return self._record(value, BinaryOp.SUB)
 
-    def __imul__(self, value: object) -> _Accumulated:
+    def __imul__(self, value: Any) -> _Accumulated:
         return self._record(value, BinaryOp.MUL)
 
 

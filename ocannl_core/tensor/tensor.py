@@ -332,25 +332,25 @@ class Tensor(Expression):
         self.assign_with(other, combine, reset=False)
         return self
 
-    def __iadd__(self, other: object) -> Any:
+    def __iadd__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.ADD, "add")
 
-    def __isub__(self, other: object) -> Any:
+    def __isub__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.SUB, "sub")
 
-    def __imul__(self, other: object) -> Any:
+    def __imul__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.MUL, "mul")
 
-    def __itruediv__(self, other: object) -> Any:
+    def __itruediv__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.DIV, "div")
 
-    def __ipow__(self, other: object) -> Any:  # type: ignore[misc]  # Python's ternary pow has no in-place form
+    def __ipow__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.POW, "power")
 
-    def __ior__(self, other: object) -> Any:
+    def __ior__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.OR, "logical_or")
 
-    def __iand__(self, other: object) -> Any:
+    def __iand__(self, other: Any) -> Any:
         return self._in_place(other, BinaryOp.AND, "logical_and")
 
     def __repr__(self) -> str:
@@ -396,25 +396,25 @@ class Target:
         self._tensor.assign_with(value, combine, reset=True)
         return Recorded()
 
-    def __iadd__(self, value: object) -> Recorded:
+    def __iadd__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.ADD, "+")
 
-    def __isub__(self, value: object) -> Recorded:
+    def __isub__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.SUB, "-")
 
-    def __imul__(self, value: object) -> Recorded:
+    def __imul__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.MUL, "*")
 
-    def __itruediv__(self, value: object) -> Recorded:
+    def __itruediv__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.DIV, "/")
 
-    def __ipow__(self, value: object) -> Recorded:  # type: ignore[misc]
+    def __ipow__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.POW, "**")
 
-    def __ior__(self, value: object) -> Recorded:
+    def __ior__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.OR, "|")
 
-    def __iand__(self, value: object) -> Recorded:
+    def __iand__(self, value: Any) -> Recorded:
         return self._record(value, BinaryOp.AND, "&")
 
 

@@ -10,8 +10,8 @@ from ocannl_core import dtypes
 
 
 @pytest.fixture
-def context(target: object) -> oc.Context:
-    return oc.Context(str(target))
+def context(target: str) -> oc.Context:
+    return oc.Context(target)
 
 
 def linear(rows: int, columns: int) -> tuple[oc.Tensor, oc.Tensor, oc.Tensor]:
@@ -113,9 +113,9 @@ def test_a_static_index_selects_a_batch_at_each_call(context: oc.Context) -> Non
     assert context.item(total) == data[2].sum()
 
 
-def test_contexts_of_one_program_do_not_share_memory(target: object) -> None:
+def test_contexts_of_one_program_do_not_share_memory(target: str) -> None:
     x = oc.placeholder("x", output=[2])
-    first, second = oc.Context(str(target)), oc.Context(str(target))
+    first, second = oc.Context(target), oc.Context(target)
     first[x], second[x] = 1, 2
     assert first[x].tolist() == [1, 1]
     assert second[x].tolist() == [2, 2]
@@ -147,9 +147,9 @@ def test_a_copy_on_the_host_does_not_change_with_the_device(context: oc.Context)
     assert context[y].tolist() == [[3, 3]] * 2
 
 
-def test_a_seed_gives_the_same_parameters_in_every_context(target: object) -> None:
+def test_a_seed_gives_the_same_parameters_in_every_context(target: str) -> None:
     w = oc.param("w", output=[4], input=[3])
-    first, second = oc.Context(str(target)), oc.Context(str(target))
+    first, second = oc.Context(target), oc.Context(target)
     first.init_params(w)
     second.init_params(w)
     assert np.array_equal(first[w], second[w])

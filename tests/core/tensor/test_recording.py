@@ -200,7 +200,7 @@ def test_an_exception_discards_the_recording(p: oc.Tensor, session: oc.Session) 
     with pytest.raises(ValueError, match="no"):
         failing()
     assert session.recorder is None
-    assert not (p * 2.0 is p)
+    assert p * 2.0 is not p
 
 
 def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:

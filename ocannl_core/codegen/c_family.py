@@ -1,0 +1,388 @@
+"""A scheduled nest as the text of one kernel.
+
+The text depends on nothing but the meaning of the nest and the dialect: names are canonical,
+remarks and titles stay outside. So equal nests over different nodes are one kernel, and the hash of
+the text is its name.
+
+Staged code is printed as given, with `$0`, `$1`, ... replaced by the names of the nodes that its
+body mentions, in order of first mention.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import assert_never
+
+from ocannl_core.codegen.dialect import NARROW, Dialect, Parameter
+from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.text import Text
+from ocannl_core.codegen.vectors import lanes
+from ocannl_core.codegen.writer import Writer
+from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
+from ocannl_core.errors import CodegenError
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Load,
+    LocalRead,
+    Remark,
+    Scope,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.plan import Nest
+
+CODEGEN_VERSION = 1
+"""Changes whenever the meaning of generated text changes without the text changing."""
+
+_COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
+_LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """One kernel.
+
+    Attributes:
+        symbol: Its name: `k_` and a hash of all that follows.
+        text: Its definition.
+        helpers: What it needs from the prelude.
+        grid: Extents of the GRID axes that the device itself runs, outermost first.
+        block: Extents of the BLOCK axes that the device itself runs, likewise.
+    """
+
+    symbol: str
+    text: str
+    helpers: tuple[str, ...] = ()
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+
+
+def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> KernelText:
+    """Returns the kernel of a nest.
+
+    Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
+    its static indices.
+
+    Raises:
+        CodegenError: for a statement or number format that the dialect cannot express.
+    """
+    kernel = _Kernel(nest, nodes, dialect)
+    try:
+        kernel.block(nest.body)
+    except RecursionError:
+        raise CodegenError(
+            "Expressions must not be nested too deeply for the renderer to follow.",
+            found="a tree of some hundreds of levels",
+            fix="split the computation so that some intermediate results are stored",
+        ) from None
+    parameters = kernel.parameters()
+    helpers = tuple(sorted(kernel.writer.helpers))
+
+    def text(symbol: str) -> str:
+        opening = "\n".join(dialect.opening(symbol, parameters))
+        closing = "\n".join(dialect.closing(symbol, parameters))
+        return f"{opening}\n{kernel.writer.text}{closing}\n"
+
+    content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
+    symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    return KernelText(symbol, text(symbol), helpers, *kernel.launch)
+
+
+class _Kernel:
+    """The state of rendering one kernel."""
+
+    def __init__(self, nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> None:
+        self._nest = nest
+        self._nodes = nodes
+        self._dialect = dialect
+        self._merges = merge_reads(nest.body)
+        self._names = Names(nest.arguments, self._merges, nest.indices)
+        self.writer = Writer()
+        self._expressions = Expressions(
+            dialect, self._names, self._info, self.writer, self._statements
+        )
+        self._written: set[TensorNode] = set()
+        self._stack_bytes = 0
+        self._enclosing: list[AxisKind] = []
+        self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
+        self._measure(nest.body)
+
+    @property
+    def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents of the axes that the device runs: GRID, then BLOCK."""
+        return tuple(self._launch[AxisKind.GRID]), tuple(self._launch[AxisKind.BLOCK])
+
+    def parameters(self) -> list[Parameter]:
+        """Returns what the kernel is given; complete once the body is rendered."""
+        arrays = [
+            Parameter(self._names.array(node), self._info(node).dtype, node in self._written)
+            for node in self._nest.arguments
+        ]
+        arrays += [
+            Parameter(self._names.merge(node), self._info(node).dtype) for node in self._merges
+        ]
+        indices = [Parameter(str(self._names.index(index)), None) for index in self._nest.indices]
+        if any(each.dtype is uint4x32 for each in arrays):
+            self.writer.helpers.add("uint4x32")
+        return arrays + indices
+
+    def _info(self, node: TensorNode) -> NodeInfo:
+        if node not in self._nodes:
+            raise CodegenError("Every node of a kernel is described.", found=node.name)
+        return self._nodes[node]
+
+    def _measure(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
+        """Finds the extents of the axes that the device runs."""
+        match stmt:
+            case Block(stmts):
+                for each in stmts:
+                    self._measure(each, grid, block)
+            case Staged(_, _, body):
+                self._measure(body, grid, block)
+            case For(_, start, stop, body, kind):
+                depth = block if kind is AxisKind.BLOCK else grid
+                if kind in _LAUNCHED and self._dialect.bound_index(kind, depth) is not None:
+                    extents = self._launch[kind]
+                    extents += [0] * (depth + 1 - len(extents))
+                    extents[depth] = max(extents[depth], stop - start)
+                    grid += kind is AxisKind.GRID
+                    block += kind is AxisKind.BLOCK
+                self._measure(body, grid, block)
+            case _:
+                return
+
+    # ----- statements -----------------------------------------------------------------------
+
+    def block(self, block: Block) -> None:
+        """Writes statements; what they declare ends with them."""
+        stack_bytes = self._stack_bytes
+        with self._names.block():
+            self._statements(block)
+        self._stack_bytes = stack_bytes
+
+    def _statements(self, block: Block) -> None:
+        for stmt in block.stmts:
+            self._statement(stmt)
+
+    def _statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Block():
+                self.block(stmt)
+            case For():
+                self._loop(stmt)
+            case Store(node, indices, value):
+                self._store(node, self._expressions.cell(node, indices), value, stmt)
+            case StoreVector():
+                self._store_vector(stmt)
+            case Fill(node, value):
+                self._fill(node, value)
+            case DeclareLocal(local):
+                type_name = self._dialect.value_type(local.dtype)
+                self._note_type(local.dtype)
+                self.writer.declare(type_name, self._names.declare(local))
+            case SetLocal(local, value):
+                self._set_local(stmt)
+            case Allocate(node, scope):
+                self._allocate(node, scope)
+            case Barrier():
+                inside = AxisKind.BLOCK in self._enclosing
+                for line in self._dialect.barrier(inside):
+                    self.writer.line(line)
+            case CallExternal(op):
+                raise CodegenError(
+                    "A call out of the loop language is a step between kernels.", found=op.name
+                )
+            case Remark():
+                return
+            case Staged():
+                self._staged(stmt)
+            case _:
+                assert_never(stmt)
+
+    def _loop(self, loop: For) -> None:
+        """Writes a loop; one iteration needs none, and no iteration leaves nothing."""
+        extent = loop.stop - loop.start
+        if extent <= 0:
+            return
+        bound = self._bound_index(loop.kind)
+        if bound is None and extent == 1:
+            with self._names.single(loop.var, loop.start):
+                self.block(loop.body)
+            return
+        self._enclosing.append(loop.kind)
+        with self._names.loop(loop.var) as name:
+            if bound is None:
+                self._serial_loop(loop, name)
+            else:
+                self._device_axis(loop, name, bound)
+        self._enclosing.pop()
+
+    def _serial_loop(self, loop: For, name: str) -> None:
+        pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
+        if pragma:
+            self.writer.line(pragma)
+        index_type = self._dialect.index_type
+        head = f"for ({index_type} {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
+        with self.writer.braces(head):
+            self.block(loop.body)
+
+    def _device_axis(self, loop: For, name: str, bound: str) -> None:
+        """Writes the body for the iteration that the device chose; idle iterations skip it."""
+        extents = self._launch[loop.kind]
+        depth = self._enclosing.count(loop.kind) - 1
+        is_full = loop.stop - loop.start == extents[depth]
+        if not is_full and _contains_barrier(loop.body):
+            raise CodegenError(
+                "All iterations of a BLOCK axis meet at its barriers.",
+                found=f"an axis of {loop.stop - loop.start} beside one of {extents[depth]}",
+            )
+        start = f"{loop.start} + " if loop.start else ""
+        declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
+        with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
+            self.writer.line(declaration)
+            self.block(loop.body)
+
+    def _bound_index(self, kind: AxisKind) -> str | None:
+        if kind not in _LAUNCHED:
+            return None
+        return self._dialect.bound_index(kind, self._enclosing.count(kind))
+
+    def _store(self, node: TensorNode, cell: Text, value: Expr, stmt: Store) -> None:
+        self._written.add(node)
+        symbol = _compound_symbol(value, Load(node, stmt.indices, value.dtype))
+        if symbol and isinstance(value, Binary):
+            self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
+        else:
+            self.writer.line(f"{cell} = {self._expressions.stored(value)};")
+
+    def _set_local(self, stmt: SetLocal) -> None:
+        name = self._names.local(stmt.local)
+        symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
+        if symbol and isinstance(stmt.value, Binary):
+            self.writer.line(f"{name} {symbol}= {self._expressions.value(stmt.value.right)};")
+        else:
+            self.writer.assign(name, self._expressions.value(stmt.value).code)
+
+    def _store_vector(self, stmt: StoreVector) -> None:
+        self._written.add(stmt.node)
+        dtype = self._info(stmt.node).dtype
+        self._note_type(uint4x32)
+        arg = self._expressions.value(stmt.arg)
+        word = self._names.fresh()
+        self.writer.line(f"const {self._dialect.value_type(uint4x32)} {word} = {arg};")
+        values = lanes(word, dtype, self._dialect.storage_type(dtype))
+        if stmt.length > len(values):
+            raise CodegenError(
+                f"A 128-bit word holds {len(values)} numbers of {dtype}.",
+                found=f"a store of {stmt.length}",
+            )
+        for shift, (value, helpers) in enumerate(values[: stmt.length]):
+            cell = self._expressions.cell(stmt.node, stmt.indices, shift)
+            self.writer.helpers.update(helpers)
+            self.writer.line(f"{cell} = {value};")
+
+    def _fill(self, node: TensorNode, value: float) -> None:
+        self._written.add(node)
+        info = self._info(node)
+        name = self._names.array(node)
+        if info.size == 0:
+            return
+        # words are made of integers; a negative zero has bits that are not zero
+        dtype = uint64 if info.dtype.kind is Kind.WORD else info.dtype
+        is_zero = Const(round_to(value, dtype), dtype) == Const(0.0, dtype)
+        clear = self._dialect.zero_fill(name, info.size) if is_zero and info.size > 1 else None
+        if clear is not None:
+            self.writer.line(clear)
+            return
+        number = self._constant_cell(value, info.dtype)
+        if info.size == 1:
+            self.writer.line(f"{name}[0] = {number};")
+            return
+        index_type = self._dialect.index_type
+        with self.writer.braces(f"for ({index_type} x = 0; x < {info.size}; ++x)"):
+            self.writer.line(f"{name}[x] = {number};")
+
+    def _constant_cell(self, value: float, dtype: DType) -> str:
+        number = self._expressions.constant(value, dtype).code
+        if dtype in NARROW:
+            self.writer.helpers.add(f"{dtype}_bits")
+            return f"{dtype}_bits({number})"
+        return number
+
+    def _allocate(self, node: TensorNode, scope: Scope) -> None:
+        info = self._info(node)
+        if scope is Scope.ROUTINE:
+            raise CodegenError(
+                "Memory of a routine is allocated before its kernels run.",
+                found=f"{node.name} allocated inside a kernel",
+            )
+        self._stack_bytes += info.nbytes
+        if self._stack_bytes > self._dialect.stack_limit:
+            raise CodegenError(
+                f"A kernel keeps at most {self._dialect.stack_limit} bytes of arrays of its own.",
+                found=f"{self._stack_bytes} bytes with {node.name} of {info.nbytes} bytes",
+                fix="allocate the larger ones in the routine's memory",
+            )
+        self._note_type(info.dtype)
+        name = self._names.allocate(node)
+        self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
+
+    def _staged(self, staged: Staged) -> None:
+        if staged.language != self._dialect.language:
+            self.block(staged.body)
+            return
+        mentioned = nodes_of(staged.body)
+        # staged code writes what its meaning writes
+        self._written.update(writes(staged.body))
+
+        def name(match: re.Match[str]) -> str:
+            position = int(match[1])
+            if position >= len(mentioned):
+                raise CodegenError(
+                    f"Staged code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
+                )
+            return self._names.array(mentioned[position])
+
+        with self.writer.braces(""):
+            self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
+
+    def _note_type(self, dtype: DType) -> None:
+        if dtype is uint4x32:
+            self.writer.helpers.add("uint4x32")
+
+
+def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
+    """Returns the operator for which `left = left op right` may be written `left op= right`."""
+    match value:
+        case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
+            as_is = dtype in (float32, float64)
+            wraps = dtype in (uint32, uint64) and op is not BinaryOp.DIV
+            return op.value.symbol if as_is or wraps else ""
+        case _:
+            return ""
+
+
+def _contains_barrier(stmt: Stmt) -> bool:
+    return any(isinstance(each, Barrier) for each in walk(stmt))

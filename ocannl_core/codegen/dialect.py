@@ -1,0 +1,223 @@
+"""What differs between the languages of the C family: the class is C, dialects override methods.
+
+The kernel renderer knows the loop language, this class knows spellings: type names, the signature
+of a kernel, library functions, pragmas, where iterations of parallel axes run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.text import Level, Text, call
+from ocannl_core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    round_to,
+    uint4x32,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.errors import CodegenError
+from ocannl_core.loopir.nodes import AxisKind, Scope
+
+NARROW = frozenset({bfloat16, float16, float8_e5m2})
+"""Floats that are computed with in float32 and rounded once per operation."""
+
+
+_LINE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a kernel.
+
+    Attributes:
+        name: The name inside the kernel.
+        dtype: The number format of its cells; None for a static index.
+        is_written: False if the kernel only reads it.
+    """
+
+    name: str
+    dtype: DType | None
+    is_written: bool = False
+
+
+class Dialect:
+    """Plain C11 with GNU pragmas, run by one thread per kernel."""
+
+    language: ClassVar[str] = "c"
+    """The name under which `Staged` code addresses the dialect."""
+    inline: ClassVar[str] = "static inline"
+    restrict: ClassVar[str] = "restrict"
+    index_type: ClassVar[str] = "int64_t"
+    headers: ClassVar[tuple[str, ...]] = ("<math.h>", "<stdint.h>", "<string.h>")
+    stack_limit: ClassVar[int] = 1 << 20
+    """Bytes of arrays that a kernel may keep outside the buffers it is given."""
+
+    type_names: ClassVar[dict[DType, str]] = {
+        uint8: "uint8_t",
+        uint16: "uint16_t",
+        int32: "int32_t",
+        uint32: "uint32_t",
+        int64: "int64_t",
+        uint64: "uint64_t",
+        float8_e5m2: "uint8_t",
+        float16: "uint16_t",
+        bfloat16: "uint16_t",
+        float32: "float",
+        float64: "double",
+        uint4x32: "uint4x32",
+    }
+    """How cells are stored."""
+
+    integer_suffixes: ClassVar[dict[DType, str]] = {uint32: "u", int64: "LL", uint64: "ULL"}
+
+    # ----- numbers --------------------------------------------------------------------------
+
+    def storage_type(self, dtype: DType) -> str:
+        """Returns the type of a cell in memory."""
+        return self.type_names[dtype]
+
+    def value_type(self, dtype: DType) -> str:
+        """Returns the type in which the language computes with numbers of the format."""
+        return self.type_names[float32 if dtype in NARROW else dtype]
+
+    def constant(self, value: float, dtype: DType) -> Text:
+        """Returns a literal of exactly this number, rounded to the format.
+
+        Raises:
+            CodegenError: for 128-bit words, which numbers do not denote.
+        """
+        if dtype is uint4x32:
+            raise CodegenError("A number is no 128-bit word.", found=f"the constant {value}")
+        exact = round_to(value, dtype)
+        return self._float(exact, dtype) if dtype.is_float else self._integer(exact, dtype)
+
+    def _float(self, value: float, dtype: DType) -> Text:
+        if math.isnan(value):
+            return Text("NAN")
+        if math.isinf(value):
+            return Text("INFINITY") if value > 0 else Text("-INFINITY", Level.UNARY)
+        # the shortest decimal that reads back as the same number
+        digits = repr(value) if dtype is float64 else str(np.float32(value)) + "f"
+        return Text(digits, Level.UNARY if digits.startswith("-") else Level.PRIMARY)
+
+    def _integer(self, value: int, dtype: DType) -> Text:
+        suffix = self.integer_suffixes.get(dtype, "")
+        if dtype is int64 and -(2**31) < value < 2**31:
+            suffix = ""  # an int, which every operand beside it widens
+        if value in (-(2**31), -(2**63)) and dtype in (int32, int64):
+            # the digits of the least number denote its negation, which does not exist
+            return Text(f"-{-(value + 1)}{suffix} - 1", Level.SUM)
+        return Text(f"{value}{suffix}", Level.UNARY if value < 0 else Level.PRIMARY)
+
+    def function(self, name: str, dtype: DType) -> str:
+        """Returns the library function `name` for the format in which `dtype` is computed."""
+        return name if self.value_type(dtype) == "double" else f"{name}f"
+
+    # ----- kernels --------------------------------------------------------------------------
+
+    def opening(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+        """Returns the lines that open a kernel."""
+        # compilers trust `restrict` on parameters only, so the arguments are unpacked by a caller
+        return self.function_head(f"static void {symbol}_body", parameters)
+
+    def closing(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+        """Returns the lines that close a kernel."""
+        given = [
+            f"*(const {self.index_type} *)args[{position}]"
+            if each.dtype is None
+            else f"args[{position}]"
+            for position, each in enumerate(parameters)
+        ]
+        return [
+            "}",
+            "",
+            f"void {symbol}(void *const *args) {{",
+            *_folded(f"  {symbol}_body(", given, ");"),
+            "}",
+        ]
+
+    def function_head(self, function: str, parameters: Sequence[Parameter]) -> list[str]:
+        """Returns the lines that open a function with these parameters."""
+        return _folded(f"{function}(", [self.parameter(each) for each in parameters], ") {")
+
+    def parameter(self, parameter: Parameter) -> str:
+        """Returns the declaration of one parameter."""
+        if parameter.dtype is None:
+            return f"{self.index_type} {parameter.name}"
+        const = "" if parameter.is_written else "const "
+        return f"{const}{self.storage_type(parameter.dtype)} *{self.restrict} {parameter.name}"
+
+    def prelude(self, helpers: Iterable[str]) -> str:
+        """Returns what stands once before kernels that use these helpers."""
+        includes = "\n".join(f"#include {header}" for header in self.headers)
+        definitions = prelude(helpers, self.inline)
+        return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"
+
+    # ----- statements -----------------------------------------------------------------------
+
+    def loop_pragma(self, kind: AxisKind, extent: int) -> str:
+        """Returns the line before a loop, or nothing."""
+        match kind:
+            case AxisKind.UNROLLED if extent <= 65534:
+                return f"#pragma GCC unroll {extent}"
+            case AxisKind.VECTOR:
+                return "#pragma GCC ivdep"
+            case _:
+                return ""
+
+    def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
+        """Returns what numbers the iterations of an axis; None if a loop runs them.
+
+        Args:
+            kind: GRID or BLOCK.
+            dimension: The number of enclosing axes of the same kind.
+        """
+        return None
+
+    def barrier(self, inside_block_axis: bool) -> list[str]:
+        """Returns the lines that make the iterations of BLOCK axes meet.
+
+        Raises:
+            CodegenError: if they run one after the other, so that none can wait for the others.
+        """
+        if inside_block_axis:
+            raise CodegenError(
+                "Iterations that run one after the other cannot meet at a barrier.",
+                found="a barrier inside a BLOCK axis",
+                fix="split the axis into one loop before and one loop after the barrier",
+            )
+        return []
+
+    def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
+        """Returns the declaration of an array that lives in the kernel."""
+        return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
+
+    def zero_fill(self, name: str, size: int) -> str | None:
+        """Returns a statement that clears all cells, or None if a loop does."""
+        return f"{call('memset', Text(name), Text('0'), Text(f'{size} * sizeof *{name}'))};"
+
+
+def _folded(before: str, items: Sequence[str], after: str) -> list[str]:
+    """Returns a bracketed list on one line, or with its items on lines of their own."""
+    line = f"{before}{', '.join(items)}{after}"
+    if len(line) <= _LINE_WIDTH or not items:
+        return [line]
+    margin = " " * (len(before) - len(before.lstrip()))
+    rows = [f"{margin}    {item}," for item in items]
+    return [before, *rows[:-1], f"{rows[-1][:-1]}{after}"]

@@ -1,0 +1,545 @@
+"""Expressions of the loop language as expressions of C, and the statements that these need.
+
+Every value has the *value type* of its format: the storage type, or `float` for the narrow floats,
+which then hold a number of their format. C evaluates only the chosen branch of a conditional; where
+a branch needs statements, they go into the branch of an `if`, so that a guarded access stays
+guarded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import assert_never
+
+import numpy as np
+
+from ocannl_core.codegen.dialect import NARROW, Dialect
+from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
+from ocannl_core.codegen.writer import Writer
+from ocannl_core.dtypes import (
+    DType,
+    Kind,
+    float32,
+    float64,
+    int32,
+    int64,
+    round_to,
+    uint4x32,
+    uint16,
+    uint64,
+)
+from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import AxisIndex, affine, as_affine, row_major
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    Expr,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Remark,
+    Scoped,
+    SetLocal,
+    Ternary,
+    Unary,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+
+_LIBRARY = {
+    UnaryOp.EXP: "exp",
+    UnaryOp.LOG: "log",
+    UnaryOp.EXP2: "exp2",
+    UnaryOp.LOG2: "log2",
+    UnaryOp.SIN: "sin",
+    UnaryOp.COS: "cos",
+    UnaryOp.SQRT: "sqrt",
+    UnaryOp.TANH: "tanh",
+}
+_EXACT = frozenset(
+    {
+        UnaryOp.RELU,
+        UnaryOp.SAT01,
+        UnaryOp.NEG,
+        UnaryOp.NOT,
+        UnaryOp.TRUNC,
+        BinaryOp.FIRST,
+        BinaryOp.SECOND,
+        BinaryOp.RELU_GATE,
+        BinaryOp.SAT01_GATE,
+        BinaryOp.LT,
+        BinaryOp.LE,
+        BinaryOp.EQ,
+        BinaryOp.NE,
+        BinaryOp.OR,
+        BinaryOp.AND,
+        BinaryOp.MAX,
+        BinaryOp.MIN,
+        TernaryOp.WHERE,
+    }
+)
+"""Primitives of narrow floats whose result needs no rounding."""
+
+_LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
+_ZERO = Text("0")
+
+
+class Expressions:
+    """Renders expressions at the current point of a kernel.
+
+    Args:
+        dialect: The spellings.
+        names: What things are called here.
+        nodes: Extents and formats of the nodes.
+        writer: Where statements go that must run before an expression.
+        run_block: Renders the statements of an inlined computation.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        names: Names,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: Writer,
+        run_block: Callable[[Block], None],
+    ) -> None:
+        self._dialect = dialect
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._run_block = run_block
+        self._needs_statements: dict[int, bool] = {}
+
+    # ----- positions ------------------------------------------------------------------------
+
+    def index(self, index: AxisIndex) -> Text:
+        """Returns the value of an index as a sum of products.
+
+        2 * i + 0 * j - 1  -->  2 * i - 1
+        """
+        terms, offset = as_affine(index)
+        products: list[tuple[int, str]] = []
+        for coefficient, var in terms:
+            value = self._names.index(var)
+            if isinstance(value, int):
+                offset += coefficient * value
+            else:
+                products.append((coefficient, value))
+        products.sort(key=lambda product: product[0] < 0)
+        total: Text | None = None
+        for coefficient, name in products:
+            size = Text(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
+            if total is None:
+                total = size if coefficient > 0 else negated(size)
+            else:
+                total = infix(total, "+" if coefficient > 0 else "-", size)
+        if total is None:
+            return _integer(offset)
+        if offset == 0:
+            return total
+        return infix(total, "+" if offset > 0 else "-", Text(str(abs(offset))))
+
+    def cell(
+        self,
+        node: TensorNode,
+        indices: tuple[AxisIndex, ...],
+        shift: int = 0,
+        is_merge: bool = False,
+    ) -> Text:
+        """Returns the cell `shift` cells after a multi-index, of a node or its merge buffer."""
+        dims = self._info(node).buffer_dims
+        if len(indices) != len(dims):
+            raise CodegenError(
+                "A cell is addressed with one index per axis.",
+                found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
+            )
+        terms, offset = as_affine(row_major(indices, dims))
+        position = self.index(affine(terms, offset + shift))
+        array = self._names.merge(node) if is_merge else self._names.array(node)
+        return Text(f"{array}[{position}]")
+
+    # ----- values ---------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> Text:
+        """Returns the value of an expression; writes first the statements that it needs."""
+        text = self.unrounded(expr)
+        if expr.dtype in NARROW and not _is_exact(expr):
+            return self._helper(f"{expr.dtype}_round", text)
+        return text
+
+    def stored(self, expr: Expr) -> Text:
+        """Returns the value of an expression in the storage type of its format."""
+        if expr.dtype in NARROW:
+            return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
+        return self.value(expr)
+
+    def loaded(self, cell: Text, dtype: DType) -> Text:
+        """Returns the value of a cell."""
+        return self._helper(f"{dtype}_value", cell) if dtype in NARROW else cell
+
+    def unrounded(self, expr: Expr) -> Text:
+        """Returns the value of an expression; a narrow float may still have to be rounded."""
+        self._use_type(expr.dtype)
+        match expr:
+            case Load(node, indices, dtype):
+                return self.loaded(self.cell(node, indices), dtype)
+            case LoadMerge(node, indices, dtype):
+                return self.loaded(self.cell(node, indices, is_merge=True), dtype)
+            case Gather():
+                return self._gather(expr)
+            case LocalRead(local):
+                return Text(self._names.local(local))
+            case Scoped():
+                return self._scoped(expr)
+            case Unary(op, arg, dtype):
+                return self._unary(op, arg, dtype)
+            case Binary(op, left, right, dtype):
+                return self._binary(op, left, right, dtype)
+            case Ternary():
+                return self._ternary(expr)
+            case Const(value, dtype):
+                return self.constant(value, dtype)
+            case ConstBits(bits, dtype):
+                return self._bits(bits, dtype)
+            case IndexValue(index, dtype):
+                return self._index_value(index, dtype)
+            case _:
+                assert_never(expr)
+
+    def condition(self, expr: Expr) -> Text:
+        """Returns a C condition that holds if the value is not zero."""
+        match expr:
+            case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
+                return Text(f"!{self.condition(arg).at(Level.PRIMARY)}", Level.UNARY)
+            case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
+                return infix(self.value(arg), "==", _ZERO)
+            case Binary(op, left, right) if op in COMPARISONS:
+                return self._comparison(op, left, right)
+            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+                first, second = self.condition(left), self.condition(right)
+                return infix(first, op.value.symbol, second)
+            case _:
+                self._reject_words("a condition", expr.dtype)
+                return infix(self.value(expr), "!=", _ZERO)
+
+    # ----- leaves ---------------------------------------------------------------------------
+
+    def constant(self, value: float, dtype: DType) -> Text:
+        """Returns a literal; an integer becomes a 128-bit word if need be."""
+        if dtype.kind is Kind.WORD:
+            low = round_to(value, uint64)
+            return self._helper("word_of", Text(str(low) if low < 2**31 else f"{low:#x}ULL"))
+        return self._dialect.constant(value, dtype)
+
+    def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
+        text = self.index(index)
+        if text.code.removeprefix("-").isdigit():
+            return self.constant(int(text.code), dtype)
+        if dtype.kind is Kind.WORD:
+            return self._helper("word_of", text)
+        return text if dtype is int64 else cast(self._dialect.value_type(dtype), text)
+
+    def _bits(self, bits: int, dtype: DType) -> Text:
+        """Returns the number with a given pattern: its low bytes, or the low half of a word."""
+        if dtype.kind is Kind.WORD:
+            return self.constant(bits, dtype)
+        pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
+        number = np.frombuffer(pattern, dtype.numpy)[0]
+        return self.constant(float(number) if dtype.is_float else int(number), dtype)
+
+    def _gather(self, gather: Gather) -> Text:
+        """Returns the cell at a computed position, or zero; the position is computed before."""
+        dtype = gather.position.dtype
+        extent = self._info(gather.node).buffer_dims[gather.axis]
+        position = self._once(gather.position)
+        integer = position if dtype is int64 else cast(self._dialect.index_type, position)
+        inside = infix(position, "<", self._limit(extent, dtype))
+        if dtype.kind is not Kind.UNSIGNED:
+            inside = infix(infix(position, ">=", _ZERO), "&&", inside)
+        if dtype.is_float:
+            whole = call(self._dialect.function("trunc", dtype), position)
+            inside = infix(inside, "&&", infix(position, "==", whole))
+        dims = self._info(gather.node).buffer_dims
+        base = self.index(row_major(gather.indices, dims))
+        stride = 1
+        for extent_after in dims[gather.axis + 1 :]:
+            stride *= extent_after
+        moved = integer if stride == 1 else infix(Text(str(stride)), "*", integer)
+        offset = moved if base.code == "0" else infix(moved, "+", base)
+        cell = Text(f"{self._names.array(gather.node)}[{offset}]")
+        zero = self.constant(0, gather.dtype)
+        return conditional(inside, self.loaded(cell, gather.dtype), zero)
+
+    def _limit(self, extent: int, dtype: DType) -> Text:
+        """Returns a constant that exactly the numbers of the format below `extent` are below."""
+        if not dtype.is_float:
+            return Text(str(extent))
+        wide = float32 if dtype in NARROW else dtype
+        limit = round_to(extent, wide)
+        if limit < extent:
+            limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
+        return self._dialect.constant(limit, wide)
+
+    def _once(self, expr: Expr) -> Text:
+        """Returns a name for a value that the text mentions repeatedly."""
+        text = self.value(expr)
+        if _is_atom(expr):
+            return text
+        name = self._names.fresh()
+        self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
+        return Text(name)
+
+    def _scoped(self, scoped: Scoped) -> Text:
+        """Writes an inlined computation before the statement that uses it; returns its variable."""
+        self._use_type(scoped.local.dtype)
+        type_name = self._dialect.value_type(scoped.local.dtype)
+        with self._names.block():
+            match [each for each in scoped.body.stmts if not isinstance(each, Remark)]:
+                case [SetLocal(local, value)] if local == scoped.local:
+                    text = self.value(value)
+                    name = self._names.fresh()
+                    self._writer.line(f"const {type_name} {name} = {text};")
+                case _:
+                    name = self._names.declare(scoped.local)
+                    self._writer.declare(type_name, name)
+                    self._run_block(scoped.body)
+        return Text(name)
+
+    # ----- operations -----------------------------------------------------------------------
+
+    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
+        if op is UnaryOp.IDENTITY:
+            return self._convert(self.value(arg), arg.dtype, dtype)
+        if op is UnaryOp.WORD:
+            return self._word(arg, dtype)
+        if op is UnaryOp.UNIFORM:
+            lane = Text(f"{self.value(arg).at(Level.PRIMARY)}.a")
+            return self._convert(self._helper("uniform_of", lane), float32, dtype)
+        if op is UnaryOp.NOT:
+            return self._flag(self.condition(Unary(op, arg, dtype)), dtype)
+        self._reject_words(op.value.name, arg.dtype, dtype)
+        x = self.value(arg)
+        if dtype.is_float:
+            return self._float_unary(op, x, dtype)
+        return self._integer_unary(op, x, dtype)
+
+    def _float_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
+        one = self._dialect.constant(1.0, dtype)
+        match op:
+            case UnaryOp.NEG:
+                return negated(x)
+            case UnaryOp.RECIP:
+                return infix(one, "/", x)
+            case UnaryOp.RECIP_SQRT:
+                return infix(one, "/", call(self._dialect.function("sqrt", dtype), x))
+            case UnaryOp.TRUNC:
+                return call(self._dialect.function("trunc", dtype), x)
+            case UnaryOp.RELU | UnaryOp.SAT01:
+                return self._primitive(op.value.name, dtype, x)
+            case _:
+                return call(self._dialect.function(_LIBRARY[op], dtype), x)
+
+    def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
+        match op:
+            case UnaryOp.NEG:
+                return self._wrapped(_ZERO, "-", x, dtype)
+            case UnaryOp.TRUNC:
+                return x
+            case UnaryOp.RELU:
+                return x if dtype.kind is Kind.UNSIGNED else self._primitive("relu", dtype, x)
+            case UnaryOp.SAT01:
+                return self._flag(infix(x, ">", _ZERO), dtype)
+            case _:
+                wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
+                return self._convert(wide, float64, dtype)
+
+    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Text:
+        if op is BinaryOp.FIRST:
+            return self.value(left)
+        if op is BinaryOp.SECOND:
+            return self.value(right)
+        if op in _LOGICAL:
+            return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
+        if op is BinaryOp.THREEFRY4X32:
+            return self._helper("threefry4x32", self.value(left), self.value(right))
+        self._reject_words(op.value.name, left.dtype, dtype)
+        if op is BinaryOp.POW and dtype.is_float and isinstance(right, Const):
+            # two exponents whose powers are rounded exactly
+            if right.value == 2:
+                return self._primitive("square", dtype, self.value(left))
+            if right.value == -1:
+                return self._float_unary(UnaryOp.RECIP, self.value(left), dtype)
+        a, b = self.value(left), self.value(right)
+        if dtype.is_float:
+            return self._float_binary(op, a, b, dtype)
+        return self._integer_binary(op, a, b, dtype)
+
+    def _float_binary(self, op: BinaryOp, a: Text, b: Text, dtype: DType) -> Text:
+        match op:
+            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
+                return infix(a, op.value.symbol, b)
+            case BinaryOp.POW:
+                return call(self._dialect.function("pow", dtype), a, b)
+            case _:
+                return self._primitive(op.value.name, dtype, a, b)
+
+    def _integer_binary(self, op: BinaryOp, a: Text, b: Text, dtype: DType) -> Text:
+        match op:
+            case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
+                return self._wrapped(a, op.value.symbol, b, dtype)
+            case BinaryOp.SAT01_GATE:
+                # no integer lies strictly between 0 and 1
+                return self._dialect.constant(0, dtype)
+            case _:
+                return self._primitive(op.value.name, dtype, a, b)
+
+    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> Text:
+        self._reject_words(op.value.name, left.dtype, right.dtype)
+        a, b = self.value(left), self.value(right)
+        return infix(a, op.value.symbol, b)
+
+    def _ternary(self, expr: Ternary) -> Text:
+        match expr.op:
+            case TernaryOp.WHERE:
+                return self._where(expr)
+            case TernaryOp.FMA:
+                a, b, c = (self.value(each) for each in (expr.first, expr.second, expr.third))
+                self._reject_words("fma", expr.dtype, expr.first.dtype)
+                if not expr.dtype.is_float:
+                    product = self._wrapped(a, "*", b, expr.dtype)
+                    return self._wrapped(product, "+", c, expr.dtype)
+                return call(self._dialect.function("fma", expr.dtype), a, b, c)
+            case _:
+                assert_never(expr.op)
+
+    def _where(self, expr: Ternary) -> Text:
+        """Returns the chosen branch; the other one is not evaluated, nor are its statements run."""
+        condition = self.condition(expr.first)
+        if not (self._hoists(expr.second) or self._hoists(expr.third)):
+            return conditional(condition, self.value(expr.second), self.value(expr.third))
+        name = self._names.fresh()
+        self._writer.line(f"{self._dialect.value_type(expr.dtype)} {name};")
+        with self._writer.braces(f"if ({condition})"):
+            self._writer.line(f"{name} = {self.value(expr.second)};")
+        with self._writer.braces("else"):
+            self._writer.line(f"{name} = {self.value(expr.third)};")
+        return Text(name)
+
+    def _hoists(self, expr: Expr) -> bool:
+        """True if the expression needs statements before it."""
+        known = self._needs_statements.get(id(expr))
+        if known is not None:
+            return known
+        match expr:
+            case Scoped():
+                needed = True
+            case Gather(position=position):
+                needed = not _is_atom(position) or self._hoists(position)
+            case Unary(_, arg):
+                needed = self._hoists(arg)
+            case Binary(_, left, right):
+                needed = self._hoists(left) or self._hoists(right)
+            case Ternary(_, first, second, third):
+                needed = any(self._hoists(each) for each in (first, second, third))
+            case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
+                needed = False
+            case _:
+                assert_never(expr)
+        self._needs_statements[id(expr)] = needed
+        return needed
+
+    # ----- formats --------------------------------------------------------------------------
+
+    def _wrapped(self, a: Text, symbol: str, b: Text, dtype: DType) -> Text:
+        """Returns an integer operation modulo the width of its format, computed without sign.
+
+        int32  a + b  -->  (int32_t)((uint32_t)a + b)
+        """
+        if dtype.kind is Kind.SIGNED:
+            a = cast(f"u{self._dialect.value_type(dtype)}", a)
+        elif dtype is uint16 and symbol == "*":
+            a = cast("uint32_t", a)  # the product of two promoted operands can exceed an int
+        result = infix(a, symbol, b)
+        if dtype.kind is Kind.UNSIGNED and dtype.nbytes >= 4:
+            return negated(b) if a.code == "0" and symbol == "-" else result
+        return cast(self._dialect.value_type(dtype), result)
+
+    def _convert(self, text: Text, source: DType, dtype: DType) -> Text:
+        """Returns a value in another format; narrow floats are rounded by the caller."""
+        if source is dtype:
+            return text
+        self._reject_words("a conversion", source, dtype)
+        target_type = self._dialect.value_type(dtype)
+        if source.is_float and dtype.is_integer:
+            return cast(target_type, self._helper("integer_of", text))
+        if self._dialect.value_type(source) == target_type:
+            return text
+        return cast(target_type, text)
+
+    def _word(self, arg: Expr, dtype: DType) -> Text:
+        self._reject_words("word", arg.dtype, arg.dtype)
+        if dtype is not uint4x32:
+            raise CodegenError("WORD makes a 128-bit word.", found=str(dtype))
+        text = self._convert(self.value(arg), arg.dtype, uint64)
+        return self._helper("word_of", text)
+
+    def _flag(self, condition: Text, dtype: DType) -> Text:
+        """Returns a condition as the number 1 or 0."""
+        if dtype is int32:
+            return condition
+        return cast(self._dialect.value_type(dtype), condition)
+
+    def _primitive(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        return self._helper(f"{name}_{float32 if dtype in NARROW else dtype}", *arguments)
+
+    def _helper(self, name: str, *arguments: Text) -> Text:
+        self._writer.helpers.add(name)
+        return call(name, *arguments)
+
+    def _use_type(self, dtype: DType) -> None:
+        if dtype is uint4x32:
+            self._writer.helpers.add("uint4x32")
+
+    def _reject_words(self, what: str, *dtypes: DType) -> None:
+        if uint4x32 in dtypes:
+            raise CodegenError(
+                "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
+                found=f"{what} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
+            )
+
+
+def _is_atom(expr: Expr) -> bool:
+    """True if repeating the expression repeats no work."""
+    return isinstance(expr, LocalRead | Const) or (
+        isinstance(expr, IndexValue) and expr.dtype is int64
+    )
+
+
+def _is_logical(expr: Unary | Binary) -> bool:
+    """True if the value is 1 or 0 and C computes it as a condition."""
+    return expr.op is UnaryOp.NOT or expr.op in _LOGICAL
+
+
+def _is_exact(expr: Expr) -> bool:
+    """True if computing in float32 gives a number of the narrow format already."""
+    match expr:
+        case Load() | Gather() | LocalRead() | Scoped() | Const():
+            return True
+        case Unary(op) | Binary(op) | Ternary(op):
+            return op in _EXACT
+        case _:
+            return False
+
+
+def _integer(value: int) -> Text:
+    return Text(str(value), Level.UNARY if value < 0 else Level.PRIMARY)
+
+
+def _product(coefficient: int, name: str) -> Text:
+    return Text(f"{coefficient} * {name}", Level.PRODUCT)

@@ -1,0 +1,134 @@
+"""Canonical names within one kernel: nests that are equal up to renaming get the same text.
+
+Arguments are `a0, a1, ...`, merge buffers `m0, m1, ...`, static indices `s0, s1, ...`, arrays of
+the kernel `t0, t1, ...`, variables `v0, v1, ...`; a loop variable is named for the depth of its
+loop, so sibling loops share names. Labels and hints never appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
+from ocannl_core.loopir.nodes import Local
+from ocannl_core.node import TensorNode
+
+_LOOP_LETTERS = "ijkmnpqr"
+
+
+class Names:
+    """What everything is called at the current point of the text."""
+
+    def __init__(
+        self,
+        arguments: Sequence[TensorNode],
+        merges: Sequence[TensorNode],
+        indices: Sequence[StaticIndex],
+    ) -> None:
+        self._arrays = {node: f"a{number}" for number, node in enumerate(arguments)}
+        self._merges = {node: f"m{number}" for number, node in enumerate(merges)}
+        self._vars: dict[IndexVar, str | int] = {
+            index: f"s{number}" for number, index in enumerate(indices)
+        }
+        self._locals: dict[Local, str] = {}
+        self._depth = 0
+        self._allocated = 0
+        self._variables = 0
+
+    # ----- looking up -----------------------------------------------------------------------
+
+    def array(self, node: TensorNode) -> str:
+        """Returns the name of a node's memory.
+
+        Raises:
+            CodegenError: if the kernel was not given the node and has not allocated it.
+        """
+        if node not in self._arrays:
+            raise CodegenError(
+                "A kernel mentions only nodes that it is given or allocates.", found=node.name
+            )
+        return self._arrays[node]
+
+    def merge(self, node: TensorNode) -> str:
+        """Returns the name of a node's merge buffer."""
+        return self._merges[node]
+
+    def index(self, var: IndexVar) -> str | int:
+        """Returns the name of an index variable, or its value where there is only one.
+
+        Raises:
+            CodegenError: if no enclosing loop binds it and it is no static index of the kernel.
+        """
+        if var not in self._vars:
+            raise CodegenError(
+                "A kernel mentions only variables of enclosing loops and its static indices.",
+                found=var.name if isinstance(var, StaticIndex) else var.hint,
+            )
+        return self._vars[var]
+
+    def local(self, local: Local) -> str:
+        """Returns the name of a scalar variable.
+
+        Raises:
+            CodegenError: if it is not declared here.
+        """
+        if local not in self._locals:
+            raise CodegenError(
+                "A scalar variable is declared before it is used, in an enclosing block.",
+                found=f"variable {local.id}" + (f" of {local.node.name}" if local.node else ""),
+            )
+        return self._locals[local]
+
+    # ----- binding --------------------------------------------------------------------------
+
+    def fresh(self) -> str:
+        """Returns the name of a new variable of the text."""
+        self._variables += 1
+        return f"v{self._variables - 1}"
+
+    def declare(self, local: Local) -> str:
+        """Names a scalar variable for the rest of the block."""
+        self._locals[local] = self.fresh()
+        return self._locals[local]
+
+    def allocate(self, node: TensorNode) -> str:
+        """Names an array of the kernel for the rest of the block."""
+        self._arrays[node] = f"t{self._allocated}"
+        self._allocated += 1
+        return self._arrays[node]
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Forgets, at the end of a block, what the block declared."""
+        arrays, local_names = dict(self._arrays), dict(self._locals)
+        yield
+        self._arrays, self._locals = arrays, local_names
+
+    @contextmanager
+    def loop(self, var: LoopVar) -> Iterator[str]:
+        """Names the variable of a loop inside the loop."""
+        depth = self._depth
+        letters = _LOOP_LETTERS
+        name = letters[depth] if depth < len(letters) else f"i{depth}"
+        self._depth += 1
+        with self._bound(var, name):
+            yield name
+        self._depth -= 1
+
+    @contextmanager
+    def single(self, var: LoopVar, value: int) -> Iterator[None]:
+        """Gives the variable of a loop with one iteration its value."""
+        with self._bound(var, value):
+            yield
+
+    @contextmanager
+    def _bound(self, var: LoopVar, meaning: str | int) -> Iterator[None]:
+        outer = self._vars.get(var)
+        self._vars[var] = meaning
+        yield
+        if outer is None:
+            del self._vars[var]
+        else:
+            self._vars[var] = outer

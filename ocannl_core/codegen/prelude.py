@@ -1,0 +1,338 @@
+"""Functions that generated C calls, for what no operator or library function of C does exactly.
+
+A kernel names the helpers it uses; `prelude` gives their text in order of need, and nothing else.
+In the templates, `INLINE` stands for how a dialect declares a small function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A function or type of the prelude.
+
+    Attributes:
+        text: Its definition, with INLINE where a dialect's keywords go.
+        needs: The helpers that it mentions.
+    """
+
+    text: str
+    needs: tuple[str, ...] = ()
+
+
+_FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
+_INTEGERS = {
+    "uint8": "uint8_t",
+    "uint16": "uint16_t",
+    "int32": "int32_t",
+    "uint32": "uint32_t",
+    "int64": "int64_t",
+    "uint64": "uint64_t",
+}
+
+_RELU = """\
+INLINE T relu_NAME(T x) {
+  return x < 0 ? 0 : x;
+}"""
+
+_ANY_NUMBER = {
+    "relu_gate": """\
+INLINE T relu_gate_NAME(T a, T b) {
+  return a > 0 ? b : 0;
+}""",
+}
+
+_ANY_FLOAT = {
+    "relu": _RELU,
+    "square": """\
+INLINE T square_NAME(T x) {
+  return x * x;
+}""",
+    "sat01": """\
+INLINE T sat01_NAME(T x) {
+  return x <= 0 ? 0 : x >= 1 ? 1 : x;
+}""",
+    "sat01_gate": """\
+INLINE T sat01_gate_NAME(T a, T b) {
+  return 0 < a && a < 1 ? b : 0;
+}""",
+    "max": """\
+INLINE T max_NAME(T a, T b) {
+  return a != a || a >= b ? a : b;
+}""",
+    "min": """\
+INLINE T min_NAME(T a, T b) {
+  return a != a || a <= b ? a : b;
+}""",
+    "mod": """\
+INLINE T mod_NAME(T a, T b) {
+  const T rest = fmodSUFFIX(a, b);
+  if (rest == 0) return copysignSUFFIX(0, b);
+  return (rest < 0) != (b < 0) ? rest + b : rest;
+}""",
+}
+
+_ANY_INTEGER = {
+    "max": """\
+INLINE T max_NAME(T a, T b) {
+  return a >= b ? a : b;
+}""",
+    "min": """\
+INLINE T min_NAME(T a, T b) {
+  return a <= b ? a : b;
+}""",
+}
+
+_POWER = """\
+  uint64_t power = 1, factor = (uint64_t)a;
+  for (uint64_t rest = (uint64_t)b; rest; rest >>= 1, factor *= factor)
+    if (rest & 1) power *= factor;
+  return (T)power;
+}"""
+
+_UNSIGNED = {
+    "pow": """\
+INLINE T pow_NAME(T a, T b) {
+"""
+    + _POWER,
+    "div": """\
+INLINE T div_NAME(T a, T b) {
+  return b == 0 ? 0 : a / b;
+}""",
+    "mod": """\
+INLINE T mod_NAME(T a, T b) {
+  return b == 0 ? 0 : a % b;
+}""",
+}
+
+_SIGNED = {
+    "relu": _RELU,
+    "pow": """\
+INLINE T pow_NAME(T a, T b) {
+  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
+"""
+    + _POWER,
+    "div": """\
+INLINE T div_NAME(T a, T b) {
+  if (b == 0) return 0;
+  return b == -1 ? (T)(0 - (UT)a) : a / b;
+}""",
+    "mod": """\
+INLINE T mod_NAME(T a, T b) {
+  if (b == 0 || b == -1) return 0;
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}""",
+}
+
+_CONVERSIONS = {
+    "integer_of": Helper(
+        """\
+INLINE uint64_t integer_of(double x) {
+  if (fabs(x) < 0x1p63) return (uint64_t)(int64_t)x;
+  if (!(fabs(x) < INFINITY)) return 0;
+  const double rest = fmod(trunc(x), 0x1p64);
+  return rest < 0 ? 0 - (uint64_t)-rest : (uint64_t)rest;
+}"""
+    ),
+    "bits_of": Helper(
+        """\
+INLINE uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}"""
+    ),
+    "float_of": Helper(
+        """\
+INLINE float float_of(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}"""
+    ),
+}
+
+_NARROW = {
+    "bfloat16_bits": Helper(
+        """\
+INLINE uint16_t bfloat16_bits(float x) {
+  const uint32_t bits = bits_of(x);
+  if (x != x) return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}""",
+        ("bits_of",),
+    ),
+    "bfloat16_value": Helper(
+        """\
+INLINE float bfloat16_value(uint16_t bits) {
+  return float_of((uint32_t)bits << 16);
+}""",
+        ("float_of",),
+    ),
+    "half_bits": Helper(
+        """\
+INLINE uint16_t half_bits(float x, int dropped) {
+  const uint32_t bits = bits_of(x), sign = bits >> 31 << 15, size = bits & 0x7fffffff;
+  uint32_t rounded;
+  if (x != x) {
+    rounded = 0x7e00 << 13 >> dropped;
+  } else if (size >= 0x47800000) {
+    rounded = 0x7c00 << 13 >> dropped;
+  } else if (size < 0x38800000) {
+    const uint32_t unit = (uint32_t)(113 + dropped) << 23;
+    rounded = bits_of(float_of(size) + float_of(unit)) - unit;
+  } else {
+    const uint32_t odd = size >> dropped & 1;
+    rounded = (size - 0x38000000 + (1u << (dropped - 1)) - 1 + odd) >> dropped;
+  }
+  return (uint16_t)(sign >> (dropped - 13) | rounded);
+}""",
+        ("bits_of", "float_of"),
+    ),
+    "half_value": Helper(
+        """\
+INLINE float half_value(uint16_t bits) {
+  const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
+  if (rest >= 0x0f800000) return float_of(sign | 0x70000000 | rest);
+  return float_of(sign | bits_of(float_of(rest) * 0x1p112f));
+}""",
+        ("bits_of", "float_of"),
+    ),
+    "float16_bits": Helper(
+        """\
+INLINE uint16_t float16_bits(float x) {
+  return half_bits(x, 13);
+}""",
+        ("half_bits",),
+    ),
+    "float16_value": Helper(
+        """\
+INLINE float float16_value(uint16_t bits) {
+  return half_value(bits);
+}""",
+        ("half_value",),
+    ),
+    "float8_e5m2_bits": Helper(
+        """\
+INLINE uint8_t float8_e5m2_bits(float x) {
+  return (uint8_t)half_bits(x, 21);
+}""",
+        ("half_bits",),
+    ),
+    "float8_e5m2_value": Helper(
+        """\
+INLINE float float8_e5m2_value(uint8_t bits) {
+  return half_value((uint16_t)(bits << 8));
+}""",
+        ("half_value",),
+    ),
+}
+for _name in ("bfloat16", "float16", "float8_e5m2"):
+    _NARROW[f"{_name}_round"] = Helper(
+        f"""\
+INLINE float {_name}_round(float x) {{
+  return {_name}_value({_name}_bits(x));
+}}""",
+        (f"{_name}_value", f"{_name}_bits"),
+    )
+
+_WORDS = {
+    "uint4x32": Helper("typedef struct { uint32_t a, b, c, d; } uint4x32;"),
+    "word_of": Helper(
+        """\
+INLINE uint4x32 word_of(uint64_t x) {
+  const uint4x32 word = {(uint32_t)x, (uint32_t)(x >> 32), 0, 0};
+  return word;
+}""",
+        ("uint4x32",),
+    ),
+    "uniform_of": Helper(
+        """\
+INLINE float uniform_of(uint32_t lane) {
+  return (float)(lane >> 8) * 0x1p-24f;
+}"""
+    ),
+    "threefry_rounds": Helper(
+        """\
+INLINE uint4x32 threefry_mix(uint4x32 x, int left, int right) {
+  const uint32_t a = x.a + x.b, b = (x.b << left | x.b >> (32 - left)) ^ a;
+  const uint32_t c = x.c + x.d, d = (x.d << right | x.d >> (32 - right)) ^ c;
+  const uint4x32 mixed = {a, d, c, b};
+  return mixed;
+}
+
+INLINE uint4x32 threefry_inject(uint4x32 x, uint4x32 key, uint32_t group) {
+  const uint4x32 keyed = {x.a + key.a, x.b + key.b, x.c + key.c, x.d + key.d + group};
+  return keyed;
+}
+
+INLINE uint4x32 threefry_even(uint4x32 x) {
+  x = threefry_mix(threefry_mix(x, 10, 26), 11, 21);
+  return threefry_mix(threefry_mix(x, 13, 27), 23, 5);
+}
+
+INLINE uint4x32 threefry_odd(uint4x32 x) {
+  x = threefry_mix(threefry_mix(x, 6, 20), 17, 11);
+  return threefry_mix(threefry_mix(x, 25, 10), 18, 20);
+}""",
+        ("uint4x32",),
+    ),
+    "threefry4x32": Helper(
+        """\
+INLINE uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
+  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
+  const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
+  const uint4x32 key3 = {key.d, parity, key.a, key.b}, key4 = {parity, key.a, key.b, key.c};
+  x = threefry_inject(x, key, 0);
+  x = threefry_inject(threefry_even(x), key1, 1);
+  x = threefry_inject(threefry_odd(x), key2, 2);
+  x = threefry_inject(threefry_even(x), key3, 3);
+  x = threefry_inject(threefry_odd(x), key4, 4);
+  return threefry_inject(threefry_even(x), key, 5);
+}""",
+        ("threefry_rounds",),
+    ),
+}
+
+
+def _instances() -> dict[str, Helper]:
+    """Returns the helpers that exist once per number format, named `function_format`."""
+    made: dict[str, Helper] = {}
+    for name, (type_name, suffix) in _FLOATS.items():
+        for function, template in (_ANY_NUMBER | _ANY_FLOAT).items():
+            made[f"{function}_{name}"] = _instance(template, name, type_name, suffix)
+    for name, type_name in _INTEGERS.items():
+        division = _UNSIGNED if name.startswith("u") else _SIGNED
+        for function, template in (_ANY_NUMBER | _ANY_INTEGER | division).items():
+            made[f"{function}_{name}"] = _instance(template, name, type_name, "")
+    return made
+
+
+def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
+    words = {"T": type_name, "UT": f"u{type_name}"}
+    text = re.sub(r"\b(T|UT)\b", lambda match: words[match[1]], template)
+    return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
+
+
+HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _instances()
+"""Every helper by name. The order is that of their texts in a prelude."""
+
+
+def closure(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the helpers that these need, themselves included, each after what it needs."""
+    ordered: dict[str, None] = {}
+    for name in sorted(names):
+        for needed in closure(HELPERS[name].needs):
+            ordered.setdefault(needed)
+        ordered.setdefault(name)
+    return tuple(ordered)
+
+
+def prelude(names: Iterable[str], inline: str = "static inline") -> str:
+    """Returns the definitions of the helpers and of what they need, separated by blank lines."""
+    return "\n\n".join(HELPERS[name].text.replace("INLINE", inline) for name in closure(names))

@@ -1,0 +1,56 @@
+"""Lines of a kernel in the making: indentation, and the helpers that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Writer:
+    """Collects the lines of one kernel.
+
+    Attributes:
+        helpers: Names of the prelude's helpers that the lines mention.
+    """
+
+    def __init__(self) -> None:
+        self.helpers: set[str] = set()
+        self._lines: list[str] = []
+        self._depth = 1
+        self._undefined: dict[str, int] = {}
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines)
+
+    def line(self, code: str) -> None:
+        """Writes one statement, or several lines at the current depth."""
+        for each in code.splitlines():
+            self._lines.append("  " * self._depth + each if each else "")
+
+    def declare(self, type_name: str, name: str) -> None:
+        """Declares a scalar variable; a value that is set at once joins the declaration."""
+        self._undefined = {name: len(self._lines)}
+        self.line(f"{type_name} {name};")
+
+    def assign(self, name: str, code: str) -> None:
+        """Sets a scalar variable.
+
+        float v0; v0 = x;  -->  float v0 = x;
+        """
+        if self._undefined.get(name) == len(self._lines) - 1:
+            self._lines[-1] = f"{self._lines[-1][:-1]} = {code};"
+        else:
+            self.line(f"{name} = {code};")
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[None]:
+        """Writes `head { ... }` around what is written inside."""
+        if head == "else":
+            self._lines[-1] += " else {"
+        else:
+            self.line(f"{head} {{".lstrip())
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")

@@ -1,0 +1,584 @@
+"""Assignments to loops.
+
+Every assignment becomes a nest of loops over its domain, with loop variables of its own, around one
+store. The rules:
+
+- Operands are converted to the target's number format. Comparisons and logical primitives work in
+  the promoted format of their operands; the condition of `where` keeps its format; words are never
+  converted.
+- An accumulation that resets its target fills it with the neutral element first, unless every cell
+  is written exactly once; when no cell is written twice, it combines with the neutral element and
+  does not read the target.
+- Indices of a padded node are shifted by its left margins. Before a nest reads a margin, the margin
+  is filled with the neutral element of the accumulation that reads it.
+- A concatenated index becomes one nest per component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import assert_never
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    AssignProgram,
+    Cells,
+    Constant,
+    ConstantBits,
+    ConstantFill,
+    EmbedIndex,
+    Fetch,
+    Merge,
+    Operand,
+    RangeOverOffsets,
+    Scalar,
+    Section,
+    SetVector,
+)
+from ocannl_core.assign.nodes import Sequence as AssignSequence
+from ocannl_core.assign.printer import assignment_text
+from ocannl_core.assign.traverse import Leaf, static_indices
+from ocannl_core.dtypes import DType, Kind, float64, int64, promote, round_to, uint4x32, uint64
+from ocannl_core.errors import LoweringError
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    SubAxis,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    is_injective,
+    is_surjective,
+    row_major,
+    substitute,
+    variables,
+)
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    Expr,
+    Fill,
+    For,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LoopProgram,
+    Remark,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.notation import Names
+from ocannl_core.ops import (
+    COMPARISONS,
+    BinaryOp,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    accumulates,
+    arity,
+    neutral,
+)
+from ocannl_core.origin import Origin
+
+MOST_FILL_VALUES = 16
+"""A longer list of values has to be an array."""
+
+_MOST_UNROLLED_STORES = 64
+_KEEPS_FIRST_VALUE = frozenset(
+    {
+        BinaryOp.ADD,
+        BinaryOp.MUL,
+        BinaryOp.MAX,
+        BinaryOp.MIN,
+        BinaryOp.RELU_GATE,
+        BinaryOp.SAT01_GATE,
+    }
+)
+"""Combining the neutral element with a value gives the value."""
+
+_LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
+
+
+def lower(program: AssignProgram) -> LoopProgram:
+    """Returns the program as loops.
+
+    Raises:
+        LoweringError: if an assignment contradicts itself; names the operation and the user's line.
+    """
+    state = _Lowering(program.nodes)
+    state.assignments(program.body)
+    body = Block(tuple(state.stmts))
+    used = nodes_of(body)
+    return LoopProgram(
+        program.name,
+        used,
+        static_indices(program),
+        {node: program.nodes[node] for node in used},
+        body,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """One nest to build: loops, and index maps in terms of their variables, without margins."""
+
+    loops: tuple[tuple[LoopVar, int], ...]
+    lhs: IndexMap
+    rhs: tuple[IndexMap, ...]
+
+    def around(self, innermost: Stmt) -> Stmt:
+        return _loops(self.loops, innermost)
+
+
+def _loops(loops: Sequence[tuple[LoopVar, int]], innermost: Stmt) -> Stmt:
+    for var, extent in reversed(loops):
+        innermost = For(var, 0, extent, Block((innermost,)))
+    return innermost
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """The statements so far.
+
+    Attributes:
+        nodes: What is known of every node.
+        margins: What the margins of padded nodes are known to hold.
+        origin: What asked for the current assignment.
+    """
+
+    nodes: Mapping[TensorNode, NodeInfo]
+    stmts: list[Stmt] = field(default_factory=list)
+    margins: dict[TensorNode, float] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
+    origin: Origin | None = None
+
+    def error(self, rule: str, found: str = "", fix: str = "") -> LoweringError:
+        return LoweringError(rule, found=found, where=str(self.origin or ""), fix=fix)
+
+    def info(self, node: TensorNode) -> NodeInfo:
+        if node not in self.nodes:
+            raise self.error(
+                "Every node of a program has a shape.", f"none is known for {node.name}"
+            )
+        return self.nodes[node]
+
+    def assignments(self, body: Sequence[object]) -> None:
+        pending = list(reversed(body))
+        while pending:
+            each = pending.pop()
+            match each:
+                case AssignSequence(inner):
+                    pending += reversed(inner)
+                case Section(title, inner):
+                    self.stmts.append(Remark(title))
+                    pending += reversed(inner)
+                case Accumulate() | SetVector() | Fetch():
+                    self.assignment(each)
+
+    def assignment(self, assignment: Leaf) -> None:
+        self.origin = assignment.origin
+        match assignment:
+            case Accumulate():
+                self.accumulate(assignment)
+            case SetVector():
+                self.set_vector(assignment)
+            case Fetch():
+                self.remark(assignment)
+                self.fetch(assignment)
+            case _:
+                assert_never(assignment)
+
+    def remark(self, assignment: Leaf) -> None:
+        """Appends the text of an assignment, in front of the statement that does the main work."""
+        with self.names.scope():
+            text = assignment_text(assignment, self.names)
+        self.stmts.append(Remark(text, assignment.origin))
+
+    # ----- accumulations -----
+
+    def accumulate(self, assignment: Accumulate) -> None:
+        target, combine, projections = assignment.target, assignment.combine, assignment.projections
+        dtype = self.info(target).dtype
+        self.check(assignment)
+        resets = assignment.reset and combine is not BinaryOp.SECOND
+        reads_target = any(isinstance(a, Cells) and a.node is target for a in assignment.args)
+        if resets and (reads_target or not _writes_each_once(projections)):
+            self.fill(target, _neutral_number(combine, dtype))
+        starts_neutral = resets and is_injective(projections)
+        for nest in self.nests(projections):
+            self.prepare_margins(assignment.args, nest, combine)
+            self.remark(assignment)
+            indices = self.shifted(target, nest.lhs)
+            operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
+            value = self.apply(assignment.op, operands, dtype)
+            if starts_neutral and combine not in _KEEPS_FIRST_VALUE:
+                start = _constant(_neutral_number(combine, dtype), dtype)
+                value = Binary(combine, start, value, dtype)
+            elif combine is not BinaryOp.SECOND and not starts_neutral:
+                value = Binary(combine, Load(target, indices, dtype), value, dtype)
+            self.stmts.append(nest.around(Store(target, indices, value)))
+            self.forget_margins(target, nest)
+
+    def check(self, assignment: Accumulate) -> None:
+        op, combine = assignment.op, assignment.combine
+        if len(assignment.args) != arity(op) or len(assignment.projections.rhs) != arity(op):
+            raise self.error(
+                f"{op.value.name} takes {arity(op)} operands, each with an index map.",
+                f"{len(assignment.args)} operands, {len(assignment.projections.rhs)} index maps",
+            )
+        if not accumulates(combine):
+            raise self.error(
+                "An assignment combines with a primitive that accumulates.",
+                combine.value.name,
+                "assign the result to a tensor of its own first",
+            )
+        if self.info(assignment.target).dtype is uint4x32 and combine is not BinaryOp.SECOND:
+            raise self.error("Random words can be assigned, not accumulated.", combine.value.name)
+
+    def set_vector(self, assignment: SetVector) -> None:
+        target = assignment.target
+        length = 16 // self.info(target).dtype.nbytes
+        if self.info(target).buffer_dims != self.info(target).dims:
+            raise self.error("Vectors are written to nodes without margins.", target.name)
+        for nest in self.nests(assignment.projections):
+            self.prepare_margins((assignment.arg,), nest, BinaryOp.SECOND)
+            self.remark(assignment)
+            (word,) = self.operands(UnaryOp.UNIFORM, (assignment.arg,), nest.rhs, uint4x32)
+            if word.dtype is not uint4x32:
+                raise self.error(
+                    "A vector is written from random words.", f"operand of {word.dtype}"
+                )
+            store = StoreVector(target, self.shifted(target, nest.lhs), length, word)
+            self.stmts.append(nest.around(store))
+            self.forget_margins(target, nest)
+
+    def nests(self, projections: Projections) -> Iterator[_Nest]:
+        """Yields the nests of an assignment: one, or one for each part of a concatenated axis."""
+        maps = (projections.lhs, *projections.rhs)
+        parts = {i.parts for index_map in maps for i in index_map if isinstance(i, ConcatIndex)}
+        if len(parts) > 1:
+            raise self.error("An assignment has at most one concatenated axis.", f"{len(parts)}")
+        if not parts:
+            yield _freshened(projections.domain, maps)
+            return
+        extents: dict[IndexVar, int] = dict(projections.domain)
+        (components,) = parts
+        offset = 0
+        found = False
+        for active in components:
+            chosen = affine([(1, active)], offset)
+            offset += extents[active]
+            others = set(components) - {active}
+            component_maps = tuple(
+                tuple(chosen if isinstance(i, ConcatIndex) else i for i in index_map)
+                for index_map in maps
+            )
+            mentioned = {v for index_map in component_maps for i in index_map for v in variables(i)}
+            if mentioned.isdisjoint(others):
+                found = True
+                domain = tuple((v, n) for v, n in projections.domain if v not in others)
+                yield _freshened(domain, component_maps)
+        if not found:
+            raise self.error(
+                "Some component of a concatenated axis determines every operand.", "none does"
+            )
+
+    # ----- operands and primitives -----
+
+    def operands(
+        self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
+    ) -> list[Expr]:
+        """Returns the operands as expressions, constants in the format the operation works in."""
+        found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
+        working = promote(*found) if op in _LOGICAL and found else dtype
+        exprs: list[Expr] = []
+        for arg, index_map in zip(args, maps, strict=True):
+            match arg:
+                case Scalar(value):
+                    fits = not working.is_integer or round_to(value, working) == value
+                    exprs.append(
+                        _constant(value, working if fits or op not in _LOGICAL else float64)
+                    )
+                case Cells(node):
+                    exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
+                case Merge(node):
+                    indices = self.shifted(node, index_map)
+                    exprs.append(LoadMerge(node, indices, self.info(node).dtype))
+                case _:
+                    assert_never(arg)
+        return exprs
+
+    def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
+        """Returns a primitive applied to operands, as an expression of the target's format."""
+        match op, args:
+            case BinaryOp.FIRST, [first, _]:
+                return self.convert(first, dtype)
+            case BinaryOp.SECOND, [_, second]:
+                return self.convert(second, dtype)
+            case UnaryOp.IDENTITY, [arg]:
+                return self.convert(arg, dtype)
+            case UnaryOp.WORD, [arg]:
+                self.must_be_word(dtype, op)
+                return Unary(UnaryOp.WORD, _integer(arg), dtype)
+            case BinaryOp.THREEFRY4X32, [key, counter]:
+                for each in (dtype, key.dtype, counter.dtype):
+                    self.must_be_word(each, op)
+                return Binary(BinaryOp.THREEFRY4X32, key, counter, dtype)
+            case UnaryOp.UNIFORM, [arg]:
+                self.must_be_word(arg.dtype, op)
+                working = dtype if dtype.is_float else float64
+                return self.convert(Unary(UnaryOp.UNIFORM, arg, working), dtype)
+            case BinaryOp(), [left, right] if op in COMPARISONS:
+                common = promote(left.dtype, right.dtype)
+                self.must_be_number(dtype, op)
+                return Binary(op, self.convert(left, common), self.convert(right, common), dtype)
+            case ((BinaryOp.OR | BinaryOp.AND), [left, right]):
+                common = promote(left.dtype, right.dtype)
+                both = self.convert(left, common), self.convert(right, common)
+                return self.convert(Binary(op, *both, common), dtype)
+            case UnaryOp.NOT, [arg]:
+                return self.convert(Unary(op, arg, arg.dtype), dtype)
+            case TernaryOp.WHERE, [condition, first, second]:
+                self.must_be_number(condition.dtype, op)
+                first, second = self.convert(first, dtype), self.convert(second, dtype)
+                return Ternary(op, condition, first, second, dtype)
+        self.must_be_number(dtype, op)
+        args = [self.convert(arg, dtype) for arg in args]
+        match op:
+            case UnaryOp():
+                return Unary(op, args[0], dtype)
+            case BinaryOp():
+                return Binary(op, args[0], args[1], dtype)
+            case TernaryOp():
+                return Ternary(op, args[0], args[1], args[2], dtype)
+            case _:
+                assert_never(op)
+
+    def convert(self, expr: Expr, dtype: DType) -> Expr:
+        if expr.dtype is dtype:
+            return expr
+        if uint4x32 in (expr.dtype, dtype):
+            raise self.error(
+                "Numbers and random words do not convert into each other.",
+                f"{expr.dtype} where {dtype} is needed",
+                "use `uniform` to make a number of a word, and threefry4x32 to make words",
+            )
+        return Unary(UnaryOp.IDENTITY, expr, dtype)
+
+    def must_be_word(self, dtype: DType, op: Op) -> None:
+        if dtype is not uint4x32:
+            raise self.error(f"The primitive {op.value.name} works on random words.", f"{dtype}")
+
+    def must_be_number(self, dtype: DType, op: Op) -> None:
+        if dtype is uint4x32:
+            raise self.error(f"The primitive {op.value.name} works on numbers.", f"{dtype}")
+
+    # ----- fetches -----
+
+    def fetch(self, fetch: Fetch) -> None:
+        target, source = fetch.target, fetch.source
+        dtype = self.info(target).dtype
+        match source:
+            case Constant(value) if dtype is not uint4x32:
+                self.fill(target, round_to(value, dtype))
+            case Constant(value):
+                if value != int(value) or not 0 <= value < 2**64:
+                    raise self.error("A random word is made of a natural number.", f"{value}")
+                self.everywhere(target, lambda _: ConstBits(int(value), dtype))
+            case ConstantBits(bits):
+                if dtype.is_float:
+                    raise self.error(
+                        "A bit pattern fills integers or random words.", f"{target.name}: {dtype}"
+                    )
+                self.everywhere(target, lambda _: ConstBits(bits, dtype))
+            case ConstantFill(values):
+                self.must_be_number(dtype, UnaryOp.IDENTITY)
+                self.constant_fill(target, values)
+            case RangeOverOffsets():
+                dims = self.info(target).dims
+                self.everywhere(target, lambda cell: _index_value(row_major(cell, dims), dtype))
+            case EmbedIndex(index):
+                self.everywhere(target, lambda _: _index_value(index, dtype))
+            case _:
+                assert_never(source)
+
+    def everywhere(self, target: TensorNode, value: Callable[[IndexMap], Expr]) -> None:
+        """Appends loops that store a function of the cell's position in every cell of a node."""
+        loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
+        cell = tuple(VarIndex(var) for var, _ in loops)
+        store = Store(target, self.shifted(target, cell), value(cell))
+        self.stmts.append(_loops(loops, store))
+
+    def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
+        info = self.info(target)
+        if not 1 <= len(values) <= MOST_FILL_VALUES:
+            raise self.error(
+                f"A fill lists 1 to {MOST_FILL_VALUES} values.",
+                f"{len(values)} values for {target.name}",
+                "make a tensor from an array instead",
+            )
+        constants = [_constant(value, info.dtype) for value in values]
+        if prod(info.dims) > _MOST_UNROLLED_STORES:
+            self.everywhere(target, lambda cell: _chosen(constants, row_major(cell, info.dims)))
+            return
+        for offset in range(prod(info.dims)):
+            cell = self.shifted(target, _position(offset, info.dims))
+            self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
+
+    def fill(self, target: TensorNode, value: float) -> None:
+        """Appends a fill of the whole buffer of a node."""
+        self.stmts.append(Fill(target, value))
+        self.margins[target] = value
+
+    # ----- padding -----
+
+    def shifted(self, node: TensorNode, index_map: IndexMap) -> IndexMap:
+        """Returns an index map into the stored buffer of a node: with its left margins added."""
+        info = self.info(node)
+        if len(index_map) != len(info.dims):
+            raise self.error(
+                "An index map has one index for each axis of its node.",
+                f"{len(index_map)} indices for the {len(info.dims)} axes of {node.name}",
+            )
+        lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
+        return tuple(_plus(index, left) for index, left in zip(index_map, lefts, strict=True))
+
+    def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: _Nest) -> bool:
+        info = self.info(node)
+        if not any(margin.left or margin.right for margin in info.padding):
+            return False
+        ranges: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in nest.loops}
+        for index, dim in zip(index_map, info.dims, strict=True):
+            reach = index_range(index, ranges)
+            if reach is None and as_affine(index)[0]:
+                return True
+            if reach is not None and (reach.low < 0 or reach.high >= dim):
+                return True
+        return False
+
+    def prepare_margins(self, args: tuple[Operand, ...], nest: _Nest, combine: BinaryOp) -> None:
+        """Appends fills of the margins that a nest reads, where they may hold something else."""
+        needed = 0.0 if combine is BinaryOp.SECOND else neutral(combine)
+        for arg, index_map in zip(args, nest.rhs, strict=True):
+            if not isinstance(arg, Cells) or not self.reaches_margins(arg.node, index_map, nest):
+                continue
+            value = _representable(needed, self.info(arg.node).dtype)
+            if self.margins.get(arg.node) != value:
+                self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
+                self.margins[arg.node] = value
+
+    def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
+        if self.reaches_margins(target, nest.lhs, nest):
+            self.margins.pop(target, None)
+
+
+def _writes_each_once(projections: Projections) -> bool:
+    return is_surjective(projections) and is_injective(projections)
+
+
+def _freshened(domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]) -> _Nest:
+    """Returns a nest with loop variables of its own: domains may be shared between assignments."""
+    fresh = {var: fresh_var(var.hint) for var, _ in domain}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
+    lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
+    return _Nest(tuple((fresh[var], extent) for var, extent in domain), lhs, tuple(rhs))
+
+
+def _plus(index: AxisIndex, offset: int) -> AxisIndex:
+    """Returns the index moved by an offset; a sub-axis is at its first position."""
+    if offset == 0 and not isinstance(index, SubAxis):
+        return index
+    terms, own = as_affine(index)
+    return affine(terms, own + offset)
+
+
+def _position(offset: int, dims: Sequence[int]) -> IndexMap:
+    position: list[AxisIndex] = []
+    for dim in reversed(dims):
+        offset, rest = divmod(offset, dim)
+        position.insert(0, FixedIndex(rest))
+    return tuple(position)
+
+
+def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
+    """Yields loops over the cells of the margins, each once.
+
+    Cells outside the interior of an axis belong to the first such axis: axes before it run over
+    their interior.
+    """
+    for axis, (dim, margin) in enumerate(zip(info.dims, info.padding, strict=True)):
+        for start, stop in (
+            (0, margin.left),
+            (margin.left + dim, margin.left + dim + margin.right),
+        ):
+            if start == stop:
+                continue
+            bounds = [
+                (m.left, m.left + n) for n, m in zip(info.dims[:axis], info.padding, strict=False)
+            ]
+            bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
+            vars = [fresh_var() for _ in bounds]
+            cell = tuple(VarIndex(var) for var in vars)
+            body: Stmt = Store(node, cell, _constant(value, info.dtype))
+            for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
+                body = For(var, low, high, Block((body,)))
+            yield body
+
+
+def _neutral_number(op: BinaryOp, dtype: DType) -> float:
+    return _representable(neutral(op), dtype)
+
+
+def _representable(value: float, dtype: DType) -> float:
+    """Returns the value in the format; infinities become the extremes of an integer format."""
+    if dtype.is_integer and value in (float("inf"), float("-inf")):
+        bits = 8 * dtype.nbytes
+        signed = dtype.kind is Kind.SIGNED
+        if value > 0:
+            return (1 << (bits - signed)) - 1
+        return -(1 << (bits - 1)) if signed else 0
+    number: float = round_to(value, dtype)
+    return number
+
+
+def _constant(value: float, dtype: DType) -> Expr:
+    number = round_to(value, dtype)
+    if dtype.is_integer and abs(number) > 2**53:
+        return ConstBits(number & (2**64 - 1), dtype)
+    return Const(number, dtype)
+
+
+def _integer(expr: Expr) -> Expr:
+    return expr if expr.dtype.is_integer else Unary(UnaryOp.IDENTITY, expr, int64)
+
+
+def _index_value(index: AxisIndex, dtype: DType) -> Expr:
+    if dtype is uint4x32:
+        return Unary(UnaryOp.WORD, IndexValue(index, uint64), dtype)
+    return IndexValue(index, dtype)
+
+
+def _chosen(constants: list[Expr], offset: AxisIndex) -> Expr:
+    """Returns the constant whose position is the offset modulo their number."""
+    position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
+    value = constants[-1]
+    for place, constant in reversed(list(enumerate(constants[:-1]))):
+        here = Binary(BinaryOp.EQ, position, Const(place, int64), int64)
+        value = Ternary(TernaryOp.WHERE, here, constant, value, constant.dtype)
+    return value

@@ -1,0 +1,147 @@
+"""What is certain of an expression's value without running it."""
+
+from __future__ import annotations
+
+import math
+
+from ocannl_core.dtypes import (
+    DType,
+    Kind,
+    Number,
+    bfloat16,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    round_to,
+    uint4x32,
+)
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Const,
+    ConstBits,
+    Expr,
+    IndexValue,
+    Load,
+    LocalRead,
+    Unary,
+)
+from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
+
+_MASK = 0xFFFFFFFF
+_DEPTH = 4
+"""How deep a fact is looked for; the facts are mostly visible at once."""
+
+SIGNIFICANT_BITS = {float8_e5m2: 3, float16: 11, bfloat16: 8, float32: 24, float64: 53}
+"""Integers of at most so many bits are numbers of the float format."""
+
+_TRUTH_VALUED = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
+_NEVER_NEGATIVE_ZERO = frozenset(
+    {UnaryOp.EXP, UnaryOp.EXP2, UnaryOp.NOT, UnaryOp.UNIFORM, UnaryOp.SAT01}
+)
+
+
+def value_of(expr: Expr) -> Number:
+    """Returns the number or word that a constant denotes in its format; None for others."""
+    match expr:
+        case Const(value, dtype):
+            return round_to(value, dtype)
+        case ConstBits(bits, dtype) if dtype is uint4x32:
+            return (bits & _MASK, bits >> 32 & _MASK, 0, 0)
+        case ConstBits(bits, dtype):
+            return round_to(bits, dtype)
+        case _:
+            return None
+
+
+def constant(value: Number, dtype: DType) -> Expr | None:
+    """Returns the constant that denotes a number or word; None if no constant does."""
+    if dtype is uint4x32:
+        low, high, *rest = value
+        return None if any(rest) else ConstBits(low | high << 32, dtype)
+    number = round_to(value, dtype)
+    if dtype.is_integer and abs(number) > 2**53:
+        return ConstBits(number & (2**64 - 1), dtype)
+    return Const(number, dtype)
+
+
+def is_number(expr: Expr, number: float) -> bool:
+    """True if the expression is a constant of exactly this value; 0.0 is not -0.0."""
+    value = value_of(expr)
+    if value is None or isinstance(value, tuple) or value != number:
+        return False
+    return isinstance(value, int) or math.copysign(1.0, value) == math.copysign(1.0, number)
+
+
+def is_leaf(expr: Expr) -> bool:
+    """True if computing the expression twice costs nothing worth avoiding."""
+    return isinstance(expr, Load | LocalRead | Const | ConstBits | IndexValue)
+
+
+def is_truth_value(expr: Expr) -> bool:
+    """True if the expression is certainly 0 or 1, and no -0."""
+    match expr:
+        case Unary(op):
+            return op is UnaryOp.NOT
+        case Binary(op):
+            return op in _TRUTH_VALUED
+        case _:
+            return is_number(expr, 0.0) or is_number(expr, 1.0)
+
+
+def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
+    """True if the expression is certainly not -0.0."""
+    if not expr.dtype.is_float:
+        return True
+    match expr:
+        case Const():
+            return not is_number(expr, -0.0)
+        case IndexValue():
+            return True
+        case Unary(UnaryOp.IDENTITY, arg):
+            return arg.dtype.is_integer
+        case Unary(op):
+            return op in _NEVER_NEGATIVE_ZERO
+        case Binary(BinaryOp.ADD, left, right) if depth:
+            # a sum is -0.0 only if both terms are
+            return any(is_never_negative_zero(each, depth - 1) for each in (left, right))
+        case _:
+            return is_truth_value(expr)
+
+
+def is_small_and_positive(expr: Expr) -> bool:
+    """True if the expression is certainly finite, no NaN, not negative and not -0.0."""
+    match expr:
+        case Const():
+            value = value_of(expr)
+            return bool(math.isfinite(value) and value >= 0 and not is_number(expr, -0.0))
+        case Unary(UnaryOp.UNIFORM):
+            return True
+        case _:
+            return is_truth_value(expr)
+
+
+def holds(outer: DType, inner: DType) -> bool:
+    """True if every number of the inner format is one of the outer format."""
+    if outer is inner:
+        return True
+    if uint4x32 in (outer, inner):
+        return False
+    match outer.is_float, inner.is_float:
+        case True, True:
+            return outer is not float8_e5m2 and (
+                outer is float64
+                or inner is float8_e5m2
+                or (outer is float32 and inner is not float64)
+            )
+        case True, False:
+            return outer is not float8_e5m2 and _bits(inner) <= SIGNIFICANT_BITS[outer]
+        case False, True:
+            return False
+        case _:
+            signed_fits = outer.kind is Kind.SIGNED or inner.kind is Kind.UNSIGNED
+            return signed_fits and _bits(outer) >= _bits(inner)
+
+
+def _bits(dtype: DType) -> int:
+    return 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)

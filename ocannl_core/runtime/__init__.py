@@ -1,0 +1,1 @@
+"""Running compiled code: contexts that own memory, routines bound to it."""

@@ -1,0 +1,127 @@
+"""From assignments to an executable: the stages of a compilation, and the files that show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocannl_core import settings
+from ocannl_core.assign import printer as assign_printer
+from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.errors import SettingsError
+from ocannl_core.loopir import printer as loop_printer
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import Placement, TensorNode
+from ocannl_core.passes.memory import placements
+from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.split import split
+from ocannl_core.target import Executable, Source, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A compiled routine that is not bound to memory.
+
+    Attributes:
+        assignments: What was compiled.
+        optimised: The loop program after all passes.
+        plan: Its kernels and the order in which they run.
+        source: The generated code.
+        executable: The compiled code.
+        placements: Where each node is, and why.
+    """
+
+    assignments: AssignProgram
+    optimised: LoopProgram
+    plan: Plan
+    source: Source
+    executable: Executable
+    placements: Mapping[TensorNode, Placement]
+
+
+def build(
+    assignments: AssignProgram,
+    lowered: LoopProgram,
+    stored: Mapping[TensorNode, Placement],
+    backend: Backend,
+    target: Target,
+) -> Build:
+    """Returns the compiled form of a lowered program whose nodes in `stored` outlive each call."""
+    passes: tuple[NamedPass, ...] = (*core_passes(stored), *backend.passes(target))
+    dump = _open_dump(assignments)
+    optimised = run_passes(lowered, passes, [dump.program] if dump else [])
+    plan = split(optimised)
+    source = backend.generate(plan, target)
+    if dump:
+        dump.source(source)
+    executable = backend.compile(source, target)
+    return Build(assignments, optimised, plan, source, executable, placements(optimised, stored))
+
+
+_EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}
+
+
+class Dump:
+    """A folder with every stage of one compilation, numbered in the order of the stages."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ordinals = count()
+
+    def text(self, stage: str, text: str) -> None:
+        name = f"{next(self._ordinals):02d}_{_file_name(stage)}.txt"
+        (self._folder / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+    def program(self, stage: str, program: LoopProgram) -> None:
+        self.text(stage, loop_printer.to_text(program))
+
+    def source(self, source: Source) -> None:
+        extension = _EXTENSIONS.get(source.language.lower(), "txt")
+        (self._folder / f"source.{extension}").write_text(source.text, encoding="utf-8")
+
+
+def _open_dump(assignments: AssignProgram) -> Dump | None:
+    """Returns a new folder under the setting `dump_dir`, or None if that is unset."""
+    directory = settings.current().dump_dir
+    if directory is None:
+        return None
+    dump = Dump(_new_folder(Path(directory), _file_name(assignments.name)))
+    dump.text("assignments", assign_printer.to_text(assignments))
+    return dump
+
+
+def _new_folder(directory: Path, name: str) -> Path:
+    """Returns the first of `name`, `name-2`, `name-3`, ... that does not exist yet, created."""
+    for ordinal in count(1):
+        folder = directory / (name if ordinal == 1 else f"{name}-{ordinal}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if folder.is_dir():
+                continue
+            raise _unusable(directory, f"{folder} is a file") from None
+        except OSError as error:
+            raise _unusable(directory, str(error)) from error
+        return folder
+    raise AssertionError("count never ends")
+
+
+def _unusable(directory: Path, found: str) -> SettingsError:
+    return SettingsError(
+        "The setting dump_dir names a directory that can be written to.",
+        found=found,
+        where=f"dump_dir = {str(directory)!r}",
+        fix="choose another directory, or unset dump_dir",
+    )
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name) or "routine"

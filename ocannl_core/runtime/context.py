@@ -1,0 +1,243 @@
+"""A context: a device, the memory of tensors on it, and the routines compiled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING
+
+from ocannl_core.errors import LinkError, ShapeError, UsageError
+from ocannl_core.hooks import manager
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.lower import lower
+from ocannl_core.node import TensorNode
+from ocannl_core.runtime import link, values
+from ocannl_core.runtime.build import build
+from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
+from ocannl_core.runtime.routine import Routine
+from ocannl_core.runtime.store import Store, Stored
+from ocannl_core.runtime.usage import usage_of
+from ocannl_core.target import Buffer, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+
+class Context:
+    """The memory of tensors on one device, and the place where code for them is compiled.
+
+    Routines compiled in one context share buffers: what one writes, the next one reads. A node that
+    a routine does not store is private to it; when a later routine stores that node, reading it
+    gives the later routine's value.
+
+    Args:
+        backend: The name of a backend, or `name:device`; by default the setting `backend`, or else
+            the best available.
+        device: The ordinal among the backend's devices; by default the one it prefers.
+
+    Raises:
+        BackendNotFoundError: if there is no such backend or device.
+    """
+
+    __slots__ = ("_store",)
+
+    def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
+        chosen, target = manager.select(backend)
+        if device is not None and device != target.device:
+            if backend is not None and ":" in backend:
+                raise UsageError(
+                    "The device of a context is named once.",
+                    found=f"Context({backend!r}, device={device})",
+                    fix=f"Context({chosen.name!r}, device={device})",
+                )
+            chosen, target = manager.select(f"{chosen.name}:{device}")
+        self._store = Store(chosen, target)
+
+    @property
+    def backend(self) -> Backend:
+        return self._store.backend
+
+    @property
+    def target(self) -> Target:
+        return self._store.target
+
+    def child(self) -> Context:
+        """Returns a context that sees this one's buffers; what it adds stays its own.
+
+        Values are shared: writing to a buffer that this context has is visible in both.
+        """
+        context = Context.__new__(type(self))
+        context._store = Store(self.backend, self.target, parent=self._store)
+        return context
+
+    def compile(
+        self,
+        computation: ComputationLike,
+        bindings: Sequence[StaticIndex] = (),
+        keep: Sequence[TensorLike] | None = None,
+        name: str | None = None,
+    ) -> Routine:
+        """Returns the routine that runs a computation over this context's memory.
+
+        Nodes that outlive a call are the computation's results (what it was asked for, and the
+        gradients of parameters); what the context stores already; parameters, placeholders,
+        literals and declared tensors. All others are scratch of the routine, or not stored at all.
+
+        Args:
+            computation: The code.
+            bindings: The static indices that the code uses; calls give them values by name.
+            keep: The tensors to store instead of the results; `()` stores no result.
+            name: A name for files and messages, an identifier; by default the computation's.
+
+        Raises:
+            ShapeError: if shapes contradict each other or leave a size open.
+            UsageError: if an index is not bound, or `keep` names a tensor that the code does not
+                mention.
+            LinkError: if the code reads a node that it does not compute and that the context does
+                not store.
+            CompileError: if the backend's compiler rejects the code.
+        """
+        program = computation.resolve()
+        if name is not None:
+            if not name.isidentifier():
+                raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
+            program = replace(program, name=name)
+        code = link.Unlinked(program, computation.literals(), computation.tensors())
+        stored_nodes = link.stored_nodes(code, self._store, keep)
+        lowered = lower(program)
+        link.check_bindings(lowered.indices, bindings, program.name)
+        before = usage_of(lowered)
+        link.check_presence(code, before.reads_first, self._store)
+
+        built = build(program, lowered, stored_nodes, self.backend, self.target)
+        memory = link.bind(code, built.plan.params, self._store)
+        buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
+        for node in built.plan.scratch:
+            buffers[node] = self._store.allocate(built.plan.nodes[node])
+        launch = built.executable.link(buffers)
+
+        # optimisation may have removed reads, never an access that bounds an index
+        usage = replace(usage_of(built.optimised), limits=before.limits)
+        link.record(program.name, usage, memory, built.placements, self._store)
+        return Routine(built, usage, bindings, memory, launch)
+
+    def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
+        """Gives every parameter that a tensor depends on its initial value.
+
+        Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
+
+        Args:
+            tensor: The loss, or any other tensor.
+            reinitialize: Also replaces values that are there.
+        """
+        pending = []
+        for parameter in tensor.parameters():
+            stored = self._store.find(parameter.node)
+            if reinitialize or stored is None or not stored.has_value:
+                pending.append(parameter.initialization())
+        if pending:
+            self.compile(reduce(add, pending), name="init_params")()
+
+    def synchronize(self) -> None:
+        """Returns when all submitted work of the device has finished."""
+        self.backend.synchronize(self.target)
+
+    # ----- host access ---------------------------------------------------------------------------
+
+    def __getitem__(self, tensor: TensorLike) -> Array:
+        """Returns a copy of a tensor's cells: axes batch, output, input, without margins.
+
+        Waits for pending work.
+
+        Raises:
+            LinkError: if the tensor is not stored here, or has no value yet; the message says why
+                and what to do.
+        """
+        stored = self._readable(_checked(tensor))
+        return values.read(self.backend, stored.buffer)
+
+    def __setitem__(self, tensor: TensorLike, value: object) -> None:
+        """Copies host data to the device: an array of the tensor's extents, or one number for all.
+
+        Integers and wider floats are rounded to a float tensor's format. A tensor without memory
+        here gets some.
+
+        Raises:
+            ShapeError: if the extents differ.
+            TransferError: if the numbers do not fit the tensor's format.
+        """
+        node = _checked(tensor).node
+        stored = self._store.find(node)
+        info = stored.info if stored is not None else tensor.info
+        cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
+        if stored is None:
+            stored = Stored(node, self._store.allocate(info), tensor)
+            self._store.add(stored)
+        values.write(self.backend, stored.buffer, cells)
+        stored.has_value = True
+
+    def __contains__(self, tensor: TensorLike) -> bool:
+        """True if the tensor has memory here, with or without a value."""
+        return self._store.find(_checked(tensor).node) is not None
+
+    def item(self, tensor: TensorLike) -> float:
+        """Returns the number that a tensor of one cell holds.
+
+        Raises:
+            ShapeError: if the tensor has more cells, or none.
+            LinkError: as reading it does.
+        """
+        cells = self[tensor]
+        if cells.size != 1:
+            raise ShapeError(
+                "item reads tensors of one cell.",
+                found=f"{cells.size} cells",
+                where=f"{tensor.describe()}, of shape {tensor.shape}",
+                fix=f"ctx[{tensor.node.name}] gives them all as an array",
+            )
+        return float(cells.reshape(())[()])
+
+    def __repr__(self) -> str:
+        size = self._store.nbytes()
+        return f"<context on {self.target}: {len(self._store)} tensors, {size} bytes>"
+
+    def _readable(self, tensor: TensorLike) -> Stored:
+        node = tensor.node
+        stored = self._store.find(node)
+        if stored is not None:
+            if stored.has_value:
+                return stored
+            raise LinkError(
+                "A tensor is read after something has given it a value.",
+                found="it is stored, without a value so far",
+                where=tensor.describe(),
+                fix=link.fix_for_missing_value(stored),
+            )
+        unstored = self._store.find_unstored(node)
+        if unstored is None:
+            raise LinkError(
+                "Only tensors that a context stores can be read from it.",
+                found="no routine compiled in this context mentions it",
+                where=tensor.describe(),
+                fix=link.fix_for_unknown(tensor),
+            )
+        raise LinkError(
+            "Only tensors that a context stores can be read from it.",
+            found=f"it is {unstored.placement.mode.value} in routine {unstored.routine}, "
+            f"because {link.why(unstored.placement.reason)}",
+            where=tensor.describe(),
+            fix=link.fix_for_unstored(node, unstored),
+        )
+
+
+def _checked(tensor: TensorLike) -> TensorLike:
+    """Returns the key of a context if it is a tensor."""
+    if not isinstance(getattr(tensor, "node", None), TensorNode):
+        raise UsageError(
+            "A context is indexed by tensors.",
+            found=f"a {type(tensor).__name__}",
+            fix="ctx[x], where x is the tensor itself",
+        )
+    return tensor

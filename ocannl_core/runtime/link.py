@@ -1,0 +1,285 @@
+"""Fitting code and memory together: what a routine stores, what it needs, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.errors import LinkError, UsageError, VerifyError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.runtime import values
+from ocannl_core.runtime.interfaces import Array, TensorLike
+from ocannl_core.runtime.store import Store, Stored, Unstored
+from ocannl_core.runtime.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Unlinked:
+    """Assignments together with what linking needs to know of their nodes.
+
+    Attributes:
+        program: The assignments.
+        literals: The cells of nodes made from host data.
+        tensors: The tensor behind each node, where there is one.
+    """
+
+    program: AssignProgram
+    literals: Mapping[TensorNode, Array]
+    tensors: Mapping[TensorNode, TensorLike]
+
+    def describe(self, node: TensorNode) -> str:
+        """Returns what people call a node."""
+        return description(node, self.tensors.get(node))
+
+    def comes_from_outside(self, node: TensorNode) -> bool:
+        """True if the host or an initialisation gives the node its first value."""
+        tensor = self.tensors.get(node)
+        return tensor is not None and (tensor.is_parameter or tensor.is_placeholder)
+
+
+def description(node: TensorNode, tensor: TensorLike | None) -> str:
+    return tensor.describe() if tensor is not None else node.name
+
+
+# ----- what is stored ---------------------------------------------------------------------------
+
+
+def stored_nodes(
+    code: Unlinked, store: Store, keep: Sequence[TensorLike] | None
+) -> dict[TensorNode, Placement]:
+    """Returns the nodes that outlive the calls of a routine, and why.
+
+    Those are the results, or what `keep` names instead; and always what the context stores already,
+    what the code does not embed, parameters, placeholders, literals and declared nodes.
+
+    Raises:
+        UsageError: if `keep` names a tensor that the code does not mention and the context does not
+            store.
+    """
+    program = code.program
+    kept = program.results if keep is None else {tensor.node for tensor in keep}
+    for tensor in keep or ():
+        if tensor.node not in program.nodes and store.find(tensor.node) is None:
+            raise UsageError(
+                "keep= names tensors that the compiled code computes.",
+                found=f"{tensor.describe()}, which it does not mention",
+                where=f"compiling {program.name}",
+                fix=f"add its code, such as oc.train.forward({tensor.node.name})",
+            )
+    reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
+    return {
+        node: Placement(MemoryMode.ON_DEVICE, reason)
+        for node, reason in reasons.items()
+        if reason is not None
+    }
+
+
+def _reason_to_store(
+    node: TensorNode, code: Unlinked, store: Store, kept: AbstractSet[TensorNode]
+) -> Reason | None:
+    tensor = code.tensors.get(node)
+    if tensor is not None and tensor.is_parameter:
+        return Reason.PARAMETER
+    if node in code.literals or (tensor is not None and tensor.is_placeholder):
+        return Reason.HOST_DATA
+    if node in code.program.fresh:
+        return Reason.DECLARED
+    if node in kept:
+        return Reason.KEPT
+    if store.find(node) is not None:
+        return Reason.USED_ELSEWHERE
+    return None if node in code.program.embedded else Reason.READ_ONLY
+
+
+# ----- checks before anything is compiled -------------------------------------------------------
+
+
+def check_bindings(
+    indices: Sequence[StaticIndex], bindings: Sequence[StaticIndex], name: str
+) -> None:
+    """Raises UsageError unless the bindings differ in name and include every index of the code."""
+    names = [binding.name for binding in bindings]
+    repeated = sorted({n for n in names if names.count(n) > 1})
+    if repeated:
+        raise UsageError(
+            "The static indices of a routine have different names: they are its keyword arguments.",
+            found="several named " + ", ".join(repeated),
+            where=f"compiling {name}",
+            fix='give each its own name: oc.static_index("row"), oc.static_index("column")',
+        )
+    unbound = [index.name for index in indices if index not in bindings]
+    if unbound:
+        raise UsageError(
+            "Every static index that code uses is bound when it is compiled.",
+            found="unbound: " + ", ".join(unbound),
+            where=f"compiling {name}",
+            fix=f"ctx.compile(..., bindings=[{', '.join(unbound)}])",
+        )
+
+
+def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store) -> None:
+    """Raises LinkError unless what the code reads but does not compute is, or can be, stored."""
+    missing = [
+        node
+        for node in sorted(reads_first - code.program.embedded, key=lambda node: node.id)
+        if node not in code.program.fresh
+        and node not in code.literals
+        and not code.comes_from_outside(node)
+        and store.find(node) is None
+    ]
+    if not missing:
+        return
+    found, fixes = [], []
+    for node in missing:
+        unstored = store.find_unstored(node)
+        if unstored is None:
+            found.append(f"{code.describe(node)}: not in the context, and not computed here")
+            fixes.append(
+                f"add the code that computes {node.name} in front: oc.train.forward({node.name}), "
+                f"or oc.train.grad_update(loss) for a gradient"
+            )
+            fixes.append(f"or give it a value from the host: ctx[{node.name}] = array")
+        else:
+            found.append(
+                f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
+                f"{unstored.routine}, because {why(unstored.placement.reason)}"
+            )
+            fixes.append(fix_for_unstored(node, unstored))
+    raise LinkError(
+        "Every node that code reads is computed by it or stored in the context.",
+        found="\n".join(found),
+        where=f"compiling {code.program.name}",
+        fix="\n".join(fixes),
+    )
+
+
+def why(reason: Reason | None) -> str:
+    return reason.text if reason is not None else "nothing asked for it to be stored"
+
+
+# ----- memory -----------------------------------------------------------------------------------
+
+
+def bind(code: Unlinked, params: Sequence[TensorNode], store: Store) -> dict[TensorNode, Stored]:
+    """Returns the memory of a routine's parameters: the context's, or new.
+
+    New memory is not part of the context until `store.add`, so that a compilation that fails leaves
+    no trace.
+    """
+    return {node: _bind_node(code, node, store) for node in params}
+
+
+def _bind_node(code: Unlinked, node: TensorNode, store: Store) -> Stored:
+    info = code.program.nodes[node]
+    stored = store.find(node)
+    if stored is not None:
+        return stored if stored.info == info else _with_margins(code, stored, info, store)
+    stored = Stored(node, store.allocate(info), code.tensors.get(node))
+    if node in code.literals:
+        name = code.describe(node)
+        cells = values.cells_of(code.literals[node], info, name, _shape_text(stored, info))
+        values.write(store.backend, stored.buffer, cells)
+        stored.has_value = True
+    elif node in code.program.fresh:
+        stored.has_value = True
+    return stored
+
+
+def _shape_text(stored: Stored, info: NodeInfo) -> str:
+    return str(stored.tensor.shape if stored.tensor is not None else info.dims)
+
+
+def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: Store) -> Stored:
+    """Returns the memory of a node laid out anew; no routine may hold the old one's address."""
+    if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
+        raise VerifyError(
+            "A node has one number format and one shape.",
+            found=f"{stored.info.dtype} {stored.info.dims} in the context, "
+            f"{info.dtype} {info.dims} here",
+            where=f"{code.describe(stored.node)}, compiling {code.program.name}",
+        )
+    if stored.is_linked or not store.owns(stored.node):
+        raise LinkError(
+            "All routines of a context agree on the margins around a node's cells.",
+            found=f"{code.describe(stored.node)} is stored with extents {stored.info.buffer_dims}; "
+            f"{info.buffer_dims} are needed here",
+            where=f"compiling {code.program.name}",
+            fix="compile the routine with the padded operation first, or compile this one in a "
+            "context of its own",
+        )
+    moved = Stored(
+        stored.node, store.allocate(info), stored.tensor, stored.has_value, False, stored.writers
+    )
+    if stored.has_value:
+        values.write(store.backend, moved.buffer, values.read(store.backend, stored.buffer))
+    return moved
+
+
+def record(
+    routine: str,
+    usage: Usage,
+    memory: Mapping[TensorNode, Stored],
+    placements: Mapping[TensorNode, Placement],
+    store: Store,
+) -> None:
+    """Enters a linked routine into the context: its new memory, and what it keeps private."""
+    for node, stored in memory.items():
+        stored.is_linked = True
+        provides = node in usage.writes and node not in usage.reads_first
+        if provides and routine not in stored.writers:
+            stored.writers.append(routine)
+        if store.find(node) is not stored:
+            store.add(stored)
+    for node, placement in placements.items():
+        if placement.mode not in STORED:
+            store.add_unstored(node, Unstored(routine, placement))
+
+
+# ----- checks before running and reading --------------------------------------------------------
+
+
+def check_values(needed: Sequence[Stored], routine: str) -> None:
+    """Raises LinkError unless every node that a routine reads before writing it has a value."""
+    missing = [stored for stored in needed if not stored.has_value]
+    if not missing:
+        return
+    fixes: dict[str, None] = {}  # a set that keeps its order
+    for stored in missing:
+        fixes[fix_for_missing_value(stored)] = None
+    raise LinkError(
+        "A routine runs when every node that it reads has a value.",
+        found="\n".join(
+            f"{description(stored.node, stored.tensor)} has none" for stored in missing
+        ),
+        where=f"running {routine}",
+        fix="\n".join(fixes),
+    )
+
+
+def fix_for_missing_value(stored: Stored) -> str:
+    """Returns the call that gives a node its first value."""
+    tensor = stored.tensor
+    if tensor is not None and tensor.is_parameter:
+        return "ctx.init_params(loss), with the tensor whose parameters they are"
+    if (tensor is not None and tensor.is_placeholder) or not stored.writers:
+        return f"ctx[{stored.node.name}] = array"
+    return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
+
+
+def fix_for_unstored(node: TensorNode, unstored: Unstored) -> str:
+    """Returns how to make a routine store a node that it computes."""
+    keep = f"keep=[{node.name}, ...]"
+    return f"compile {unstored.routine} with {keep}, which replaces its results, and run it"
+
+
+def fix_for_unknown(tensor: TensorLike) -> str:
+    """Returns the call that brings a tensor into a context."""
+    name = tensor.node.name
+    if tensor.is_placeholder:
+        return f"ctx[{name}] = array"
+    if tensor.is_parameter:
+        return f"ctx.init_params({name})"
+    return f"compile and run code that computes it, such as ctx.compile(oc.train.forward({name}))()"

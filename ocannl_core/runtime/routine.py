@@ -1,0 +1,201 @@
+"""Compiled code bound to memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
+
+from ocannl_core.assign import printer as assign_printer
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.loopir import printer as loop_printer
+from ocannl_core.node import Placement, TensorNode
+from ocannl_core.runtime import link
+from ocannl_core.runtime.build import Build
+from ocannl_core.runtime.store import Stored
+from ocannl_core.runtime.usage import Limit, Usage
+from ocannl_core.target import Launcher
+
+
+class Routine:
+    """Compiled code bound to the memory of a context; calling it runs it.
+
+    Attributes:
+        name: The name under which files and messages show it.
+        bindings: The static indices that a call gives values to.
+        reads: Nodes of the context that it reads.
+        writes: Nodes of the context that it writes.
+        placements: Where each node that it mentions is, and why.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_build",
+        "_is_ready",
+        "_launch",
+        "_limits",
+        "_needed",
+        "_order",
+        "_written",
+        "bindings",
+        "name",
+        "placements",
+        "reads",
+        "writes",
+    )
+
+    def __init__(
+        self,
+        build: Build,
+        usage: Usage,
+        bindings: Sequence[StaticIndex],
+        memory: Mapping[TensorNode, Stored],
+        launch: Launcher,
+    ) -> None:
+        self.name = build.plan.name
+        self.bindings = tuple(bindings)
+        self.reads = usage.reads
+        self.writes = usage.writes
+        self.placements: Mapping[TensorNode, Placement] = build.placements
+        self._build = build
+        self._launch = launch
+        by_id = sorted(memory.items(), key=lambda item: item[0].id)
+        self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
+        self._written = tuple(stored for node, stored in by_id if node in usage.writes)
+        self._is_ready = False
+        self._limits = tuple(
+            sorted(usage.limits, key=lambda limit: (limit.node.id, limit.low, limit.high))
+        )
+        self._accepted = {
+            binding.name: _accepted_range(binding, self._limits) for binding in bindings
+        }
+        self._order = tuple(index.name for index in build.plan.indices)
+
+    def __call__(self, **indices: SupportsIndex) -> None:
+        """Runs the routine; every binding is a required keyword argument.
+
+        Returns when the work is submitted; reading results through the context waits for it.
+
+        Raises:
+            LinkError: if a node that it reads has no value yet; the message gives the call that
+                provides one.
+            UsageError: if an index is missing, unknown or out of range.
+        """
+        values = self._values(indices) if indices or self._accepted else ()
+        if self._is_ready:
+            self._launch(values)
+            return
+        link.check_values(self._needed, self.name)
+        self._launch(values)
+        for stored in self._written:
+            stored.has_value = True
+        self._is_ready = True  # for good: a node that has a value never loses it
+
+    @property
+    def source(self) -> str:
+        """The generated code."""
+        return self._build.source.text
+
+    @property
+    def loop_ir(self) -> str:
+        """The optimised loop program as text."""
+        return loop_printer.to_text(self._build.optimised)
+
+    @property
+    def assignments(self) -> str:
+        """The assignments that were compiled, as text."""
+        return assign_printer.to_text(self._build.assignments)
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(binding.name for binding in self.bindings)
+        return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
+
+    def _values(self, indices: Mapping[str, SupportsIndex]) -> tuple[int, ...]:
+        """Returns the checked values of the static indices in the order of the compiled code."""
+        if indices.keys() != self._accepted.keys():
+            raise self._wrong_names(indices)
+        numbers: dict[str, int] = {}
+        for name, accepted in self._accepted.items():
+            try:
+                number = operator.index(indices[name])
+            except TypeError:
+                raise self._not_an_integer(name, indices[name]) from None
+            if accepted is not None and number not in accepted:
+                raise self._out_of_range(name, number, accepted)
+            numbers[name] = number
+        for limit in self._limits:
+            if len(limit.terms) > 1:
+                self._check_jointly(limit, numbers)
+        return tuple(numbers[name] for name in self._order)
+
+    def _wrong_names(self, indices: Mapping[str, SupportsIndex]) -> UsageError:
+        missing = [name for name in self._accepted if name not in indices]
+        unknown = [name for name in indices if name not in self._accepted]
+        found = [f"missing: {', '.join(missing)}"] if missing else []
+        found += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        call = ", ".join(f"{name}=..." for name in self._accepted)
+        return UsageError(
+            "A call gives a value to every static index that the routine was compiled with.",
+            found="; ".join(found),
+            where=f"running {self.name}",
+            fix=f"{self.name}({call})"
+            + ("" if self._accepted else "; indices are bound with ctx.compile(..., bindings=[i])"),
+        )
+
+    def _not_an_integer(self, name: str, value: object) -> UsageError:
+        return UsageError(
+            "The value of a static index is an integer.",
+            found=f"{name} = {value!r}",
+            where=f"running {self.name}",
+        )
+
+    def _out_of_range(self, name: str, number: int, accepted: range) -> UsageError:
+        limit = next(
+            (
+                limit
+                for limit in self._limits
+                if [var.name for _, var in limit.terms] == [name] and number not in limit.as_range()
+            ),
+            None,
+        )
+        reason = (
+            f"other values leave {limit.node.name}"
+            if limit is not None
+            else "its range is declared so"
+        )
+        return UsageError(
+            f"A static index stays in its range: {name} in {_range_text(accepted)}.",
+            found=f"{name} = {number}",
+            where=f"running {self.name}; {reason}",
+        )
+
+    def _check_jointly(self, limit: Limit, numbers: Mapping[str, int]) -> None:
+        value = sum(coefficient * numbers[var.name] for coefficient, var in limit.terms)
+        if limit.low <= value <= limit.high:
+            return
+        terms = " + ".join(
+            var.name if coefficient == 1 else f"{coefficient}*{var.name}"
+            for coefficient, var in limit.terms
+        )
+        raise UsageError(
+            f"Static indices that address an axis together stay inside it: "
+            f"{terms} in range({limit.low}, {limit.high + 1}).",
+            found=", ".join(f"{var.name} = {numbers[var.name]}" for _, var in limit.terms),
+            where=f"running {self.name}; other values leave {limit.node.name}",
+        )
+
+
+def _range_text(accepted: range) -> str:
+    start = f"{accepted.start}, " if accepted.start else ""
+    return f"range({start}{accepted.stop})"
+
+
+def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:
+    """Returns the values that an index may take by itself, or None if nothing bounds it."""
+    ranges = [limit.as_range() for limit in limits if [var for _, var in limit.terms] == [binding]]
+    if binding.extent is not None:
+        ranges.append(range(binding.extent))
+    if not ranges:
+        return None
+    return range(max(r.start for r in ranges), min(r.stop for r in ranges))

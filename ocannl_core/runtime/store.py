@@ -1,0 +1,101 @@
+"""The memory of a context: which nodes have buffers and values, and why others have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ocannl_core.node import NodeInfo, Placement, TensorNode
+from ocannl_core.runtime.interfaces import TensorLike
+from ocannl_core.target import Buffer, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """The memory of one node.
+
+    Attributes:
+        node: The node.
+        buffer: Its cells.
+        tensor: The tensor behind it, if known: what messages call it.
+        has_value: True once the host or a routine has written it; never becomes False again.
+        is_linked: True once a routine holds the buffer's address.
+        writers: Names of the routines that write it, oldest first.
+    """
+
+    node: TensorNode
+    buffer: Buffer
+    tensor: TensorLike | None = None
+    has_value: bool = False
+    is_linked: bool = False
+    writers: list[str] = field(default_factory=list)
+
+    @property
+    def info(self) -> NodeInfo:
+        return self.buffer.info
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """A node that some routine computes and does not keep."""
+
+    routine: str
+    placement: Placement
+
+
+class Store:
+    """The buffers of a context and of those that it descends from."""
+
+    def __init__(self, backend: Backend, target: Target, parent: Store | None = None) -> None:
+        self.backend = backend
+        self.target = target
+        self._parent = parent
+        self._stored: dict[TensorNode, Stored] = {}
+        self._unstored: dict[TensorNode, Unstored] = {}
+
+    def _lineage(self) -> Iterator[Store]:
+        store: Store | None = self
+        while store is not None:
+            yield store
+            store = store._parent
+
+    def find(self, node: TensorNode) -> Stored | None:
+        """Returns the memory of a node, from the nearest context of the lineage that has it."""
+        for store in self._lineage():
+            found = store._stored.get(node)
+            if found is not None:
+                return found
+        return None
+
+    def owns(self, node: TensorNode) -> bool:
+        """True if this context, not one that it descends from, has the node's memory."""
+        return node in self._stored
+
+    def allocate(self, info: NodeInfo) -> Buffer:
+        """Returns new memory, all zero."""
+        return self.backend.allocate(info, self.target)
+
+    def add(self, stored: Stored) -> None:
+        self._stored[stored.node] = stored
+
+    def find_unstored(self, node: TensorNode) -> Unstored | None:
+        """Returns why a node that some routine computes has no memory."""
+        for store in self._lineage():
+            found = store._unstored.get(node)
+            if found is not None:
+                return found
+        return None
+
+    def add_unstored(self, node: TensorNode, unstored: Unstored) -> None:
+        self._unstored[node] = unstored
+
+    def nbytes(self) -> int:
+        """Returns the bytes of this context's own buffers."""
+        return sum(stored.info.nbytes for stored in self._stored.values())
+
+    def __len__(self) -> int:
+        return len(self._stored)

@@ -1,0 +1,143 @@
+"""What a loop program does to its memory: reads, writes, and the limits of its static indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    StaticIndex,
+    affine,
+    as_affine,
+)
+from ocannl_core.loopir.nodes import (
+    Block,
+    For,
+    Gather,
+    Load,
+    LoadMerge,
+    LoopProgram,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
+from ocannl_core.node import NodeInfo, TensorNode
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`."""
+
+    terms: tuple[tuple[int, StaticIndex], ...]
+    low: int
+    high: int
+    node: TensorNode
+
+    def as_range(self) -> range:
+        """Returns the values that the limit allows for its index, if it has only one."""
+        ((coefficient, _),) = self.terms
+        low, high = self.low, self.high
+        if coefficient < 0:
+            low, high, coefficient = -high, -low, -coefficient
+        return range(-(-low // coefficient), high // coefficient + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a program does to nodes whose memory comes from outside.
+
+    Attributes:
+        reads: Nodes of which some cell is read.
+        reads_first: Nodes of which some cell is read before the program has written to the node.
+        writes: Nodes of which some cell is written; filling their margins does not count.
+        limits: What the static indices must satisfy for every access to stay inside its buffer.
+    """
+
+    reads: frozenset[TensorNode]
+    reads_first: frozenset[TensorNode]
+    writes: frozenset[TensorNode]
+    limits: frozenset[Limit]
+
+
+def usage_of(program: LoopProgram) -> Usage:
+    """Returns what a program does to its parameters, and what its static indices must satisfy."""
+    reads: set[TensorNode] = set()
+    reads_first: set[TensorNode] = set()
+    writes: set[TensorNode] = set()
+    limits: set[Limit] = set()
+    bounds: dict[IndexVar, Range] = {}
+    for node in _in_order(program.body, bounds):
+        for access in accesses_at(node):
+            if access.writes:
+                if _may_reach_interior(access, program.nodes[access.node], bounds):
+                    writes.add(access.node)
+            elif not access.merge:
+                reads.add(access.node)
+                if access.node not in writes:
+                    reads_first.add(access.node)
+        if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
+            dims = program.nodes[node.node].buffer_dims
+            limits.update(_limits(node, dims, bounds))
+    params = frozenset(program.params)
+    return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
+
+
+def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
+    """Yields what runs, in the order in which the first iteration of every loop does.
+
+    Loops that never run are left out. `bounds` holds the variables of the loops around, and of
+    earlier ones.
+    """
+    pending: list[tuple[Node, bool]] = [(body, False)]
+    while pending:
+        node, entered = pending.pop()
+        inner = () if entered else children(node)
+        if isinstance(node, For):
+            if node.start >= node.stop:
+                continue
+            bounds[node.var] = Range(node.start, node.stop - 1)
+        if inner:
+            pending.append((node, True))
+            pending.extend((child, False) for child in reversed(inner))
+        else:
+            yield node
+
+
+def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
+    """False only if an access certainly stays in the margins, as the code that fills them does."""
+    if access.indices is None:
+        return True
+    for index, extent, margin in zip(access.indices, info.dims, info.padding, strict=False):
+        reached = index_range(index, bounds)
+        if reached is not None and (
+            reached.high < margin.left or reached.low >= margin.left + extent
+        ):
+            return False
+    return True
+
+
+def _limits(
+    access: Load | LoadMerge | Gather | Store | StoreVector,
+    dims: tuple[int, ...],
+    bounds: Mapping[IndexVar, Range],
+) -> Iterator[Limit]:
+    """Yields what the static indices in an access must satisfy, whatever the loop variables are."""
+    spans = [1] * len(dims)
+    indices: list[AxisIndex] = list(access.indices)
+    if isinstance(access, StoreVector) and dims:
+        spans[-1] = access.length
+    if isinstance(access, Gather):
+        indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
+    for index, extent, span in zip(indices, dims, spans, strict=True):
+        terms, offset = as_affine(index)
+        statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
+        if statics:
+            rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)
+            reached = index_range(rest, bounds)
+            if reached is not None:
+                yield Limit(statics, -reached.low, extent - span - reached.high, access.node)

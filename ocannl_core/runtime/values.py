@@ -1,0 +1,188 @@
+"""The cells of one node between the host and a device: conversion, checks, margins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocannl_core.dtypes import DType, Kind, uint4x32
+from ocannl_core.errors import ShapeError, TransferError
+from ocannl_core.node import NodeInfo
+from ocannl_core.runtime.interfaces import Array
+from ocannl_core.target import Buffer, HostBuffer
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+
+def read(backend: Backend, buffer: Buffer) -> Array:
+    """Returns a copy of a buffer's cells without margins; waits for the work that computes them."""
+    return np.array(_interior(_read_all(backend, buffer), buffer.info), order="C")
+
+
+def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
+    """Copies cells (of the node's dtype and dims) to a device; margins keep what they hold."""
+    info = buffer.info
+    whole = cells
+    if info.buffer_dims != info.dims:
+        whole = _read_all(backend, buffer)
+        _interior(whole, info)[...] = cells
+    host = HostBuffer(np.ascontiguousarray(whole).reshape(info.buffer_dims), info)
+    backend.transfer(buffer, host).wait()
+
+
+def _read_all(backend: Backend, buffer: Buffer) -> Array:
+    host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
+    backend.transfer(host, buffer).wait()
+    return host.array
+
+
+def _interior(array: Array, info: NodeInfo) -> Array:
+    """Returns the view of a stored array that leaves out its margins."""
+    if not info.padding:
+        return array
+    slices = tuple(
+        slice(margin.left, margin.left + extent)
+        for extent, margin in zip(info.dims, info.padding, strict=True)
+    )
+    view: Array = array[slices]
+    return view
+
+
+def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
+    """Returns host data as an array of a node's dims and dtype.
+
+    One number fills the whole node. Integers and wider floats are rounded to a float node's format;
+    nothing else is converted silently.
+
+    Args:
+        value: An array, or anything that NumPy makes one of.
+        info: The node.
+        name: What people call the tensor.
+        shape: The tensor's shape as `batch|input->output`.
+
+    Raises:
+        ShapeError: if the extents differ.
+        TransferError: if the numbers do not fit the node's format.
+    """
+    array = _as_array(value, name)
+    if info.dtype is uint4x32:
+        array = _as_words(array, name)
+    else:
+        _check_kind(array, info.dtype, name)
+    if array.ndim == 0:
+        array = np.broadcast_to(array, info.dims)
+    elif array.shape != info.dims:
+        if not (array.size == 1 and array.ndim <= 1 and info.dims in ((), (1,))):
+            raise ShapeError(
+                "An array has the extents of its tensor: batch, then output, then input axes.",
+                found=f"an array of {_extents(array.shape)} for {_extents(info.dims)}",
+                where=f"{name}, of shape {shape}",
+                fix=_shape_fix(array.shape, info.dims),
+            )
+        array = array.reshape(info.dims)
+    return np.ascontiguousarray(_converted(array, info.dtype, name)).reshape(info.dims)
+
+
+def _as_array(value: object, name: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise TransferError(
+            "The value of a tensor is an array of numbers.",
+            found=f"{type(value).__name__}: {error}",
+            where=name,
+            fix="give every row the same length",
+        ) from error
+
+
+def _as_words(array: Array, name: str) -> Array:
+    """Returns an array of 128-bit words, also from four `uint32` along an extra last axis."""
+    words = uint4x32.numpy
+    if array.dtype == words:
+        return array
+    if array.dtype == np.uint32 and array.ndim and array.shape[-1] == 4:
+        return np.ascontiguousarray(array).view(words).reshape(array.shape[:-1])
+    raise TransferError(
+        "A tensor of 128-bit words takes records of four uint32, or uint32 with a last axis of 4.",
+        found=f"an array of dtype {array.dtype} and shape {array.shape}",
+        where=name,
+    )
+
+
+def _check_kind(array: Array, dtype: DType, name: str) -> None:
+    """Raises TransferError unless the array's kind of number can become the node's."""
+    is_whole = array.dtype.kind in "iub"
+    # the narrow floats of ml_dtypes report kind "V"; only theirs is a V dtype with a float's name
+    is_real = array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+    if is_whole or (is_real and dtype.kind is Kind.FLOAT):
+        return
+    if is_real:
+        raise TransferError(
+            f"A tensor of {dtype} takes integers: fractions would be lost.",
+            found=f"an array of dtype {array.dtype}",
+            where=name,
+            fix=f"convert it: array.astype('{dtype}'), or np.rint(array).astype('{dtype}')",
+        )
+    raise TransferError(
+        "The value of a tensor is an array of real numbers.",
+        found=f"an array of dtype {array.dtype}",
+        where=name,
+        fix=f"convert it: array.astype('{dtype}')",
+    )
+
+
+def _converted(array: Array, dtype: DType, name: str) -> Array:
+    numpy_dtype = dtype.numpy
+    if array.dtype == numpy_dtype:
+        return array
+    if dtype.is_integer:
+        _check_range(array, dtype, name)
+        return array.astype(numpy_dtype)
+    try:
+        with np.errstate(over="raise", invalid="ignore", under="ignore"):
+            result = array.astype(numpy_dtype)
+    except FloatingPointError:
+        raise _overflow(array, dtype, name) from None
+    narrow = dtype.nbytes < 4
+    if narrow and bool((np.isinf(result) & np.isfinite(array)).any()):
+        # conversions to these formats do not report overflow by themselves
+        raise _overflow(array, dtype, name)
+    return result
+
+
+def _check_range(array: Array, dtype: DType, name: str) -> None:
+    limits = np.iinfo(dtype.name)
+    if array.size == 0 or array.dtype == np.bool_:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < limits.min or high > limits.max:
+        raise TransferError(
+            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            found=f"numbers from {low} to {high}",
+            where=name,
+            fix="make the tensor with a wider dtype=",
+        )
+
+
+def _overflow(array: Array, dtype: DType, name: str) -> TransferError:
+    finite: Any = array[np.isfinite(array)]
+    return TransferError(
+        f"Every finite number stays finite in the tensor's format, {dtype}.",
+        found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude",
+        where=name,
+        fix="make the tensor with a wider dtype=, or scale or clip the data",
+    )
+
+
+def _extents(dims: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, dims)) + ("," if len(dims) == 1 else "") + ")"
+
+
+def _shape_fix(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    if sorted(found) == sorted(expected):
+        return "order the axes with np.transpose: batch, then output, then input axes"
+    if np.prod(found, dtype=np.int64) == np.prod(expected, dtype=np.int64):
+        return f"array.reshape{_extents(expected)}, if the cells are in this order"
+    return "give one number for every cell, or a single number for all"

@@ -1,0 +1,256 @@
+"""Closing: deciding what the constraints leave open.
+
+This is the only place that guesses. It goes through the stages of `STAGES`; each makes its guesses from what is known
+at one moment, applies them together, lets the solver draw conclusions, and repeats until it has no more guesses.
+Tensors that no operation computes (leaves) learn their shape from their uses; results take it from their operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from ocannl_core.origin import Origin
+from ocannl_core.shape import cycles, ranks, rows
+from ocannl_core.shape.closing import Closing, Reader
+from ocannl_core.shape.constraints import DimEqual, RowEqual
+from ocannl_core.shape.hidden import refuse_guesses
+from ocannl_core.shape.state import State
+from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
+
+
+def close(state: State, shapes: Iterable[Shape]) -> None:
+    """Decides every variable that is connected with some shapes.
+
+    Raises:
+        ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be guessed.
+    """
+    closing = Closing(state, shapes)
+    for stage in STAGES:
+        if not closing.start_stage():
+            return
+        stage(closing)
+
+
+# ----- stage 2: circles -----------------------------------------------------------------------------------------------
+
+
+def join_circles(closing: Closing) -> None:
+    """Stage 2: sizes and rows that refine each other in a circle are equal, and so is a lonely pair of sizes."""
+    state = closing.state
+    origin = Origin("closing circles")
+    dims, row_vars = closing.open_dims(), closing.open_rows()
+    equations: list[DimEqual | RowEqual] = []
+    for circle in cycles.components(dims, lambda var: _open_operands(state, var)):
+        equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
+    for ring in cycles.components(row_vars, lambda var: _bare_operands(state, var)):
+        equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
+    equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(state, dims)]
+    closing.demand(equations)
+
+
+def _open_operands(state: State, var: DimVar) -> Iterator[DimVar]:
+    return state.undecided(tuple(state.operands.get(var, ())))
+
+
+def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
+    for constraint in ranks.open_operands(state, var):
+        if constraint.opnd.tail and not constraint.res.dims and not constraint.opnd.dims:
+            yield constraint.opnd.tail
+
+
+def _lonely_pairs(state: State, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
+    """Yields unbounded sizes of which one is the other's only operand, and that its only result."""
+    for res in dims:
+        operands = state.operands.get(res, {})
+        if len(operands) == 1 and res not in state.ceilings and res not in state.units:
+            (opnd,) = operands
+            if opnd not in state.values and len(state.results[opnd]) == 1:
+                yield res, opnd
+
+
+# ----- stages 3 to 5: leaves ------------------------------------------------------------------------------------------
+
+
+def close_leaf_rows(closing: Closing) -> None:
+    """Stage 3: the rows of leaves get as many axes as their uses leave room for, or are known to have."""
+    _follow_uses(closing, closing.row_reader())
+
+
+def close_leaves(closing: Closing) -> None:
+    """Stage 4: the sizes of leaves follow their uses; rows of leaves that no use says anything about are empty."""
+    state = closing.state
+    row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
+    dim_news = closing.dim_reader()
+    while True:
+        progress = _follow_uses(closing, row_news_for_uses)
+        leaves = [var for var in closing.open_rows(row_news.take()) if var in state.row_leaves]
+        empty = {var: 0 for var in leaves if _is_row_ready(state, var)}
+        sizes = {
+            dim: state.ceilings[dim].size
+            for dim in closing.open_dims(dim_news.take())
+            if dim in state.dim_leaves and dim in state.ceilings
+        }
+        refuse_guesses(state, empty, ())
+        progress |= closing.decide_rows(empty, "rows of leaves")
+        sizes = {dim: size for dim, size in sizes.items() if dim in closing.open_dims([dim])}
+        progress |= closing.decide_dims(sizes, "sizes of leaves")
+        if not progress:
+            return
+
+
+def close_unused_leaf_dims(closing: Closing) -> None:
+    """Stage 5: sizes of leaves that no use says anything about are 1."""
+    state = closing.state
+    news = closing.dim_reader()
+    while True:
+        guesses = {
+            dim: Size(1)
+            for dim in closing.open_dims(news.take())
+            if dim in state.dim_leaves
+            and dim not in state.ceilings
+            and _floor(state, dim) <= 1
+            and _is_dim_ready(state, dim)
+        }
+        refuse_guesses(state, (), guesses)
+        if not closing.decide_dims(guesses, "sizes of leaves"):
+            return
+
+
+def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
+    """Closes the rows of leaves that have uses, those with a limit first; returns whether there were any."""
+    state = closing.state
+    waiting: dict[RowVar, None] = {}
+    progress = False
+    while True:
+        leaves = [var for var in _reached(state, news.take()) if var in state.row_leaves]
+        waiting.update(dict.fromkeys(leaves))
+        guesses = ranks.limits(state, leaves)
+        guesses = {var: guesses[var] for var in leaves if var in guesses}
+        if not guesses:
+            leaves = closing.open_rows(waiting)
+            waiting.clear()
+            known = ranks.known_axes(state, leaves)
+            guesses = {var: known[var] for var in leaves if var in known}
+        if not closing.decide_rows(guesses, "rows of leaves"):
+            return progress
+        progress = True
+
+
+def _reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+    """Returns the open row variables that can learn from some, and those themselves."""
+    seen: dict[RowVar, None] = {}
+    pending = [var for var in start if var not in state.rows]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            seen[var] = None
+            pending += [c.opnd.tail for c in ranks.open_operands(state, var) if c.opnd.tail]
+    return list(seen)
+
+
+def _is_row_ready(state: State, var: RowVar) -> bool:
+    """True when no open operand can still make the row longer."""
+    return next(ranks.open_operands(state, var), None) is None
+
+
+def _is_dim_ready(state: State, dim: DimVar) -> bool:
+    """True when no undecided operand can still decide the size."""
+    return next(_open_operands(state, dim), None) is None
+
+
+def _floor(state: State, dim: DimVar) -> int:
+    floor = state.floors.get(dim)
+    return floor.n if floor else 0
+
+
+# ----- stages 6 and 7: everything -------------------------------------------------------------------------------------
+
+
+def close_rows(closing: Closing) -> None:
+    """Stage 6: rows end, from operands to results: where a closed operand is, no more axes; else as uses have it."""
+    state = closing.state
+    news = closing.row_reader()
+    _part_crossings(closing)
+    waiting: dict[RowVar, None] = {}
+    while True:
+        ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
+        guesses = {var: 0 for var in ready if state.anchored.get(var)}
+        waiting.update({var: None for var in ready if var not in guesses})
+        if not guesses:
+            left = closing.open_rows(waiting) or closing.open_rows()
+            guesses = _from_uses(state, left)
+            waiting = {var: None for var in left if var not in guesses}
+        if not closing.decide_rows(guesses, "rows"):
+            return
+
+
+def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
+    """Returns guesses for some of the rows, the best founded ones; none only if there are no rows."""
+    if guesses := {var: 0 for var in left if state.anchored.get(var)}:
+        return guesses
+    limits = ranks.limits(state, left)
+    if guesses := {var: limits[var] for var in left if var in limits}:
+        return guesses
+    known = ranks.known_axes(state, left)
+    if guesses := {var: known[var] for var in left if var in known}:
+        return guesses
+    refuse_guesses(state, left, ())
+    return dict.fromkeys(left, 0)
+
+
+def _part_crossings(closing: Closing) -> None:
+    state = closing.state
+    for var in closing.open_rows():
+        for constraint in list(state.suspended.get(var, ())):
+            if isinstance(constraint, RowEqual):
+                rows.part_crossing(state, constraint)
+    closing.run()
+
+
+def close_dims_from_uses(closing: Closing) -> None:
+    """Stage 6: sizes settle, from operands to results: 1 where the operands are 1, else as uses have it."""
+    state = closing.state
+    news = closing.dim_reader()
+    while True:
+        ready = [
+            dim
+            for dim in closing.open_dims(news.take())
+            if (dim in state.ceilings or dim in state.units) and _is_dim_ready(state, dim)
+        ]
+        if not ready:
+            ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
+        guesses = {dim: _settled(state, dim) for dim in ready}
+        refuse_guesses(state, (), [dim for dim in ready if dim not in state.ceilings])
+        if not closing.decide_dims(guesses, "sizes"):
+            return
+
+
+def _settled(state: State, dim: DimVar) -> Size:
+    ceiling = state.ceilings.get(dim)
+    floor = _floor(state, dim)
+    if ceiling is None or floor == 1 or dim in state.units:
+        return Size(max(1, floor))
+    return ceiling.size
+
+
+def close_dims(closing: Closing) -> None:
+    """Stage 7: every other size is as small as the accessed positions allow."""
+    state = closing.state
+    news = closing.dim_reader()
+    while True:
+        guesses = {dim: Size(max(1, _floor(state, dim))) for dim in closing.open_dims(news.take())}
+        refuse_guesses(state, (), guesses)
+        if not closing.decide_dims(guesses, "remaining sizes"):
+            return
+
+
+STAGES: tuple[Callable[[Closing], None], ...] = (
+    join_circles,
+    close_leaf_rows,
+    close_leaves,
+    close_unused_leaf_dims,
+    close_rows,
+    close_dims_from_uses,
+    close_dims,
+)
+"""The stages, in order. Stage 1 is the solver at work while operations are composed."""

@@ -1,0 +1,82 @@
+"""What operations demand of shapes.
+
+`res ⊑ opnd` (below) reads: the result refines the operand. For sizes, the two are equal or the operand's is 1. For
+rows, the result has at least the operand's axes, and aligned from the right each pair of sizes is so ordered. An
+empty row and a row of one axis of size 1 count as the same operand: a scalar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ocannl_core.origin import Origin
+from ocannl_core.shape.terms import Dim, Row
+
+
+@dataclass(frozen=True, slots=True)
+class DimEqual:
+    """Two sizes are the same.
+
+    Attributes:
+        left: One size.
+        right: The other one.
+        origin: What demands it.
+        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if there is no row.
+    """
+
+    left: Dim
+    right: Dim
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DimBelow:
+    """`res ⊑ opnd` for sizes: equal, or the operand's is 1."""
+
+    res: Dim
+    opnd: Dim
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A size is at least `n`, because position `n - 1` is accessed."""
+
+    dim: Dim
+    n: int
+    origin: Origin = field(compare=False)
+    axis: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RowEqual:
+    """Two rows have the same axes.
+
+    Attributes:
+        left: One row.
+        right: The other one.
+        origin: What demands it.
+        skipped: How many axes to the right of these rows are compared already.
+    """
+
+    left: Row
+    right: Row
+    origin: Origin = field(compare=False)
+    skipped: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RowBelow:
+    """`res ⊑ opnd` for rows; `skipped` as in `RowEqual`."""
+
+    res: Row
+    opnd: Row
+    origin: Origin = field(compare=False)
+    skipped: int = field(default=0, compare=False)
+
+
+DimConstraint = DimEqual | DimBelow | AtLeast
+RowConstraint = RowEqual | RowBelow
+Constraint = DimConstraint | RowConstraint

@@ -1,0 +1,252 @@
+"""Solving constraints on sizes.
+
+What is known of a variable only ever grows: nothing, a ceiling (`this size or 1`), a size, a size with a basis. Each
+step is implied by the constraints, so that their order does not matter; guessing is left to `close`.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual
+from ocannl_core.shape.derived import equate_derived
+from ocannl_core.shape.messages import sizes_differ, too_small
+from ocannl_core.shape.state import Edge, Floor, Known, State
+from ocannl_core.shape.terms import DimVar, Size
+
+
+def equate(state: State, constraint: DimEqual) -> None:
+    """Makes two sizes the same."""
+    left, right = constraint.left, constraint.right
+    match left, right:
+        case DimVar(), DimVar():
+            _join(state, left, right, constraint)
+        case DimVar(), Size():
+            learn(state, left, Known(right, True, constraint))
+        case Size(), DimVar():
+            learn(state, right, Known(left, True, constraint))
+        case Size(), Size():
+            if _merged(left, right) is None:
+                raise sizes_differ(left, constraint, right, constraint)
+        case _:
+            equate_derived(state, left, right, constraint)
+
+
+def refine(state: State, constraint: DimBelow) -> None:
+    """Solves `res ⊑ opnd`."""
+    res, opnd = constraint.res, constraint.opnd
+    match res, opnd:
+        case DimVar(), DimVar():
+            _connect(state, state.find(res), state.find(opnd), constraint)
+        case DimVar(), Size():
+            if opnd.n == 1:
+                _has_unit_operand(state, state.find(res), constraint)
+            else:
+                learn(state, res, Known(opnd, True, constraint))
+        case Size(), DimVar():
+            _bound(state, opnd, Known(res, True, constraint))
+        case Size(), Size():
+            if opnd.n != 1 and _merged(res, opnd) is None:
+                raise sizes_differ(res, constraint, opnd, constraint)
+        case _:
+            equate_derived(state, res, opnd, constraint)
+
+
+def propagate(state: State, edge: Edge) -> None:
+    """Lets the two ends of `res ⊑ opnd` learn from each other."""
+    res, opnd = state.find(edge.res), state.find(edge.opnd)
+    if res == opnd:
+        return
+    state.touched_dims[res] = None
+    state.touched_dims[opnd] = None
+    below, above = state.values.get(res), state.values.get(opnd)
+    if above is not None and above.size.n == 1:
+        if above.explicit:
+            _has_unit_operand(state, res, edge.cause)
+    elif above is not None:
+        learn(state, res, Known(above.size, above.explicit, edge.cause), blame=above.cause)
+        learn(state, opnd, Known(state.values[res].size, above.explicit, edge.cause))
+    elif below is not None:
+        _bound(state, opnd, Known(below.size, below.explicit, edge.cause), blame=below.cause)
+    elif (ceiling := state.ceilings.get(res)) is not None:
+        _bound(state, opnd, Known(ceiling.size, True, edge.cause))
+
+
+def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
+    """Decides the size of a variable.
+
+    Args:
+        state: What is known.
+        dim: The variable.
+        new: Its size.
+        blame: Where the size comes from, if `new.cause` only passes it on.
+
+    Raises:
+        ShapeError: if the variable has another size, or the size is out of its bounds.
+    """
+    var = state.find(dim)
+    size, explicit, cause = new.size, new.explicit, new.cause
+    if (old := state.values.get(var)) is not None:
+        merged = _merged(old.size, size)
+        if merged is None:
+            raise sizes_differ(old.size, old.cause, size, blame or cause)
+        if merged.basis == old.size.basis and old.explicit >= explicit:
+            return
+        size, explicit, cause = merged, old.explicit or explicit, old.cause
+    else:
+        ceiling = state.ceilings.get(var)
+        if ceiling is not None and size.n != 1:
+            merged = _merged(ceiling.size, size)
+            if merged is None:
+                raise sizes_differ(ceiling.size, ceiling.cause, size, blame or cause)
+            size = merged
+        floor = state.floors.get(var)
+        if floor is not None and size.n < floor.n:
+            raise too_small(size, cause, floor.n, floor.cause)
+    state.journal.put(state.values, var, Known(size, explicit, cause))
+    _tell_results(state, var)
+    _tell_operands(state, var)
+
+
+def at_least(state: State, constraint: AtLeast) -> None:
+    """Demands that a size has a position.
+
+    Raises:
+        ShapeError: if it has not.
+    """
+    dim = constraint.dim
+    match dim:
+        case DimVar():
+            _raise_floor(state, state.find(dim), Floor(constraint.n, constraint))
+        case Size():
+            if dim.n < constraint.n:
+                raise too_small(dim, constraint, constraint.n, constraint)
+        case _:
+            fresh = state.fresh.dim()
+            equate_derived(state, fresh, dim, DimEqual(fresh, dim, constraint.origin))
+
+
+def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
+    old = state.floors.get(var)
+    if old is not None and old.n >= floor.n:
+        return
+    known = state.values.get(var)
+    if known is not None and known.size.n < floor.n:
+        raise too_small(known.size, known.cause, floor.n, floor.cause)
+    state.journal.put(state.floors, var, floor)
+    state.touched_dims[var] = None
+    if known is None and (ceiling := state.ceilings.get(var)) is not None:
+        _settle_between(state, var, floor, ceiling)
+
+
+def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> None:
+    """A variable that is `n` or 1, and not 1, is `n`."""
+    if floor.n > 1:
+        if ceiling.size.n < floor.n:
+            raise too_small(ceiling.size, ceiling.cause, floor.n, floor.cause)
+        learn(state, var, ceiling)
+
+
+def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
+    """Solves `size ⊑ variable`: the variable has this size, or 1."""
+    var = state.find(dim)
+    if new.size.n == 1:
+        learn(state, var, new)
+        return
+    if (known := state.values.get(var)) is not None:
+        if known.size.n != 1:
+            learn(state, var, new, blame)
+        return
+    old = state.ceilings.get(var)
+    merged = new.size if old is None else _merged(old.size, new.size)
+    if merged is None:
+        learn(state, var, Known(Size(1), False, new.cause))
+        return
+    if old is not None and old.size.basis == merged.basis:
+        return
+    ceiling = Known(merged, True, old.cause if old else new.cause)
+    state.journal.put(state.ceilings, var, ceiling)
+    state.touched_dims[var] = None
+    if (floor := state.floors.get(var)) is not None:
+        _settle_between(state, var, floor, ceiling)
+    if var not in state.values:
+        _tell_operands(state, var)
+
+
+def _has_unit_operand(state: State, var: DimVar, cause: Constraint) -> None:
+    if var not in state.units:
+        state.journal.put(state.units, var, cause)
+    state.touched_dims[var] = None
+
+
+def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
+    if res == opnd or opnd in state.operands.get(res, ()):
+        return
+    if res in state.operands.get(opnd, ()):
+        _join(state, res, opnd, cause)
+        return
+    state.put_inner(state.operands, res, opnd, cause)
+    state.put_inner(state.results, opnd, res, cause)
+    propagate(state, Edge(res, opnd, cause))
+
+
+def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
+    """Makes one variable of two; the one with fewer edges moves."""
+    light, heavy = state.find(left), state.find(right)
+    if light == heavy:
+        return
+    if _degree(state, light) > _degree(state, heavy):
+        light, heavy = heavy, light
+    journal = state.journal
+    journal.put(state.parents, light, heavy)
+    _move_edges(state, light, heavy, cause)
+    for constraint in state.within.get(light, ()):
+        state.put_inner(state.within, heavy, constraint, None)
+    if light in state.units:
+        _has_unit_operand(state, heavy, state.units[light])
+    if (leaf := state.dim_leaves.get(light)) is not None:
+        state.mark_dim(heavy, leaf)
+    if (floor := state.floors.get(light)) is not None:
+        _raise_floor(state, heavy, floor)
+    if (known := state.values.get(light)) is not None:
+        learn(state, heavy, Known(known.size, known.explicit, cause), known.cause)
+    elif (ceiling := state.ceilings.get(light)) is not None:
+        _bound(state, heavy, ceiling)
+    state.touched_dims[heavy] = None
+
+
+def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -> None:
+    journal = state.journal
+    for res, why in list(state.results.get(light, {}).items()):
+        journal.remove(state.operands[res], light)
+        if res != heavy:
+            state.put_inner(state.operands, res, heavy, why)
+            state.put_inner(state.results, heavy, res, why)
+            state.agenda.append(Edge(res, heavy, why))
+            if res in state.operands.get(heavy, ()):
+                state.agenda.append(DimEqual(res, heavy, cause.origin))
+    for opnd, why in list(state.operands.get(light, {}).items()):
+        journal.remove(state.results[opnd], light)
+        if opnd != heavy:
+            state.put_inner(state.results, opnd, heavy, why)
+            state.put_inner(state.operands, heavy, opnd, why)
+            state.agenda.append(Edge(heavy, opnd, why))
+            if opnd in state.results.get(heavy, ()):
+                state.agenda.append(DimEqual(opnd, heavy, cause.origin))
+
+
+def _degree(state: State, var: DimVar) -> int:
+    return len(state.results.get(var, ())) + len(state.operands.get(var, ()))
+
+
+def _tell_results(state: State, var: DimVar) -> None:
+    state.agenda.extend(Edge(res, var, why) for res, why in state.results.get(var, {}).items())
+
+
+def _tell_operands(state: State, var: DimVar) -> None:
+    state.agenda.extend(Edge(var, opnd, why) for opnd, why in state.operands.get(var, {}).items())
+
+
+def _merged(one: Size, other: Size) -> Size | None:
+    """Returns the size that both can be, with the basis of the one that has it; None if there is no such size."""
+    if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
+        return None
+    return one if one.basis or not other.basis else other

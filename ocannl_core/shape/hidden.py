@@ -1,0 +1,62 @@
+"""Parameters whose shape would have to be guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape.state import Leaf, State
+from ocannl_core.shape.terms import DimVar, RowKind, RowVar
+
+
+def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
+    """Refuses guesses about parameters.
+
+    A row is fit for guessing when it only meets others axis by axis, or lies above a closed operand; a size, when it
+    lies above an operand of size 1.
+
+    Raises:
+        ShapeError: naming every parameter concerned, and how to give the first one's shape.
+    """
+    found: dict[tuple[int, RowKind], tuple[Leaf, str]] = {}
+    for var in rows:
+        leaf = state.row_leaves.get(var)
+        if leaf and leaf.parameter and state.contracted.get(var) and not state.anchored.get(var):
+            found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
+    for dim in dims:
+        leaf = state.dim_leaves.get(state.find(dim))
+        if leaf and leaf.parameter and dim not in state.units:
+            axis = _position(state, leaf, dim)
+            found[leaf.order, leaf.kind] = leaf, f"the size of its {leaf.kind.value} axis{axis}"
+    if found:
+        raise _forgotten([found[key] for key in sorted(found, key=_importance)])
+
+
+def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
+    order, kind = key
+    return kind is not RowKind.OUTPUT, order, kind.value
+
+
+def _position(state: State, leaf: Leaf, dim: DimVar) -> str:
+    flat = state.flat(leaf.row)
+    for axis, other in enumerate(reversed(flat.trailing), start=1):
+        if isinstance(other, DimVar) and state.find(other) == dim:
+            return f" -{axis}"
+    return ""
+
+
+def _forgotten(unknown: list[tuple[Leaf, str]]) -> ShapeError:
+    first, _ = unknown[0]
+    name = _name(first)
+    return ShapeError(
+        "You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.",
+        found="\n".join(
+            f"{leaf.origin.operation}: {part} can be anything" for leaf, part in unknown
+        ),
+        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _ in unknown)),
+        fix=f'give it where the parameter is made: oc.param("{name}", {first.kind.value}=[...])',
+    )
+
+
+def _name(leaf: Leaf) -> str:
+    return leaf.origin.operation.removeprefix("parameter ")

@@ -1,0 +1,116 @@
+"""The texts of shape errors."""
+
+from __future__ import annotations
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.origin import Origin
+from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
+from ocannl_core.shape.terms import Size
+
+_SIZE_FIX = (
+    "change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed"
+)
+
+
+def place(cause: Constraint) -> str:
+    """Returns the part of the operation, the operation and the user's line that a constraint comes from."""
+    return str(narrowed(cause))
+
+
+def narrowed(cause: Constraint) -> Origin:
+    """Returns the origin of a constraint, down to the axis.
+
+    output row of the second operand  -->  output axis -1 of the second operand
+    """
+    if isinstance(cause, RowEqual | RowBelow) or cause.axis is None:
+        return cause.origin
+    return cause.origin.at(cause.origin.detail.replace(" row", f" axis {cause.axis}"))
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first}\n{second}"
+
+
+def sizes_differ(
+    one: Size, one_cause: Constraint, other: Size, other_cause: Constraint
+) -> ShapeError:
+    """Two sizes, or two bases, that must be the same are not."""
+    where = _both(place(one_cause), place(other_cause))
+    if one.n == other.n:
+        return ShapeError(
+            "Axes that meet must have the same basis.",
+            found=f"basis {one.basis!r} (size {one.n}) and basis {other.basis!r} (size {other.n})",
+            where=where,
+            fix="convert one of the tensors, or leave the basis of one of them out",
+        )
+    return ShapeError(
+        "Axes that meet must have the same size, unless the operand's size is 1.",
+        found=f"size {one} and size {other}",
+        where=where,
+        fix=_SIZE_FIX,
+    )
+
+
+def too_small(size: Size, size_cause: Constraint, at_least: int, cause: Constraint) -> ShapeError:
+    """An axis does not have the position that is accessed."""
+    return ShapeError(
+        f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions.",
+        found=f"size {size}",
+        where=_both(place(size_cause), place(cause)),
+        fix="use a smaller index, or make the axis longer",
+    )
+
+
+def too_many_axes(result: int, operand: int, cause: RowBelow) -> ShapeError:
+    """An operand has more axes than the fixed result."""
+    return ShapeError(
+        "An operand must not have more axes than the result that it is repeated to.",
+        found=f"{_axes(operand + cause.skipped)} against {_axes(result + cause.skipped)}: {cause.opnd} against {cause.res}",
+        where=str(cause.origin),
+        fix="reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*`"
+        " if the operand's outputs should meet inputs",
+    )
+
+
+def axes_differ(left: int, right: int, cause: RowEqual) -> ShapeError:
+    """Two rows that must be equal have different numbers of axes."""
+    return ShapeError(
+        "Rows that must be equal have different numbers of axes.",
+        found=f"{_axes(left + cause.skipped)} and {_axes(right + cause.skipped)}: {cause.left} and {cause.right}",
+        where=str(cause.origin),
+        fix="give both rows the same number of axes",
+    )
+
+
+def self_reference(cause: Constraint, found: str) -> ShapeError:
+    """A row would have to contain itself and more."""
+    return ShapeError(
+        "A row cannot contain itself and further axes: it would have infinitely many.",
+        found=found,
+        where=str(cause.origin),
+        fix="give the rows of this operation explicitly, or write the operation as an einsum that names its axes",
+    )
+
+
+def rank_cycle(cause: Constraint) -> ShapeError:
+    """Rows need each other to be longer, all the way round."""
+    return ShapeError(
+        "Rows that each need more axes than the next, in a circle, would have infinitely many.",
+        found="a circle of operations in which a row gains axes",
+        where=str(cause.origin),
+        fix="give the shape of one of the tensors involved explicitly",
+    )
+
+
+def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
+    """Inference did not end within its budget."""
+    return ShapeError(
+        "Shape inference must come to an end within its step budget.",
+        found=f"still working after {steps} steps",
+        where=str(cause.origin) if cause else "",
+        fix="give more shapes explicitly",
+    )
+
+
+def _axes(number: int) -> str:
+    return "1 axis" if number == 1 else f"{number} axes"

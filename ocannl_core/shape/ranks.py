@@ -1,0 +1,158 @@
+"""How many axes rows have, relative to each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+from ocannl_core.shape.constraints import Constraint, RowBelow
+from ocannl_core.shape.messages import rank_cycle
+from ocannl_core.shape.state import State
+from ocannl_core.shape.terms import RowVar
+
+_SUSPICIOUS_DEPTH = 16
+
+
+# ----- growing without end --------------------------------------------------------------------------------------------
+
+
+def record(state: State, longer: RowVar, shorter: RowVar, surplus: int) -> None:
+    """Records that one row variable stands for at least `surplus` more axes than another."""
+    long_root, long_outside = state.root(longer)
+    short_root, short_outside = state.root(shorter)
+    surplus += long_outside - short_outside
+    if long_root == short_root and surplus <= 0:
+        return
+    edges = state.rank_edges.get(long_root, {})
+    if edges.get(short_root, surplus - 1) < surplus:
+        state.put_inner(state.rank_edges, long_root, short_root, surplus)
+
+
+def born_within(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
+    """Records that a new variable is a part of what another one stands for."""
+    root, outer_outside = state.root(outer)
+    state.roots[var] = (root, outer_outside + outside)
+    state.depths[var] = state.depths.get(outer, 0) + 1
+
+
+def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
+    """Looks for a circle when a row keeps growing.
+
+    Raises:
+        ShapeError: if the row takes part in a circle of rows each longer than the next.
+    """
+    depth = state.depths.get(var, 0)
+    if depth >= _SUSPICIOUS_DEPTH and depth & (depth - 1) == 0 and _has_gaining_cycle(state, var):
+        raise rank_cycle(cause)
+
+
+def _has_gaining_cycle(state: State, var: RowVar) -> bool:
+    """True if a circle of rank edges with a positive sum can be reached (Bellman and Ford, on longest paths)."""
+    start, _ = state.root(var)
+    best = {start: 0}
+    length = {start: 0}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        for there, surplus in state.rank_edges.get(here, {}).items():
+            if best.get(there, best[here] + surplus - 1) < best[here] + surplus:
+                best[there] = best[here] + surplus
+                length[there] = length[here] + 1
+                if length[there] > len(best):
+                    return True
+                queue.append(there)
+    return False
+
+
+# ----- the greatest number of axes ------------------------------------------------------------------------------------
+
+
+def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
+    """Yields the suspended constraints in which the variable is the operand's."""
+    for constraint in state.suspended.get(var, ()):
+        if isinstance(constraint, RowBelow) and constraint.opnd.tail == var:
+            if constraint.res.tail != var:
+                yield constraint
+
+
+def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
+    """Yields the suspended constraints in which the variable is the result's, and the operand is open."""
+    for constraint in state.suspended.get(var, ()):
+        if isinstance(constraint, RowBelow) and constraint.res.tail == var:
+            if constraint.opnd.tail not in (None, var):
+                yield constraint
+
+
+def _surplus(constraint: RowBelow) -> int:
+    return len(constraint.res.dims) - len(constraint.opnd.dims)
+
+
+def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+    """Returns, for the variables that have one, the greatest number of axes that their results leave room for."""
+    region = _behind(state, wanted)
+    seeds: dict[RowVar, int] = {}
+    for var in region:
+        for constraint in bounds(state, var):
+            if constraint.res.tail is None:
+                seeds[var] = min(_surplus(constraint), seeds.get(var, _surplus(constraint)))
+    return _nearest(state, region, seeds)
+
+
+def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+    """Returns, for the variables that have results with known axes, the least number of these."""
+    region = _behind(state, wanted)
+    informed = _informed(state, region)
+    seeds: dict[RowVar, int] = {}
+    for var in region:
+        for constraint in bounds(state, var):
+            surplus = _surplus(constraint)
+            if surplus > 0 and constraint.res.tail not in informed:
+                seeds[var] = min(surplus, seeds.get(var, surplus))
+    return _nearest(state, region, seeds)
+
+
+def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+    """Returns the variables from which the wanted ones can learn."""
+    region: dict[RowVar, None] = {}
+    pending = list(wanted)
+    while pending:
+        var = pending.pop()
+        if var in region:
+            continue
+        region[var] = None
+        pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
+    return region
+
+
+def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
+    pending = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
+    informed: set[RowVar] = set()
+    while pending:
+        var = pending.pop()
+        if var in informed:
+            continue
+        informed.add(var)
+        for constraint in open_operands(state, var):
+            if constraint.opnd.tail in region and constraint.opnd.tail is not None:
+                pending.append(constraint.opnd.tail)
+    return informed
+
+
+def _nearest(
+    state: State, region: dict[RowVar, None], seeds: dict[RowVar, int]
+) -> dict[RowVar, int]:
+    """Returns the least sums of seed and surpluses along the constraints (Dijkstra)."""
+    found: dict[RowVar, int] = {}
+    heap = [(value, var.id, var) for var, value in seeds.items()]
+    heapify(heap)
+    while heap:
+        value, _, var = heappop(heap)
+        if var in found:
+            continue
+        found[var] = value
+        for constraint in open_operands(state, var):
+            tail = constraint.opnd.tail
+            if tail is not None and tail in region and tail not in found:
+                heappush(heap, (value + _surplus(constraint), tail.id, tail))
+    return found

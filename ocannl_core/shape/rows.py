@@ -1,0 +1,245 @@
+"""Solving constraints on rows.
+
+Rows are compared from the right. A result is made longer when an operand has more known axes; what an operand's
+variable stands for is left open until the rows below it are known, because it may be any part of them.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.shape import ranks
+from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
+from ocannl_core.shape.state import Flat, State
+from ocannl_core.shape.terms import Dim, Row, RowVar, Size
+
+_EMPTY = Row()
+
+
+def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
+    """Decides what a row variable stands for, and wakes what waits for it."""
+    journal = state.journal
+    journal.put(state.rows, var, row)
+    journal.put(state.row_causes, var, cause)
+    tail = row.tail
+    if tail is not None:
+        for marks in (state.anchored, state.contracted):
+            if marks.get(var):
+                journal.put(marks, tail, True)
+        ranks.record(state, var, tail, len(row.dims))
+        ranks.record(state, tail, var, -len(row.dims))
+        state.touched_rows[tail] = None
+    state.touched_dims.update(dict.fromkeys(state.undecided(row.dims)))
+    if (leaf := state.row_leaves.get(var)) is not None:
+        for dim in row.dims:
+            state.mark_dim(dim, leaf)
+        if tail is not None:
+            state.mark_row(tail, leaf)
+    state.wake(var)
+
+
+def extend(
+    state: State, var: RowVar, number: int, cause: Constraint
+) -> tuple[RowVar, tuple[Dim, ...]]:
+    """Gives a row variable further axes at its right end; returns the variable to their left, and the axes."""
+    tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
+    ranks.born_within(state, tail, var, number)
+    state.journal.put(state.anchored, tail, True)
+    solve(state, var, Row((), tail, dims), cause)
+    ranks.check_growth(state, tail, cause)
+    return tail, dims
+
+
+# ----- equations ------------------------------------------------------------------------------------------------------
+
+
+def equate(state: State, constraint: RowEqual) -> None:
+    """Makes two rows the same.
+
+    Raises:
+        ShapeError: if they cannot have the same number of axes.
+    """
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if left.tail is None and right.tail is None:
+        if left.known != right.known:
+            raise axes_differ(left.known, right.known, constraint)
+        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
+    elif left.tail == right.tail:
+        _equate_to_itself(state, left, right, constraint)
+    elif left.tail is None or right.tail is None:
+        closed, opened = (left, right) if left.tail is None else (right, left)
+        if opened.known > closed.known:
+            raise axes_differ(left.known, right.known, constraint)
+        _solve_against(state, opened, closed, constraint)
+    else:
+        _equate_open(state, left, right, constraint)
+
+
+def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    if left.known != right.known:
+        raise self_reference(constraint, f"{_row(left)} = {_row(right)}")
+    if len(left.leading) == len(right.leading):
+        _equate_axes(state, left.leading, right.leading, constraint, from_right=False)
+        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
+    else:
+        state.suspend(RowEqual(_row(left), _row(right), constraint.origin, constraint.skipped))
+
+
+def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    ahead = len(left.leading) - len(right.leading)
+    behind = len(left.trailing) - len(right.trailing)
+    if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
+        _solve_against(state, right, left, constraint)
+    elif ahead <= 0 and behind <= 0:
+        _solve_against(state, left, right, constraint)
+    else:
+        state.suspend(RowEqual(_row(left), _row(right), constraint.origin, constraint.skipped))
+
+
+def _busier(state: State, left: Flat, right: Flat) -> bool:
+    def waiting(row: Flat) -> int:
+        return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
+
+    return waiting(left) > waiting(right)
+
+
+def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
+    """Equates rows of which the shorter one's variable can stand for what the longer one has in its place."""
+    assert shorter.tail is not None
+    leading, tail, trailing = longer
+    if tail is None:
+        leading, trailing = trailing[: len(shorter.leading)], trailing[len(shorter.leading) :]
+    cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
+    _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
+    _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
+    solve(state, shorter.tail, Row(leading[cut:], tail, trailing[:keep]), constraint)
+
+
+def _equate_axes(
+    state: State,
+    left: tuple[Dim, ...],
+    right: tuple[Dim, ...],
+    constraint: RowEqual,
+    *,
+    from_right: bool,
+) -> None:
+    for position, (one, other) in enumerate(zip(left, right, strict=True)):
+        axis = position - len(left) - constraint.skipped if from_right else position
+        state.agenda.append(DimEqual(one, other, constraint.origin, axis))
+
+
+def part_crossing(state: State, constraint: RowEqual) -> None:
+    """Solves an equation whose known axes stick out on opposite sides, taking them to be different axes.
+
+    (a, v) = (w, b)  -->  v = (u, b), w = (a, u)
+    """
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if left.tail is None or right.tail is None or left.tail == right.tail:
+        return
+    tail = state.fresh.row()
+    ahead = left.leading[len(right.leading) :], right.leading[len(left.leading) :]
+    behind = (
+        right.trailing[: max(0, len(right.trailing) - len(left.trailing))],
+        left.trailing[: max(0, len(left.trailing) - len(right.trailing))],
+    )
+    solve(state, left.tail, Row(ahead[1], tail, behind[0]), constraint)
+    solve(state, right.tail, Row(ahead[0], tail, behind[1]), constraint)
+
+
+# ----- inequalities ---------------------------------------------------------------------------------------------------
+
+
+def refine(state: State, constraint: RowBelow) -> None:
+    """Solves `res ⊑ opnd`.
+
+    Raises:
+        ShapeError: if the result cannot have as many axes as the operand.
+    """
+    res, opnd = state.flat(constraint.res), state.flat(constraint.opnd)
+    if res.tail is None and res.known < opnd.known:
+        _refine_scalar(state, res, opnd, constraint)
+        return
+    if res.tail is not None and res.tail == opnd.tail:
+        _refine_itself(state, res, opnd, constraint)
+        return
+    if res.tail is not None and res.known < opnd.known:
+        missing = opnd.known - res.known
+        if opnd.tail is not None:
+            ranks.record(state, res.tail, opnd.tail, missing)
+        tail, dims = extend(state, res.tail, missing, constraint)
+        res = Flat(res.leading, tail, dims + res.trailing)
+    paired = min(len(res.trailing), len(opnd.trailing))
+    _refine_axes(state, res.trailing, opnd.trailing, constraint)
+    res = Flat(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
+    opnd = Flat(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired])
+    _refine_rest(state, res, opnd, constraint, paired)
+
+
+def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
+    """Handles what is left when no more axes can be paired from the right."""
+    skipped = constraint.skipped + paired
+    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped)
+    if opnd.tail is None:
+        if res.tail is not None:
+            state.journal.put(state.anchored, res.tail, True)
+            state.touched_rows[res.tail] = None
+        if opnd.trailing:
+            state.suspend(rest)
+        return
+    if res.tail is None:
+        if res.known == opnd.known and skipped + res.known > 0:
+            _refine_axes(state, res.trailing, opnd.leading, rest)
+            solve(state, opnd.tail, _EMPTY, constraint)
+            return
+    else:
+        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known)
+        if (
+            not res.known
+            and not opnd.known
+            and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))
+        ):
+            state.agenda.append(RowEqual(rest.res, rest.opnd, constraint.origin, skipped))
+            return
+    if not state.is_suspended(rest):
+        state.suspend(rest)
+
+
+def _refine_axes(
+    state: State, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
+) -> None:
+    """Pairs axes from the right, as far as both sides go."""
+    axis = -1 - constraint.skipped
+    for below, above in zip(reversed(res), reversed(opnd), strict=False):
+        state.agenda.append(DimBelow(below, above, constraint.origin, axis))
+        axis -= 1
+
+
+def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+    """An empty result takes an operand of one axis of size 1: both are scalars.
+
+    Raises:
+        ShapeError: if the result is not empty, or the operand has more axes.
+    """
+    if res.known + constraint.skipped or opnd.known != 1:
+        raise too_many_axes(res.known, opnd.known, constraint)
+    (dim,) = (*opnd.leading, *opnd.trailing)
+    size = state.size(dim)
+    if size is not None and size.n != 1:
+        raise too_many_axes(res.known, opnd.known, constraint)
+    state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
+    if opnd.tail is not None:
+        solve(state, opnd.tail, _EMPTY, constraint)
+
+
+def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+    if res.known < opnd.known:
+        raise self_reference(constraint, f"{_row(res)} has at least the axes of {_row(opnd)}")
+    if res.known == opnd.known and len(res.leading) == len(opnd.leading):
+        _refine_axes(state, res.trailing, opnd.trailing, constraint)
+        for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
+            state.agenda.append(DimBelow(below, above, constraint.origin, position))
+    else:
+        state.suspend(RowBelow(_row(res), _row(opnd), constraint.origin, constraint.skipped))
+
+
+def _row(flat: Flat) -> Row:
+    return Row(*flat)

@@ -1,0 +1,55 @@
+"""Working off the agenda: from constraints to everything that they imply."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ocannl_core.shape import dims, rows
+from ocannl_core.shape.constraints import AtLeast, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.messages import out_of_steps
+from ocannl_core.shape.state import Edge, State, Work
+
+_STEPS_PER_CONSTRAINT = 2_000
+_STEPS_AT_LEAST = 100_000
+
+
+def run(state: State, budget: int | None = None) -> None:
+    """Works until the agenda is empty.
+
+    Args:
+        state: What is known; new knowledge goes there.
+        budget: The number of steps after which inference is given up.
+
+    Raises:
+        ShapeError: if the constraints contradict each other, or the budget is spent.
+    """
+    agenda = state.agenda
+    if budget is None:
+        known = len(state.suspended) + len(state.operands) + len(agenda)
+        budget = _STEPS_AT_LEAST + _STEPS_PER_CONSTRAINT * known
+    steps = 0
+    while agenda:
+        work = agenda.popleft()
+        steps += 1
+        if steps > budget:
+            raise out_of_steps(steps, work.cause if isinstance(work, Edge) else work)
+        step(state, work)
+
+
+def step(state: State, work: Work) -> None:
+    """Does one piece of work, which may put more on the agenda."""
+    match work:
+        case Edge():
+            dims.propagate(state, work)
+        case DimBelow():
+            dims.refine(state, work)
+        case DimEqual():
+            dims.equate(state, work)
+        case AtLeast():
+            dims.at_least(state, work)
+        case RowBelow():
+            rows.refine(state, work)
+        case RowEqual():
+            rows.equate(state, work)
+        case _:
+            assert_never(work)

@@ -1,0 +1,156 @@
+"""Compiled kernels on disk, found by their content.
+
+    <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c, .so     one file per compilation
+                                                kernels/<hash>.json       where each kernel is
+
+An entry is code that runs in the user's process, so the directory belongs to the user alone.
+Nothing is locked: files appear whole by renaming, and what cannot be read as expected is built
+again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ocannl_core import settings
+from ocannl_cpu_c.compiler import Compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a compiled kernel is.
+
+    Attributes:
+        path: The shared object.
+        position: The kernel's position in the object's table.
+        digest: A hash of the object's bytes.
+    """
+
+    path: Path
+    position: int
+    digest: str
+
+
+class DiskCache:
+    """The compiled kernels of one compiler on one kind of machine.
+
+    Args:
+        root: A directory of the user's own.
+        compiler: What builds entries.
+    """
+
+    def __init__(self, root: Path, compiler: Compiler) -> None:
+        self._objects = root / compiler.identity[:32] / "objects"
+        self._kernels = root / compiler.identity[:32] / "kernels"
+        self._compiler = compiler
+        self._verified: dict[str, bool] = {}
+
+    def find(self, key: str) -> Entry | None:
+        """Returns where a kernel is; None if it is not cached, or not as it was written."""
+        try:
+            record = json.loads((self._kernels / f"{key}.json").read_bytes())
+            path = self._objects / Path(record["object"]).name
+            if not self._is_intact(path, record["sha256"]):
+                return None
+            return Entry(path, int(record["position"]), record["sha256"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def build(self, keys: Sequence[str], text: str) -> list[Entry]:
+        """Compiles a file whose table lists the kernels of these keys; returns where they are.
+
+        Raises:
+            CompileError: if the compiler rejects it.
+        """
+        self._objects.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
+        source, target = self._objects / f"{name}.c", self._objects / f"{name}.so"
+        _write(source, text.encode())
+        built = self._objects / f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        try:
+            self._compiler.build(source, built)
+            digest = hashlib.sha256(built.read_bytes()).hexdigest()
+            os.replace(built, target)
+        finally:
+            built.unlink(missing_ok=True)
+        for position, key in enumerate(keys):
+            record = {"object": target.name, "position": position, "sha256": digest}
+            _write(self._kernels / f"{key}.json", json.dumps(record).encode())
+        return [Entry(target, position, digest) for position in range(len(keys))]
+
+    def _is_intact(self, path: Path, digest: str) -> bool:
+        """True if a file is the one that was recorded; looked at once per process."""
+        if digest not in self._verified:
+            self._verified[digest] = hashlib.sha256(path.read_bytes()).hexdigest() == digest
+        return self._verified[digest]
+
+
+def open_cache(compiler: Compiler) -> DiskCache:
+    """Returns the cache in the user's cache directory, or a temporary one after a warning."""
+    return _opened(settings.cache_directory(), compiler)
+
+
+@cache
+def _opened(directory: Path, compiler: Compiler) -> DiskCache:
+    root = directory / "cpu_c"
+    try:
+        _make_private(root)
+    except OSError as error:
+        warnings.warn(
+            f"Compiled code is not kept: {root} cannot be used ({error}). "
+            "Set OCANNL_CACHE_DIR to a directory of your own.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        root = _temporary()
+    return DiskCache(root, compiler)
+
+
+@cache
+def _temporary() -> Path:
+    """Returns a directory that is removed when the process ends."""
+    directory = tempfile.mkdtemp(prefix="ocannl-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+def _make_private(directory: Path) -> None:
+    """Makes a directory that only the user can use.
+
+    Raises:
+        OSError: if it belongs to somebody else, or cannot be written to.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.stat()
+    if status.st_uid != os.geteuid():
+        raise PermissionError(f"it belongs to user {status.st_uid}")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        directory.chmod(0o700)
+    with tempfile.TemporaryFile(dir=directory):
+        pass
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Makes a file appear with all its content at once."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

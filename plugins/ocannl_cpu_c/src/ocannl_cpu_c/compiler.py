@@ -1,0 +1,191 @@
+"""The C compiler: which one, for which processor, and running it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ocannl_core import settings
+from ocannl_core.errors import CompileError
+
+_CANDIDATES = ("cc", "gcc", "clang")
+_ARITHMETIC = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+"""Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
+_BASE = ("-std=gnu11", "-O3", *_ARITHMETIC, "-fPIC", "-shared", "-w")
+_WITHOUT_COMPILER = (
+    "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
+    "or run without one: OCANNL_BACKEND=interp"
+)
+_SHOWN_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler that answered.
+
+    Attributes:
+        command: How it is called.
+        flags: What it is given before the files.
+        version: Its name and version.
+        vector_bytes: Width of the vector registers it may use.
+        identity: A hash of everything that what it makes depends on: the flags, the version, and
+            what they mean on this machine.
+    """
+
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    version: str
+    vector_bytes: int
+    identity: str
+
+    def build(self, source: Path, target: Path) -> None:
+        """Compiles a C file into a shared object.
+
+        Raises:
+            CompileError: with the command and what the compiler said.
+        """
+        command = [*self.command, *self.flags, "-o", str(target), str(source), "-lm"]
+        result = _run(command)
+        if result.returncode != 0:
+            raise CompileError(
+                "The C compiler must accept generated code.",
+                found=f"exit status {result.returncode}\n{_shortened(result.stdout)}",
+                where=f"{shlex.join(command)}\nthe source is kept there",
+                fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+            )
+
+
+def find() -> Compiler:
+    """Returns the compiler of the settings, or else the first one on the path.
+
+    Looking takes one run of the compiler per process and choice.
+
+    Raises:
+        CompileError: if there is none, or it does not work.
+    """
+    chosen = settings.current()
+    found = _find(chosen.cc, os.environ.get("CC"), os.environ.get("PATH", ""), chosen.cc_arch)
+    if isinstance(found, CompileError):
+        raise found
+    return found
+
+
+@cache
+def _find(
+    setting: str | None, variable: str | None, path: str, arch: str
+) -> Compiler | CompileError:
+    """Returns a compiler or the error that says why there is none; either is remembered."""
+    try:
+        return _probed(_command(setting, variable), arch)
+    except CompileError as error:
+        return error
+
+
+def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
+    for origin, chosen in (("the setting cc (OCANNL_CC)", setting), ("CC", variable)):
+        if not chosen:
+            continue
+        command = tuple(shlex.split(chosen))
+        if not command or shutil.which(command[0]) is None:
+            # what was asked for is never replaced silently
+            raise CompileError(
+                "The chosen C compiler must be installed.",
+                found=f"no program {chosen!r}",
+                where=origin,
+                fix=_WITHOUT_COMPILER,
+            )
+        return command
+    for name in _CANDIDATES:
+        if shutil.which(name):
+            return (name,)
+    if importlib.util.find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise CompileError(
+        "The CPU backend needs a C compiler.",
+        found=f"none of {', '.join(_CANDIDATES)} on the path",
+        fix=_WITHOUT_COMPILER,
+    )
+
+
+def _probed(command: tuple[str, ...], arch: str) -> Compiler:
+    """Returns the compiler with the flags for a processor, after asking it what they mean."""
+    arch_flags: tuple[str, ...] = (f"-march={arch}",)
+    macros = _macros(command, arch_flags)
+    if isinstance(macros, str) and arch == "native":
+        # some compilers do not know the machine they run on
+        arch_flags = ()
+        macros = _macros(command, arch_flags)
+    if isinstance(macros, str):
+        raise CompileError(
+            "The C compiler must work.",
+            found=macros,
+            where=shlex.join((*command, *_BASE, *arch_flags, "-dM", "-E", "-x", "c", os.devnull)),
+            fix=f"choose another one with OCANNL_CC=..., or {_WITHOUT_COMPILER}",
+        )
+    vector_bytes = _vector_bytes(macros)
+    flags: tuple[str, ...] = (*_BASE, *arch_flags)
+    if "__x86_64__" in macros and vector_bytes >= 32:
+        flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
+    meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
+    identity = hashlib.sha256("\n".join([*command, *flags, meaning]).encode()).hexdigest()
+    return Compiler(command, flags, _version(macros), vector_bytes, identity)
+
+
+def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
+    """Returns the macros that a compiler predefines, or what it said instead."""
+    result = _run([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
+    if result.returncode != 0:
+        return f"exit status {result.returncode}\n{_shortened(result.stdout)}".rstrip()
+    macros: dict[str, str] = {}
+    for line in result.stdout.splitlines():
+        _, _, definition = line.partition("#define ")
+        name, _, value = definition.partition(" ")
+        if name:
+            macros[name] = value
+    return macros
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # messages of compilers are translated otherwise
+    env = os.environ | {"LC_ALL": "C"}
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        text=True,
+        errors="replace",
+    )
+
+
+def _vector_bytes(macros: dict[str, str]) -> int:
+    for macro, width in (
+        ("__AVX512F__", 64),
+        ("__AVX__", 32),
+        ("__SSE2__", 16),
+        ("__ARM_NEON", 16),
+    ):
+        if macro in macros:
+            return width
+    return 0
+
+
+def _version(macros: dict[str, str]) -> str:
+    name = "clang" if "__clang__" in macros else "gcc" if "__GNUC__" in macros else "cc"
+    version = macros.get("__VERSION__", "").strip('"')
+    return version if version.lower().startswith(name) else f"{name} {version}".strip()
+
+
+def _shortened(output: str) -> str:
+    lines = output.splitlines()
+    if len(lines) <= _SHOWN_LINES:
+        return "\n".join(lines)
+    return "\n".join([*lines[:_SHOWN_LINES], f"... and {len(lines) - _SHOWN_LINES} more lines"])

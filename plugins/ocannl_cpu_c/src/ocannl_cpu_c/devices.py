@@ -1,0 +1,55 @@
+"""The processor of this machine as a device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from functools import cache
+from pathlib import Path
+
+from ocannl_core import settings
+from ocannl_core.errors import OcannlError
+from ocannl_core.target import Target, TargetReport
+from ocannl_cpu_c.compiler import Compiler, find
+
+PRIORITY = 50
+
+
+def report() -> TargetReport:
+    """Returns the processor, or why it cannot be used; never raises."""
+    try:
+        compiler = find()
+    except OcannlError as error:
+        reason = " ".join(f"{error.rule.rstrip('.')}: {error.found}".split())
+        return TargetReport(reason=reason, fix=error.fix, priority=PRIORITY)
+    return TargetReport((target(compiler),), details=_details(compiler), priority=PRIORITY)
+
+
+def target(compiler: Compiler) -> Target:
+    """Returns this machine as code from a compiler sees it."""
+    return Target(
+        "cpu_c",
+        description=_processor(),
+        priority=PRIORITY,
+        vector_bytes=compiler.vector_bytes,
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def _details(compiler: Compiler) -> tuple[str, ...]:
+    return (
+        f"compiler {shlex.join(compiler.command)}: {compiler.version}",
+        f"flags {' '.join(compiler.flags)}",
+        f"cache {settings.cache_directory() / 'cpu_c'}",
+    )
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,112 @@
+"""From kernels as text to addresses of functions; only text that nobody compiled yet is compiled.
+
+Every shared object holds a table of its kernels and the dispatcher, one fixed function that walks a
+list of calls, so that a routine is one call from Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cffi import FFI
+
+from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_cpu_c.cache import DiskCache, Entry, open_cache
+from ocannl_cpu_c.compiler import Compiler, find
+from ocannl_cpu_c.source import unit
+
+ffi = FFI()
+ffi.cdef(
+    """
+    struct step { void (*kernel)(void *const *); void *const *args; };
+    void ocannl_run(const struct step *steps, int64_t count);
+    extern void (*const ocannl_kernels[])(void *const *);
+    """
+)
+
+_DISPATCHER = """\
+struct step {
+  void (*kernel)(void *const *);
+  void *const *args;
+};
+
+void ocannl_run(const struct step *steps, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) steps[i].kernel(steps[i].args);
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel that can be called.
+
+    Attributes:
+        kernel: Its address.
+        run: The dispatcher; that of any object will do.
+    """
+
+    kernel: Any
+    run: Any
+
+
+_lock = threading.Lock()
+_loaded: dict[tuple[Compiler, str], Loaded] = {}
+_libraries: dict[tuple[Path, str], Any] = {}
+
+
+def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
+    """Returns the kernels by symbol, after compiling together those that are new.
+
+    Raises:
+        CompileError: if there is no compiler, or it rejects them.
+    """
+    if not kernels:
+        return {}
+    compiler = find()
+    cache = open_cache(compiler)
+    with _lock:
+        missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
+        if missing:
+            entries = cache.build([_key(each) for each in missing], _translation_unit(missing))
+            for kernel, entry in zip(missing, entries, strict=True):
+                _loaded[compiler, kernel.symbol] = _open(entry)
+        return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
+
+
+def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
+    """True if the kernel is loaded now, without compiling."""
+    if (compiler, kernel.symbol) in _loaded:
+        return True
+    entry = cache.find(_key(kernel))
+    if entry is None:
+        return False
+    try:
+        _loaded[compiler, kernel.symbol] = _open(entry)
+    except OSError:  # intact, and still not loadable here: built again
+        return False
+    return True
+
+
+def _open(entry: Entry) -> Loaded:
+    library = _libraries.get((entry.path, entry.digest))
+    if library is None:
+        library = ffi.dlopen(str(entry.path))
+        _libraries[entry.path, entry.digest] = library
+    return Loaded(library.ocannl_kernels[entry.position], library.ocannl_run)
+
+
+def _key(kernel: KernelText) -> str:
+    """Returns what a kernel is found by: everything it consists of."""
+    content = f"{CODEGEN_VERSION}\n{_DISPATCHER}\n{unit([kernel])}"
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _translation_unit(kernels: Sequence[KernelText]) -> str:
+    table = ", ".join(kernel.symbol for kernel in kernels)
+    exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
+    return "\n".join([unit(kernels), exported, _DISPATCHER])

@@ -1,0 +1,66 @@
+"""Memory of this process with the alignment of vector registers and cache lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.node import NodeInfo
+from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True, slots=True)
+class CBuffer:
+    """The cells of a node, margins included, as an array of `info.buffer_dims`."""
+
+    array: Array
+    info: NodeInfo
+    target: Target
+
+    @property
+    def address(self) -> int:
+        """Where the first cell is; valid as long as the array lives."""
+        return address(self.array)
+
+
+def address(array: Array) -> int:
+    """Returns the address of an array's first cell."""
+    location: int = array.__array_interface__["data"][0]
+    return location
+
+
+def zeros(info: NodeInfo) -> Array:
+    """Returns an aligned array of `info.buffer_dims`, all zero."""
+    raw = np.zeros(info.nbytes + ALIGNMENT, np.uint8)
+    start = -address(raw) % ALIGNMENT
+    return raw[start : start + info.nbytes].view(info.dtype.numpy).reshape(info.buffer_dims)
+
+
+def allocate(info: NodeInfo, target: Target) -> CBuffer:
+    """Returns new memory, all zero."""
+    return CBuffer(zeros(info), info, target)
+
+
+def interior(array: Array, info: NodeInfo) -> Array:
+    """Returns the view of a stored array that leaves out its margins."""
+    if not info.padding:
+        return array
+    axes = zip(info.dims, info.padding, strict=True)
+    view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
+    return view
+
+
+def transfer(destination: Buffer, source: Buffer) -> Event | None:
+    """Copies between arrays of this backend and of the host; returns None for any other pair."""
+    served = CBuffer | HostBuffer
+    if not isinstance(destination, served) or not isinstance(source, served):
+        return None
+    np.copyto(destination.array, source.array, casting="no")
+    return Done()

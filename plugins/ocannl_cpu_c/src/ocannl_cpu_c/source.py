@@ -1,0 +1,109 @@
+"""A routine as C: one function per kernel, and the table of their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.loopir.nodes import CallExternal
+from ocannl_core.loopir.traverse import merge_reads
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.plan import External, Nest, Plan
+
+DIALECT = Dialect()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One call of a kernel.
+
+    Attributes:
+        kernel: The kernel's symbol.
+        arguments: The nodes whose memory it is given.
+        merges: The nodes whose merge buffers it is given after those.
+        indices: The static indices it is given last.
+        title: What it computes.
+    """
+
+    kernel: str
+    arguments: tuple[TensorNode, ...]
+    merges: tuple[TensorNode, ...]
+    indices: tuple[StaticIndex, ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CSource:
+    """The code of one routine.
+
+    Attributes:
+        plan: What it was generated from.
+        kernels: The distinct kernels, in order of first launch.
+        steps: Launches and calls out of the loop language, in the order of execution.
+        text: All of it for readers: a C file that compiles.
+    """
+
+    plan: Plan
+    kernels: tuple[KernelText, ...]
+    steps: tuple[Launch | CallExternal, ...]
+    text: str = field(repr=False)
+
+    @property
+    def language(self) -> str:
+        return DIALECT.language
+
+
+def generate(plan: Plan) -> CSource:
+    """Returns the C code of a plan; needs no compiler.
+
+    Raises:
+        CodegenError: for what C cannot express.
+    """
+    kernels: dict[str, KernelText] = {}
+    steps: list[Launch | CallExternal] = []
+    for step in plan.steps:
+        match step:
+            case Nest(body, arguments, indices, title):
+                kernel = render_kernel(step, plan.nodes, DIALECT)
+                kernels.setdefault(kernel.symbol, kernel)
+                merges = merge_reads(body)
+                steps.append(Launch(kernel.symbol, arguments, merges, indices, title))
+            case External(call):
+                steps.append(call)
+    table = "\n".join(_launch_table(plan.name, steps))
+    return CSource(
+        plan, tuple(kernels.values()), tuple(steps), f"{unit(kernels.values())}\n{table}\n"
+    )
+
+
+def unit(kernels: Iterable[KernelText]) -> str:
+    """Returns a C file with these kernels and what they need from the prelude."""
+    kernels = list(kernels)
+    helpers = {helper for kernel in kernels for helper in kernel.helpers}
+    return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
+
+
+def _launch_table(name: str, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
+    """Yields comment lines that say which nodes each kernel runs on."""
+    yield f"// {_comment(name)} runs:"
+    for number, step in enumerate(steps, 1):
+        if isinstance(step, CallExternal):
+            inputs, outputs = (
+                ", ".join(node.name for node in nodes) for nodes in (step.inputs, step.outputs)
+            )
+            yield f"//   {number:>3}  {_comment(step.op.name)}({inputs}) -> {outputs}"
+            continue
+        given = [f"a{position} = {node.name}" for position, node in enumerate(step.arguments)]
+        given += [f"m{position} = {node.name}.merge" for position, node in enumerate(step.merges)]
+        given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
+        title = f"  {_comment(step.title)}" if step.title else ""
+        yield f"//   {number:>3}  {step.kernel}{title}"
+        yield f"//        {', '.join(given)}"
+
+
+def _comment(text: str) -> str:
+    """Returns text that a line comment cannot end before: no line breaks, no continuation."""
+    return " ".join(text.split()).rstrip("\\")

@@ -1,0 +1,55 @@
+"""Fixtures of the CPU backend's tests: a cache of their own, and running plans built by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_cpu_c as backend
+from ocannl_core import settings
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import HostBuffer, Target
+
+Array = np.ndarray[Any, Any]
+Run = Callable[..., dict[TensorNode, Array]]
+TARGET = Target("cpu_c")
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of tests that are not about caches."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(shared_cache: Path) -> Iterator[None]:
+    with settings.overrides(cache_dir=str(shared_cache)):
+        yield
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Runs a plan once over new memory."""
+    return run_plan
+
+
+def run_plan(
+    plan: Plan, inputs: Mapping[TensorNode, Array], values: Sequence[int] = ()
+) -> dict[TensorNode, Array]:
+    """Returns the cells of every parameter after one run; those not given start at zero."""
+    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    buffers = {node: backend.ocannl_allocate(plan.nodes[node], TARGET) for node in plan.params}
+    for node, array in inputs.items():
+        backend.ocannl_transfer(buffers[node], HostBuffer(array, plan.nodes[node]))
+    executable.link(buffers)(values)
+    results = {}
+    for node, buffer in buffers.items():
+        host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
+        backend.ocannl_transfer(host, buffer)
+        results[node] = host.array
+    return results

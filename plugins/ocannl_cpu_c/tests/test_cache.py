@@ -1,0 +1,184 @@
+"""Kernels are compiled once: per process, per machine, and never again while their files are intact."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ocannl_core import settings
+from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.dtypes import float32
+from ocannl_core.loopir.nodes import Block, Fill
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import Nest
+from ocannl_cpu_c import cache, compiler, loader
+from ocannl_cpu_c.loader import load
+
+
+def kernel(number: float) -> KernelText:
+    out = TensorNode(0, ("out",))
+    body = Block((Fill(out, number),))
+    return render_kernel(Nest(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Callable[[], int]:
+    """Makes a compiler that notes its runs the one of this test; returns how many compiled something."""
+    log = tmp_path / "log"
+    script = tmp_path / "counting-cc"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec cc "$@"\n')
+    script.chmod(0o755)
+
+    def count() -> int:
+        lines = log.read_text().splitlines() if log.exists() else []
+        return sum(" -o " in line for line in lines)
+
+    with settings.overrides(cc=str(script), cache_dir=str(tmp_path / "cache")):
+        yield count
+
+
+def forget() -> None:
+    """Brings this process back to where a new one starts."""
+    loader._loaded.clear()
+    loader._libraries.clear()
+    cache._opened.cache_clear()
+    compiler._find.cache_clear()
+
+
+def objects(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.so"))
+
+
+def test_a_kernel_is_compiled_once_and_new_ones_together(counted):
+    one, two, three = kernel(1.5), kernel(2.5), kernel(3.5)
+    first = load([one])
+    assert counted() == 1
+    both = load([one, two, three])
+    assert counted() == 2
+    assert both[one.symbol].kernel == first[one.symbol].kernel
+    load([three, one])
+    assert counted() == 2
+
+
+def test_a_later_process_compiles_nothing(counted):
+    load([kernel(1.5), kernel(2.5)])
+    forget()
+    load([kernel(2.5)])
+    load([kernel(1.5), kernel(2.5)])
+    assert counted() == 1
+
+
+def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
+    program = textwrap.dedent(
+        """
+        import sys
+        sys.path[:] = PATH + sys.path
+        from ocannl_core.codegen.c_family import render_kernel
+        from ocannl_core.codegen.dialect import Dialect
+        from ocannl_core.dtypes import float32, int32, uint4x32
+        from ocannl_core.indexing import FixedIndex
+        from ocannl_core.loopir.nodes import Block, ConstBits, Const, Store, Unary, Binary
+        from ocannl_core.node import NodeInfo, TensorNode
+        from ocannl_core.ops import BinaryOp, UnaryOp
+        from ocannl_core.schedule.plan import Nest
+        from ocannl_cpu_c.loader import load, _key
+        out, words = TensorNode(0), TensorNode(1)
+        x = Binary(BinaryOp.MOD, Const(3.0, float32), Const(2.0, float32), float32)
+        x = Binary(BinaryOp.MAX, x, Unary(UnaryOp.RELU, x, float32), float32)
+        w = Binary(BinaryOp.THREEFRY4X32, *[ConstBits(1, uint4x32)] * 2, uint4x32)
+        zero = (FixedIndex(0),)
+        body = Block((Store(out, zero, x), Store(words, zero, w)))
+        nodes = {out: NodeInfo(float32, (1,)), words: NodeInfo(uint4x32, (1,))}
+        kernel = render_kernel(Nest(body, (out, words), ()), nodes, Dialect())
+        load([kernel])
+        print(_key(kernel))
+        """
+    ).replace("PATH", repr([each for each in sys.path if each]))
+    keys = set()
+    for seed in ("0", "1", "2"):
+        env = os.environ | {
+            "PYTHONHASHSEED": seed,
+            "OCANNL_CC": settings.current().cc or "",
+            "OCANNL_CACHE_DIR": str(tmp_path / "cache"),
+        }
+        command = [sys.executable, "-P", "-c", program]
+        result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        keys.add(result.stdout)
+    assert len(keys) == 1
+    assert counted() == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a shared object"])
+def test_a_spoiled_object_is_built_again(counted, tmp_path, content):
+    load([kernel(1.5)])
+    (built,) = objects(tmp_path)
+    built.unlink()  # a loaded file must not change under the process that uses it
+    built.write_bytes(content)
+    forget()
+    loaded = load([kernel(1.5)])
+    assert counted() == 2
+    assert loaded[kernel(1.5).symbol].kernel
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"object": 3, "position": 0, "sha256": "x"}'])
+def test_a_spoiled_record_is_written_again(counted, tmp_path, content):
+    load([kernel(1.5)])
+    (record,) = tmp_path.rglob("*.json")
+    record.write_text(content)
+    forget()
+    load([kernel(1.5)])
+    assert counted() == 2
+    forget()
+    load([kernel(1.5)])
+    assert counted() == 2
+
+
+def test_what_is_compiled_for_one_processor_is_not_used_for_another(counted):
+    load([kernel(1.5)])
+    with settings.overrides(cc_arch="x86-64" if "__x86_64__" in macros() else "armv8-a"):
+        load([kernel(1.5)])
+    assert counted() == 2
+
+
+def macros() -> dict[str, str]:
+    found = compiler._macros(("cc",), ())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_directory_belongs_to_the_user_alone(counted, tmp_path):
+    shared = tmp_path / "cache" / "cpu_c"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    load([kernel(1.5)])
+    assert shared.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_unusable_directory_is_replaced_after_one_warning(counted, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with settings.overrides(cache_dir=str(blocked)):
+        with pytest.warns(RuntimeWarning, match="Compiled code is not kept: .*OCANNL_CACHE_DIR"):
+            load([kernel(1.5)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load([kernel(2.5)])
+    assert counted() == 2
+    assert blocked.read_text() == "in the way"
+
+
+def test_a_directory_of_another_user_is_refused(counted, tmp_path, monkeypatch):
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.warns(RuntimeWarning, match=f"belongs to user {owner}"):
+        load([kernel(1.5)])
+    assert not objects(tmp_path / "cache")

@@ -1,0 +1,154 @@
+"""Finding the compiler, and what is said when there is none or it fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_cpu_c as backend
+from ocannl_core import settings
+from ocannl_core.dtypes import float32
+from ocannl_core.errors import CompileError
+from ocannl_core.loopir.nodes import Block, Fill
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.target import Target
+from ocannl_cpu_c import compiler
+
+TARGET = Target("cpu_c")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Returns a function that makes a program of shell lines."""
+
+    def make(lines: str) -> str:
+        path = tmp_path / "some-cc"
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def compile_something() -> None:
+    out = TensorNode(0, ("out",))
+    nest = Nest(Block((Fill(out, 1.25),)), (out,), ())
+    plan = Plan("routine", (nest,), (out,), (), (), {out: NodeInfo(float32, (3,))})
+    backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+
+
+def failure() -> str:
+    with pytest.raises(CompileError) as error:
+        compile_something()
+    return str(error.value)
+
+
+def test_the_machine_is_described_as_compiled_code_sees_it():
+    report = backend.ocannl_targets()
+    (target,) = report.targets
+    assert (target.backend, target.priority, report.reason) == ("cpu_c", 50, "")
+    assert target.cores >= 1
+    assert target.vector_bytes in (0, 16, 32, 64)
+    assert target.description
+    found, flags, place = report.details
+    assert found.startswith("compiler ")
+    assert "-ffp-contract=off" in flags
+    assert "-ffast-math" not in flags
+    assert place == f"cache {settings.current().cache_dir}/cpu_c"
+
+
+def test_the_setting_is_asked_before_the_variable_and_the_path(script, monkeypatch):
+    chosen = script('exec cc "$@"')
+    monkeypatch.setenv("CC", "gcc -pipe")
+    assert compiler.find().command == ("gcc", "-pipe")
+    with settings.overrides(cc=f"{chosen} -pipe"):
+        assert compiler.find().command == (chosen, "-pipe")
+    monkeypatch.delenv("CC")
+    assert compiler.find().command == ("cc",)
+
+
+def test_a_chosen_compiler_is_never_replaced(monkeypatch):
+    monkeypatch.setenv("OCANNL_CC", "no-such-compiler -O0")
+    assert failure() == snapshot("""\
+The chosen C compiler must be installed.
+  found  no program 'no-such-compiler -O0'
+  where  the setting cc (OCANNL_CC)
+  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,
+         or run without one: OCANNL_BACKEND=interp\
+""")
+
+
+def test_without_any_compiler_the_message_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert failure() == snapshot("""\
+The CPU backend needs a C compiler.
+  found  none of cc, gcc, clang on the path
+  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,
+         or run without one: OCANNL_BACKEND=interp\
+""")
+    report = backend.ocannl_targets()
+    assert report.targets == ()
+    assert (report.reason, report.priority) == snapshot(
+        ("The CPU backend needs a C compiler: none of cc, gcc, clang on the path", 50)
+    )
+    assert "OCANNL_BACKEND=interp" in report.fix
+
+
+def test_a_compiler_that_does_not_answer_is_reported(script):
+    with settings.overrides(cc=script("echo 'the license has expired' >&2; exit 1")):
+        text = failure()
+        report = backend.ocannl_targets()
+    assert text.replace(str(settings.current().cache_dir), "CACHE").splitlines()[:3] == snapshot(
+        ["The C compiler must work.", "  found  exit status 1", "         the license has expired"]
+    )
+    assert report.reason == snapshot(
+        "The C compiler must work: exit status 1 the license has expired"
+    )
+
+
+def test_rejected_code_is_kept_and_the_command_shown(script, tmp_path):
+    lines = """\
+case "$*" in *-dM*) exec cc "$@";; esac
+for i in $(seq 1 50); do echo "generated.c:$i: error: no"; done >&2
+exit 3"""
+    command = script(lines)
+    with settings.overrides(cc=command, cache_dir=str(tmp_path / "cache")):
+        text = failure()
+    (source,) = (tmp_path / "cache").rglob("*.c")
+    assert "void k_" in source.read_text()
+    assert str(source) in text
+    assert command in text
+    assert "generated.c:40: error: no\n         ... and 10 more lines" in text
+    assert "generated.c:41" not in text
+    first, second, *_, last = text.splitlines()
+    assert [first, second, last] == snapshot(
+        [
+            "The C compiler must accept generated code.",
+            "  found  exit status 3",
+            "  try    check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+        ]
+    )
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def test_an_unknown_processor_is_an_error_and_native_is_optional(script):
+    with (
+        settings.overrides(cc_arch="no-such-processor"),
+        pytest.raises(CompileError, match="The C compiler must work"),
+    ):
+        compiler.find()
+    ignorant = script('case "$*" in *-march=*) exit 1;; esac\nexec cc "$@"')
+    with settings.overrides(cc=ignorant):
+        assert not any(flag.startswith("-march") for flag in compiler.find().flags)
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
+def test_clang_compiles_the_same_code(tmp_path):
+    with settings.overrides(cc="clang", cache_dir=str(tmp_path)):
+        compile_something()

@@ -1,0 +1,81 @@
+"""A builder of nests, as the scheduler would hand them to the renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.dtypes import DType, float32
+from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
+from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import Nest
+
+
+class Builder:
+    """Nodes, loops and the kernels that come of them.
+
+    Args:
+        prefix: What labels and hints start with; canonical text must not depend on it.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.table: dict[TensorNode, NodeInfo] = {}
+
+    def node(self, label: str, *dims: int, dtype: DType = float32) -> TensorNode:
+        node = TensorNode(len(self.table), (self.prefix + label,))
+        self.table[node] = NodeInfo(dtype, dims)
+        return node
+
+    def load(self, node: TensorNode, *indices: AxisIndex) -> Load:
+        return Load(node, indices, self.table[node].dtype)
+
+    def vars(self, count: int) -> list[LoopVar]:
+        return [fresh_var(self.prefix + "x") for _ in range(count)]
+
+    @staticmethod
+    def loop(axes: list[tuple[LoopVar, int]], *stmts: Stmt) -> Stmt:
+        """Returns the statements inside loops over these axes, the first one outermost."""
+        body = Block(stmts)
+        for var, extent in reversed(axes):
+            body = Block((For(var, 0, extent, body),))
+        return body.stmts[0]
+
+    def kernel(
+        self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = (), dialect: Dialect | None = None
+    ) -> KernelText:
+        body = Block(stmts)
+        nest = Nest(body, nodes_of(body), indices, self.prefix + "title")
+        return render_kernel(nest, self.table, dialect or Dialect())
+
+    def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
+        """Returns a C file with the one kernel of these statements."""
+        kernel = self.kernel(*stmts, indices=indices)
+        return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
+
+    def body(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
+        """Returns what stands between the parameters of a kernel and its end."""
+        lines = self.kernel(*stmts, indices=indices).text.partition("\n}\n")[0].splitlines()
+        return "\n".join(line.removeprefix("  ") for line in lines[1:])
+
+    def written(self, expr: Expr) -> str:
+        """Returns the right-hand side that stores an expression."""
+        out = self.node("out", 1, dtype=expr.dtype)
+        line = self.body(Store(out, (FixedIndex(0),), expr)).splitlines()[-1]
+        return line.partition(" = ")[2].removesuffix(";")
+
+
+@pytest.fixture
+def build() -> Builder:
+    return Builder()
+
+
+@pytest.fixture
+def builder() -> Callable[[str], Builder]:
+    """The class itself, for tests with several builders."""
+    return Builder

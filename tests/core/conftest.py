@@ -1,0 +1,45 @@
+"""What the tests of the core share: running a loop program on the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.split import split
+
+Arrays = Mapping[TensorNode, Any]
+Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
+
+
+@pytest.fixture(scope="session")
+def interpret() -> Run:
+    """Returns `(program, arrays, indices) -> cells of all parameters`, margins included.
+
+    Parameters without an array start at zero; memory of the routine starts with rubbish.
+    """
+    interp = pytest.importorskip("ocannl_interp")
+    memory = pytest.importorskip("ocannl_interp.memory")
+    routine = pytest.importorskip("ocannl_interp.routine")
+
+    def run(
+        program: LoopProgram, arrays: Arrays | None = None, indices: Sequence[int] = ()
+    ) -> dict[TensorNode, np.ndarray[Any, Any]]:
+        cells = {}
+        for node in program.params:
+            info = program.nodes[node]
+            cells[node] = np.zeros(info.buffer_dims, info.dtype.numpy)
+            if arrays is not None and node in arrays:
+                cells[node][...] = arrays[node]
+        buffers = {
+            node: memory.ArrayBuffer(array, program.nodes[node], interp.TARGET)
+            for node, array in cells.items()
+        }
+        routine.Interpretation(split(program)).link(buffers)(indices)
+        return cells
+
+    return run

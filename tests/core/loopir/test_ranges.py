@@ -1,0 +1,70 @@
+"""Ranges of indices and certain coverage, compared with enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, affine, value_of
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box, index_range
+
+VARS = (LoopVar(0, "i"), LoopVar(1, "j"), LoopVar(2, "k"))
+TERMS = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(VARS)), max_size=3)
+INDICES: st.SearchStrategy[AxisIndex] = st.builds(affine, TERMS, st.integers(-3, 3))
+RANGES = st.fixed_dictionaries(
+    {
+        var: st.builds(
+            lambda low, n: Range(low, low + n - 1), st.integers(-2, 2), st.integers(1, 3)
+        )
+        for var in VARS
+    }
+)
+
+
+def _points(ranges: dict[IndexVar, Range]) -> list[dict[IndexVar, int]]:
+    values = [range(each.low, each.high + 1) for each in ranges.values()]
+    return [dict(zip(ranges, point, strict=True)) for point in product(*values)]
+
+
+@given(INDICES, RANGES)
+def test_both_ends_of_a_range_are_taken(index: AxisIndex, ranges: dict[IndexVar, Range]) -> None:
+    values = [value_of(index, env) for env in _points(ranges)]
+    assert index_range(index, ranges) == Range(min(values), max(values))
+
+
+@given(st.lists(INDICES, max_size=2), RANGES)
+def test_every_cell_of_a_certain_box_is_taken(
+    indices: list[AxisIndex], ranges: dict[IndexVar, Range]
+) -> None:
+    box = certain_box(indices, ranges)
+    if box is not None:
+        taken = {tuple(value_of(index, env) for index in indices) for env in _points(ranges)}
+        assert set(product(*(range(r.low, r.high + 1) for r in box))) <= taken
+
+
+def test_a_variable_without_range_or_iterations_makes_nothing_certain() -> None:
+    index = affine([(1, VARS[0])])
+    assert index_range(index, {}) is None
+    assert certain_box((), {VARS[0]: Range(0, -1)}) is None
+
+
+BOXES = st.lists(
+    st.tuples(
+        *[st.builds(lambda low, n: Range(low, low + n), st.integers(0, 3), st.integers(0, 4))] * 2
+    ),
+    max_size=5,
+)
+
+
+@given(BOXES, st.tuples(st.integers(0, 4), st.integers(0, 4)))
+def test_boxes_cover_an_array_if_every_cell_is_in_one(
+    boxes: list[Box], dims: tuple[int, int]
+) -> None:
+    inside = {
+        cell
+        for cell in product(*map(range, dims))
+        if any(all(r.low <= x <= r.high for r, x in zip(box, cell, strict=True)) for box in boxes)
+    }
+    assert boxes_cover(boxes, dims) == (len(inside) == dims[0] * dims[1])

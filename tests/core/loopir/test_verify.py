@@ -1,0 +1,277 @@
+"""Every invariant of the loop language, broken once."""
+
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.dtypes import DType, float32, float64, int32, uint4x32, uint8
+from ocannl_core.errors import VerifyError
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    LoopVar,
+    StaticIndex,
+    SubAxis,
+    VarIndex,
+    affine,
+    fresh_var,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Barrier,
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scope,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.verify import verify
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+
+A, C, S, W, D, E = (TensorNode(n, (name,)) for n, name in enumerate("acswde"))
+NODES = {
+    A: NodeInfo(float32, (4,)),
+    C: NodeInfo(float32, (4,)),
+    S: NodeInfo(float32, ()),
+    W: NodeInfo(uint4x32, (4,)),
+    D: NodeInfo(float64, (2, 3)),
+    E: NodeInfo(float32, (4,)),
+}
+I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
+STEP, OTHER = StaticIndex("step", 9), StaticIndex("other")
+V = Local(0, float32)
+ONE = Const(1.0, float32)
+WORD = ConstBits(1, uint4x32)
+
+
+def load(node: TensorNode, *at: AxisIndex) -> Load:
+    return Load(node, at, NODES[node].dtype)
+
+
+def program(*stmts: Stmt) -> LoopProgram:
+    return LoopProgram("broken", (A, C, S, W, D), (STEP,), NODES, Block(stmts))
+
+
+def loop(var: LoopVar, stop: int, *body: Stmt, kind: AxisKind = AxisKind.SERIAL) -> For:
+    return For(var, 0, stop, Block(body), kind)
+
+
+FIRST = FixedIndex(0)
+
+
+def store(value: Expr, at: AxisIndex = FIRST, node: TensorNode = C) -> Store:
+    return Store(node, (at,), value)
+
+
+def problems(*stmts: Stmt) -> list[str]:
+    with pytest.raises(VerifyError) as caught:
+        verify(program(*stmts))
+    return caught.value.found.splitlines()
+
+
+GUARD = Binary(BinaryOp.LT, IndexValue(VarIndex(I), int32), Const(4, int32), float32)
+VALID: dict[str, tuple[Stmt, ...]] = {
+    "nothing": (),
+    "loop": (loop(I, 4, store(load(A, VarIndex(I)), VarIndex(I))),),
+    "one variable in two loops": (
+        loop(I, 4, store(ONE, VarIndex(I))),
+        loop(I, 2, store(ONE, VarIndex(I))),
+    ),
+    "allocation": (Allocate(E, Scope.ROUTINE), Fill(E, 0.0), store(load(E, FixedIndex(3)))),
+    "guarded load out of range": (
+        loop(
+            I,
+            9,
+            Store(S, (), Ternary(TernaryOp.WHERE, GUARD, load(A, VarIndex(I)), ONE, float32)),
+        ),
+    ),
+    "loop without iterations": (For(I, 7, 7, Block((store(ONE, VarIndex(I)),))),),
+    "static index that may lead outside": (store(ONE, VarIndex(STEP)),),
+    "local": (
+        DeclareLocal(V),
+        SetLocal(V, ONE),
+        store(LocalRead(V)),
+    ),
+    "inlined computation": (store(Scoped(V, Block((SetLocal(V, ONE),)))),),
+    "one local inlined twice": (
+        store(Scoped(V, Block((SetLocal(V, ONE),)))),
+        store(Scoped(V, Block((SetLocal(V, ONE),)))),
+    ),
+    "conversion": (store(Unary(UnaryOp.IDENTITY, load(D, *[FixedIndex(1)] * 2), float32)),),
+    "comparison": (
+        store(Binary(BinaryOp.LT, Const(1, int32), Const(2, int32), float32)),
+        store(ONE),
+    ),
+    "random word": (
+        Store(W, (FixedIndex(0),), Binary(BinaryOp.THREEFRY4X32, WORD, WORD, uint4x32)),
+        store(Unary(UnaryOp.UNIFORM, load(W, FixedIndex(0)), float32)),
+    ),
+    "vector": (StoreVector(C, (FixedIndex(0),), 4, load(W, FixedIndex(0))),),
+    "vector across axes": (
+        loop(I, 3, StoreVector(D, (SubAxis(), affine([(2, I)])), 2, load(W, VarIndex(I)))),
+    ),
+    "barrier": (loop(I, 2, loop(J, 2, Barrier(), kind=AxisKind.BLOCK), kind=AxisKind.GRID),),
+    "gather": (store(Gather(A, (FixedIndex(0),), 0, Const(99.0, float32), float32)),),
+    "staged": (Staged("c", "c[0] = 1;", Block((store(ONE),))), Remark("text")),
+}
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_a_valid_program_passes(name: str) -> None:
+    verify(program(*VALID[name]))
+
+
+def both(op: BinaryOp, left: Expr, right: Expr, dtype: DType = float32) -> Store:
+    return store(Binary(op, left, right, dtype))
+
+
+BROKEN: dict[str, tuple[Stmt, ...]] = {
+    "unbound variable": (store(ONE, VarIndex(I)),),
+    "variable after its loop": (loop(I, 4), store(ONE, VarIndex(I))),
+    "rebinding": (loop(I, 4, loop(I, 4)),),
+    "unknown static index": (store(ONE, VarIndex(OTHER)),),
+    "static index with no right value": (store(ONE, affine([(1, STEP)], 4)),),
+    "rank": (Store(D, (FixedIndex(0),), Const(1.0, float64)),),
+    "unknown node": (Fill(TensorNode(99, ("zzz",)), 0.0),),
+    "not allocated": (store(load(E, FixedIndex(0))),),
+    "allocation after its block": (
+        Block((Allocate(E, Scope.KERNEL),)),
+        store(load(E, FixedIndex(0))),
+    ),
+    "allocated twice": (Allocate(E, Scope.KERNEL), Allocate(E, Scope.KERNEL)),
+    "parameter allocated": (Allocate(A, Scope.KERNEL),),
+    "stored format": (store(Const(1.0, float64)),),
+    "loaded format": (store(Load(D, (FixedIndex(0), FixedIndex(0)), float32)),),
+    "operand format": (both(BinaryOp.ADD, ONE, Const(1.0, float64)),),
+    "unary format": (store(Unary(UnaryOp.EXP, Const(1.0, float64), float32)),),
+    "comparison formats": (both(BinaryOp.EQ, ONE, Const(1.0, float64)),),
+    "comparison of words": (both(BinaryOp.EQ, WORD, WORD),),
+    "branch format": (store(Ternary(TernaryOp.WHERE, ONE, ONE, Const(1, uint8), float32)),),
+    "word as condition": (store(Ternary(TernaryOp.WHERE, WORD, ONE, ONE, float32)),),
+    "word as number": (store(Unary(UnaryOp.IDENTITY, WORD, float32)),),
+    "uniform of a number": (store(Unary(UnaryOp.UNIFORM, ONE, float32)),),
+    "threefry of numbers": (both(BinaryOp.THREEFRY4X32, ONE, ONE),),
+    "word of a float": (Store(W, (FixedIndex(0),), Unary(UnaryOp.WORD, ONE, uint4x32)),),
+    "bits as a float": (store(ConstBits(1, float32)),),
+    "undeclared variable": (store(LocalRead(V)),),
+    "assignment to an undeclared variable": (SetLocal(V, ONE),),
+    "variable after its block": (Block((DeclareLocal(V),)), SetLocal(V, ONE)),
+    "inlined variable afterwards": (
+        store(Scoped(V, Block((SetLocal(V, ONE),)))),
+        store(LocalRead(V)),
+    ),
+    "inlined computation without a value": (store(Scoped(V, Block(()))),),
+    "declared twice": (DeclareLocal(V), DeclareLocal(V)),
+    "variable's format": (DeclareLocal(V), SetLocal(V, Const(1.0, float64))),
+    "beyond the end": (loop(I, 5, store(ONE, VarIndex(I))),),
+    "before the beginning": (loop(I, 4, store(ONE, affine([(1, I)], -1))),),
+    "vector beyond the end": (
+        loop(I, 2, StoreVector(C, (affine([(4, I)]),), 4, load(W, VarIndex(I)))),
+    ),
+    "vector length": (StoreVector(C, (FixedIndex(0),), 2, WORD),),
+    "vector of numbers": (StoreVector(C, (FixedIndex(0),), 4, ONE),),
+    "fill of words": (Fill(W, 0.0),),
+    "gather without a free place": (
+        store(Gather(A, (FixedIndex(1),), 0, Const(0.0, float32), float32)),
+    ),
+    "concatenated index": (loop(I, 2, loop(J, 2, store(ONE, ConcatIndex((I, J))))),),
+}
+
+
+def test_every_broken_invariant_is_reported() -> None:
+    found = {name: problems(*stmts) for name, stmts in BROKEN.items()}
+    hidden = {f"#{I.id}": "#1", f"#{J.id}": "#2"}
+    for texts in found.values():
+        for number, text in enumerate(texts):
+            for old, new in hidden.items():
+                text = text.replace(old, new)
+            texts[number] = text
+    assert found == snapshot(
+        {
+            "unbound variable": ["store to c: loop variable i#1 is not bound"],
+            "variable after its loop": ["store to c: loop variable i#1 is not bound"],
+            "rebinding": ["loop variable i#1 is bound again inside its loop"],
+            "unknown static index": ["store to c: static index other is not one of the program"],
+            "static index with no right value": ["store to c: axis 0 reaches 4..12, outside 0..3"],
+            "rank": ["store to d: 1 indices for 2 axes"],
+            "unknown node": ["fill of <node 99 zzz>, which is not in the table of nodes"],
+            "not allocated": ["load from <node 5 e>, which is no parameter and not allocated yet"],
+            "allocation after its block": [
+                "load from <node 5 e>, which is no parameter and not allocated yet"
+            ],
+            "allocated twice": ["<node 5 e> is allocated although it has memory"],
+            "parameter allocated": ["<node 0 a> is allocated although it has memory"],
+            "stored format": ["value stored to c: float64 where float32 is needed"],
+            "loaded format": ["value loaded from d: float32 where float64 is needed"],
+            "operand format": ["operand or result of add: float64 where float32 is needed"],
+            "unary format": ["operand of exp: float64 where float32 is needed"],
+            "comparison formats": ["right operand of eq: float64 where float32 is needed"],
+            "comparison of words": ["operand of eq: a word where a number is needed"],
+            "branch format": ["operand of where: uint8 where float32 is needed"],
+            "word as condition": ["condition of where: a word where a number is needed"],
+            "word as number": ["operand of a conversion: a word where a number is needed"],
+            "uniform of a number": ["operand of uniform: float32 where uint4x32 is needed"],
+            "threefry of numbers": [
+                "operand or result of threefry4x32: float32 where uint4x32 is needed"
+            ],
+            "word of a float": ["operand of word: float32 where an integer format is needed"],
+            "bits as a float": ["a bit pattern has the format float32"],
+            "undeclared variable": ["variable 0 is read outside its scope"],
+            "assignment to an undeclared variable": ["variable 0 is assigned outside its scope"],
+            "variable after its block": ["variable 0 is assigned outside its scope"],
+            "inlined variable afterwards": ["variable 0 is read outside its scope"],
+            "inlined computation without a value": [
+                "an inlined computation never sets its variable 0"
+            ],
+            "declared twice": ["variable 0 is declared again inside its scope"],
+            "variable's format": ["value of variable 0: float64 where float32 is needed"],
+            "beyond the end": ["store to c: axis 0 reaches 0..4, outside 0..3"],
+            "before the beginning": ["store to c: axis 0 reaches -1..2, outside 0..3"],
+            "vector beyond the end": ["a vector store to c leaves its 4 cells"],
+            "vector length": ["a vector store to c writes 2 cells; a word holds 4 of float32"],
+            "vector of numbers": ["word stored to c: float32 where uint4x32 is needed"],
+            "fill of words": ["a fill of w, whose cells are words and not numbers"],
+            "gather without a free place": ["a gather from a has no free place at axis 0"],
+            "concatenated index": [
+                "store to c: a concatenated index, which lowering should have removed"
+            ],
+        }
+    )
+
+
+def test_all_problems_are_listed_and_the_routine_is_named() -> None:
+    with pytest.raises(VerifyError) as caught:
+        verify(program(store(LocalRead(V)), Fill(W, 0.0), Allocate(A, Scope.KERNEL)))
+    assert len(caught.value.found.splitlines()) == 3
+    assert "routine broken" in str(caught.value)
+
+
+def test_an_expression_of_any_depth_is_checked() -> None:
+    value: Expr = Const(1.0, float64)
+    for _ in range(3000):
+        value = Unary(UnaryOp.IDENTITY, value, float32)
+        value = Unary(UnaryOp.NEG, value, float32)
+    verify(program(store(value)))

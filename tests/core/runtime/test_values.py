@@ -1,0 +1,218 @@
+"""Host data as the cells of a node, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from ocannl_core import dtypes
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import ShapeError, TransferError
+from ocannl_core.hooks import manager
+from ocannl_core.node import Margin, NodeInfo
+from ocannl_core.runtime import values
+
+
+def cells(value: object, *dims: int, dtype: DType = dtypes.float32) -> np.ndarray[Any, Any]:
+    return values.cells_of(value, NodeInfo(dtype, dims), "placeholder x", str(dims))
+
+
+def message(
+    error: type[Exception], value: object, *dims: int, dtype: DType = dtypes.float32
+) -> str:
+    with pytest.raises(error) as caught:
+        cells(value, *dims, dtype=dtype)
+    return str(caught.value)
+
+
+def test_one_number_fills_every_cell() -> None:
+    filled = cells(2, 2, 3)
+    assert filled.dtype == np.float32
+    assert filled.tolist() == [[2.0] * 3] * 2
+    assert filled.flags.c_contiguous
+
+
+def test_nested_lists_are_arrays() -> None:
+    assert cells([[1, 2], [3, 4]], 2, 2).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_transposed_array_is_laid_out_in_row_major_order() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    result = cells(array, 3, 2)
+    assert result.flags.c_contiguous
+    assert np.array_equal(result, array)
+
+
+@pytest.mark.parametrize("dims", [(), (1,)])
+def test_no_axis_and_one_axis_of_size_1_are_interchangeable(dims: tuple[int, ...]) -> None:
+    assert cells(np.float32([7]), *dims).shape == dims
+    assert cells(np.float32(7), *dims).shape == dims
+
+
+def test_not_a_number_and_infinities_are_values_like_others() -> None:
+    result = cells(np.array([np.nan, np.inf, -np.inf]), 3)
+    assert np.isnan(result[0])
+    assert result[1:].tolist() == [np.inf, -np.inf]
+
+
+def test_other_extents_are_an_error_that_names_both() -> None:
+    assert message(ShapeError, np.zeros((4, 3)), 3, 5) == snapshot("""\
+An array has the extents of its tensor: batch, then output, then input axes.
+  found  an array of (4, 3) for (3, 5)
+  where  placeholder x, of shape (3, 5)
+  try    give one number for every cell, or a single number for all\
+""")
+
+
+def test_other_extents_with_as_many_cells_suggest_reshaping() -> None:
+    assert message(ShapeError, np.zeros((5, 3)), 3, 5) == snapshot("""\
+An array has the extents of its tensor: batch, then output, then input axes.
+  found  an array of (5, 3) for (3, 5)
+  where  placeholder x, of shape (3, 5)
+  try    order the axes with np.transpose: batch, then output, then input axes\
+""")
+
+
+def test_a_size_1_axis_does_not_broadcast() -> None:
+    with pytest.raises(ShapeError):
+        cells(np.zeros((1, 5)), 3, 5)
+
+
+def test_rows_of_different_lengths_are_an_error() -> None:
+    assert message(TransferError, [[1, 2], [3]], 2, 2).startswith(
+        "The value of a tensor is an array of numbers."
+    )
+
+
+def test_fractions_are_not_cut_off_silently() -> None:
+    assert message(TransferError, np.zeros(3), 3, dtype=dtypes.int32) == snapshot("""\
+A tensor of int32 takes integers: fractions would be lost.
+  found  an array of dtype float64
+  where  placeholder x
+  try    convert it: array.astype('int32'), or np.rint(array).astype('int32')\
+""")
+
+
+def test_integers_out_of_range_are_an_error() -> None:
+    assert message(TransferError, [1, 256], 2, dtype=dtypes.uint8) == snapshot("""\
+Every number fits the tensor's format: uint8 holds 0 to 255.
+  found  numbers from 1 to 256
+  where  placeholder x
+  try    make the tensor with a wider dtype=\
+""")
+    assert cells([0, 255], 2, dtype=dtypes.uint8).tolist() == [0, 255]
+
+
+def test_an_integer_beyond_64_bits_is_an_error() -> None:
+    with pytest.raises(TransferError):
+        cells(2**70, 1, dtype=dtypes.int64)
+
+
+def test_a_negative_number_does_not_wrap_into_an_unsigned_one() -> None:
+    with pytest.raises(TransferError):
+        cells([-1], 1, dtype=dtypes.uint64)
+
+
+def test_the_largest_unsigned_number_passes() -> None:
+    assert int(cells(2**64 - 1, 1, dtype=dtypes.uint64)[0]) == 2**64 - 1
+
+
+def test_a_finite_number_that_would_become_infinite_is_an_error() -> None:
+    assert message(TransferError, [1.0, -1e300], 2) == snapshot("""\
+Every finite number stays finite in the tensor's format, float32.
+  found  numbers up to 1e+300 in magnitude
+  where  placeholder x
+  try    make the tensor with a wider dtype=, or scale or clip the data\
+""")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [(dtypes.float16, 70000), (dtypes.bfloat16, 3.4e38 * 1.5), (dtypes.float8_e5m2, 1e6)],
+)
+def test_narrow_floats_overflow_with_an_error(dtype: DType, number: float) -> None:
+    with pytest.raises(TransferError):
+        cells(number, 2, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float8_e5m2])
+def test_narrow_floats_round_wider_ones(dtype: DType) -> None:
+    assert cells(np.array([1.5, np.inf]), 2, dtype=dtype).astype(float).tolist() == [1.5, np.inf]
+
+
+def test_a_narrow_float_widens() -> None:
+    array = np.array([1.5, -2.0]).astype(dtypes.bfloat16.numpy)
+    assert cells(array, 2).tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("value", [np.array([1j]), "text", None, np.array(["2024"], "M8[Y]")])
+def test_what_is_no_real_number_is_an_error(value: object) -> None:
+    with pytest.raises(TransferError):
+        cells(value, 1)
+
+
+def test_words_are_records_or_four_lanes() -> None:
+    lanes = np.arange(8, dtype=np.uint32).reshape(2, 4)
+    words = cells(lanes, 2, dtype=dtypes.uint4x32)
+    assert words.dtype == dtypes.uint4x32.numpy
+    assert words[1].tolist() == (4, 5, 6, 7)
+    assert np.array_equal(cells(words, 2, dtype=dtypes.uint4x32), words)
+
+
+def test_words_are_not_made_from_other_numbers() -> None:
+    with pytest.raises(TransferError):
+        cells([1, 2], 2, dtype=dtypes.uint4x32)
+
+
+# ----- buffers ----------------------------------------------------------------------------------
+
+
+def test_writing_keeps_the_margins() -> None:
+    backend, target = manager.select("interp")
+    info = NodeInfo(dtypes.float32, (2, 2), (Margin(1, 0), Margin(0, 2)))
+    buffer = backend.allocate(info, target)
+    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+    backend.transfer(buffer, manager.HostBuffer(whole, info)).wait()
+
+    values.write(backend, buffer, np.full((2, 2), -1, np.float32))
+
+    after = manager.HostBuffer(np.empty((3, 4), np.float32), info)
+    backend.transfer(after, buffer).wait()
+    assert after.array.tolist() == [[0, 1, 2, 3], [-1, -1, 6, 7], [-1, -1, 10, 11]]
+    assert values.read(backend, buffer).tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_what_is_read_is_a_copy() -> None:
+    backend, target = manager.select("interp")
+    buffer = backend.allocate(NodeInfo(dtypes.float32, (2,)), target)
+    first = values.read(backend, buffer)
+    first[:] = 5
+    assert values.read(backend, buffer).tolist() == [0, 0]
+
+
+_margins = st.builds(Margin, st.integers(0, 2), st.integers(0, 2))
+
+
+@given(
+    axes=st.lists(st.tuples(st.integers(0, 3), _margins), max_size=3),
+    dtype=st.sampled_from(dtypes.ALL),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_is_written_is_read_back(
+    axes: list[tuple[int, Margin]], dtype: DType, data: st.DataObject
+) -> None:
+    backend, target = manager.select("interp")
+    info = NodeInfo(dtype, tuple(n for n, _ in axes), tuple(margin for _, margin in axes))
+    pattern = data.draw(st.binary(min_size=16, max_size=16))
+    count = int(np.prod(info.dims, dtype=np.int64))
+    raw = (pattern * (count + 1))[: count * dtype.nbytes]
+    array = np.frombuffer(raw, dtype.numpy).reshape(info.dims)
+    buffer = backend.allocate(info, target)
+    values.write(backend, buffer, array)
+    assert values.read(backend, buffer).tobytes() == raw

@@ -1,0 +1,178 @@
+"""The order in which operations are told to the environment must not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.origin import Origin
+from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.logic import (
+    BatchSlice,
+    Compose,
+    ComposeAccumulate,
+    Einsum,
+    Logic,
+    Pointwise,
+    Transpose,
+)
+from ocannl_core.shape.spec import parse_spec
+from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
+
+_UNARY: list[Logic] = [
+    Pointwise(),
+    Transpose(),
+    BatchSlice((0,)),
+    *(
+        Einsum(parse_spec(text))
+        for text in (
+            "...|... => 0",
+            "...|...c => ...|...0",
+            "...|...->... => ...|...->...",
+            "ij=>ji",
+            "i=>ii",
+            "ii=>i",
+            "2...|...->... => ...|...->...",
+            "..v..|... => ..v..",
+            "... => ...1",
+            "i => _i",
+            "..v..i => i..v..",
+        )
+    ),
+]
+_BINARY: list[Logic] = [
+    Pointwise(),
+    Compose(),
+    Einsum(parse_spec("ij;jk=>ik")),
+    Einsum(parse_spec("...|i;i->j=>...|j")),
+    Einsum(parse_spec("...|...;...=>...|...")),
+    Einsum(parse_spec("i;j=>ij")),
+]
+_TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
+
+
+@dataclass(frozen=True)
+class _Program:
+    shapes: list[tuple[Axes, Axes, Axes]]
+    leaves: list[tuple[int, bool]]
+    operations: list[tuple[Logic, int, tuple[int, ...]]]
+
+
+_axes = st.none() | st.lists(st.sampled_from([1, 2, 3, 3]), max_size=2)
+
+
+@st.composite
+def _programs(draw: st.DrawFn) -> _Program:
+    """Leaves, then results of operations on what is there."""
+    number = draw(st.integers(1, 3))
+    shapes: list[tuple[Axes, Axes, Axes]] = [
+        draw(st.tuples(st.just([]) | _axes, st.just([]) | _axes, _axes)) for _ in range(number)
+    ]
+    leaves = [(leaf, draw(st.booleans())) for leaf in range(number)]
+    operations: list[tuple[Logic, int, tuple[int, ...]]] = []
+    for _ in range(draw(st.integers(1, 6))):
+        logics, arity = draw(st.sampled_from([(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]))
+        logic = draw(st.sampled_from(logics))
+        operands = tuple(draw(st.integers(0, len(shapes) - 1)) for _ in range(arity))
+        free = draw(st.sampled_from([True, True, True, False]))
+        shapes.append((None, None, None) if free else draw(st.tuples(_axes, _axes, _axes)))
+        operations.append((logic, len(shapes) - 1, operands))
+    return _Program(shapes, leaves, operations)
+
+
+def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
+    """Returns the closed shapes, or None when there is a contradiction."""
+    environment = Environment()
+    shapes = [environment.fresh_shape(batch=b, input=i, output=o) for b, i, o in program.shapes]
+
+    def leaf(position: int, parameter: bool) -> Callable[[], None]:
+        origin = Origin(f"parameter p{position}")
+        return lambda: environment.leaf(shapes[position], origin, parameter=parameter)
+
+    def relate(logic: Logic, result: int, operands: tuple[int, ...]) -> Callable[[], None]:
+        operand_shapes = [shapes[operand] for operand in operands]
+        return lambda: environment.relate(logic, shapes[result], operand_shapes, Origin("operation"))
+
+    steps = [leaf(*one) for one in program.leaves] + [relate(*one) for one in program.operations]
+    try:
+        for position in order:
+            steps[position]()
+        environment.close(shapes)
+    except ShapeError as error:
+        assert "step budget" not in error.rule
+        return None
+    views = [environment.view(shape) for shape in shapes]
+    assert all(view.is_closed for view in views)
+    return [str(view) for view in views]
+
+
+@settings(max_examples=400, deadline=None)
+@given(_programs(), st.data())
+def test_operations_in_any_order_give_the_same_shapes(program: _Program, data: st.DataObject) -> None:
+    steps = range(len(program.leaves) + len(program.operations))
+    order = data.draw(st.permutations(steps))
+    assert _outcome(program, steps) == _outcome(program, order)
+
+
+# ----- bare constraints -----------------------------------------------------------------------------------------------
+
+_ORIGIN = Origin("constraint", detail="output row")
+
+
+@st.composite
+def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[Constraint]]:
+    supply = Supply()
+    dims = [supply.dim(f"d{n}") for n in range(4)]
+    rows = [supply.row(f"r{n}") for n in range(3)]
+    dim: st.SearchStrategy[Dim] = st.sampled_from(dims) | st.builds(
+        Size, st.sampled_from([1, 2, 3, 3]), st.sampled_from([None, None, "a", "b"])
+    )
+    axes = st.lists(dim, max_size=2).map(tuple)
+    row = st.builds(Row, st.just(()), st.none() | st.sampled_from(rows), axes)
+    constraint: st.SearchStrategy[Constraint] = st.one_of(
+        st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
+        st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
+        st.builds(DimEqual, dim, dim, st.just(_ORIGIN)),
+        st.builds(AtLeast, dim, st.integers(1, 3), st.just(_ORIGIN)),
+        st.builds(RowBelow, row, row, st.just(_ORIGIN)),
+        st.builds(RowBelow, row, row, st.just(_ORIGIN)),
+        st.builds(RowEqual, row, row, st.just(_ORIGIN)),
+    )
+    return dims, rows, draw(st.lists(constraint, min_size=1, max_size=7))
+
+
+def _solution(
+    dims: list[DimVar], rows: list[RowVar], constraints: Sequence[Constraint]
+) -> list[str] | None:
+    environment = Environment()
+    for _ in range(len(dims) + len(rows)):
+        environment.fresh_shape()  # so that the environment's own variables differ from the given ones
+    shapes = [Shape(output=Row(trailing=tuple(dims[:2]))), Shape(output=Row(tail=rows[0]))]
+    others = [Shape(output=Row(trailing=tuple(dims[2:])))]
+    others += [Shape(output=Row(tail=row)) for row in rows[1:]]
+    for shape in shapes:
+        environment.leaf(shape, Origin("leaf"))
+    try:
+        for constraint in constraints:
+            environment.constrain([constraint])
+        environment.close([*shapes, *others])
+    except ShapeError as error:
+        assert "step budget" not in error.rule
+        return None
+    return [str(environment.view(shape)) for shape in [*shapes, *others]]
+
+
+@settings(max_examples=400, deadline=None)
+@given(_constraint_sets(), st.data())
+def test_constraints_in_any_order_have_the_same_solution(
+    problem: tuple[list[DimVar], list[RowVar], list[Constraint]], data: st.DataObject
+) -> None:
+    dims, rows, constraints = problem
+    permuted = data.draw(st.permutations(constraints))
+    assert _solution(dims, rows, constraints) == _solution(dims, rows, permuted)

@@ -1,0 +1,63 @@
+"""The Python in the documentation runs, page by page, on both backends that run programs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ocannl_core as oc
+from ocannl_core import settings
+from ocannl_core.hooks import manager
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    if "```python" in path.read_text(encoding="utf-8")
+)
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def program(page: str) -> str:
+    """Returns the Python of a page, each line at the number that it has there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    for block in _BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for offset, line in enumerate(block[1].splitlines()):
+            lines[first + offset] = line
+    return "\n".join(lines)
+
+
+def test_the_readme_and_the_tutorial_have_programs() -> None:
+    assert {"README.md", "docs/tutorial/first_model.md"} <= set(PAGES)
+
+
+def run(page: str, backend: str) -> ModuleType:
+    """Runs the Python of a page as a module of its own, and returns the module."""
+    module = ModuleType("page")
+    sys.modules["page"] = module
+    try:
+        with settings.overrides(backend=backend), oc.Session():
+            exec(compile(program(page), str(ROOT / page), "exec"), vars(module))
+    finally:
+        del sys.modules["page"]
+        manager.refresh()  # a page may register a backend
+    return module
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+@pytest.mark.parametrize("page", PAGES)
+def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
+    run(page, backend)
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_the_model_of_the_readme_learns_the_exclusive_or(backend: str) -> None:
+    module = run("README.md", backend)
+    assert ((module.ctx[module.guess].ravel() > 0) == [False, True, True, False]).all()
+    assert module.ctx.target.backend == backend

@@ -1,0 +1,53 @@
+"""The reference pages list what there is: hooks and their arguments, settings, public names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.hooks.specs import ALL_SPECS
+from ocannl_core.settings import Settings
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+HOOKS = {
+    name: list(inspect.signature(hook).parameters)[1:]
+    for spec in ALL_SPECS
+    for name, hook in vars(spec).items()
+    if name.startswith("ocannl_")
+}
+
+
+def text_of(page: str) -> str:
+    return (REFERENCE / page).read_text(encoding="utf-8")
+
+
+def test_there_are_hooks() -> None:
+    assert len(HOOKS) == 8
+
+
+@pytest.mark.parametrize("hook", sorted(HOOKS))
+def test_a_hook_is_documented_with_exactly_its_arguments(hook: str) -> None:
+    headings = re.findall(rf"^### {hook}\((.*)\)$", text_of("hooks.md"), re.MULTILINE)
+    assert headings == [", ".join(HOOKS[hook])]
+
+
+def test_no_hook_is_documented_that_does_not_exist() -> None:
+    assert set(re.findall(r"^### (ocannl_\w+)", text_of("hooks.md"), re.MULTILINE)) == set(HOOKS)
+
+
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_a_setting_is_documented_with_its_variable_and_meaning(setting) -> None:  # type: ignore[no-untyped-def]
+    row = f"| `{setting.name}` | `OCANNL_{setting.name.upper()}` | "
+    rows = [line for line in text_of("settings.md").splitlines() if line.startswith(row)]
+    assert len(rows) == 1
+    assert rows[0].endswith(f"| {setting.metadata['doc']} |")
+
+
+def test_exactly_the_public_names_are_documented() -> None:
+    documented = set(re.findall(r"`oc\.(\w+)", text_of("api.md")))
+    assert documented == set(oc.__all__)
