@@ -1,1 +1,1 @@
-"""Accumulating assignments over whole tensors: what differentiation produces and lowering consumes."""
+"""Accumulating assignments over whole tensors: made by differentiation, consumed by lowering."""

@@ -17,7 +17,7 @@ class Writer:
         self.helpers: set[str] = set()
         self._lines: list[str] = []
         self._depth = 1
-        self._undefined: dict[str, int] = {}
+        self._undefined: tuple[str, int] | None = None
 
     @property
     def text(self) -> str:
@@ -30,7 +30,7 @@ class Writer:
 
     def declare(self, type_name: str, name: str) -> None:
         """Declares a scalar variable; a value that is set at once joins the declaration."""
-        self._undefined = {name: len(self._lines)}
+        self._undefined = (name, len(self._lines))
         self.line(f"{type_name} {name};")
 
     def assign(self, name: str, code: str) -> None:
@@ -38,7 +38,8 @@ class Writer:
 
         float v0; v0 = x;  -->  float v0 = x;
         """
-        if self._undefined.get(name) == len(self._lines) - 1:
+        if self._undefined == (name, len(self._lines) - 1):
+            self._undefined = None
             self._lines[-1] = f"{self._lines[-1][:-1]} = {code};"
         else:
             self.line(f"{name} = {code};")

@@ -1,1 +1,1 @@
-"""The loop language: what every backend compiles, and what the interpreter defines the meaning of."""
+"""The loop language: what backends compile, with a meaning that the interpreter defines."""

@@ -185,28 +185,31 @@ class Spec:
             isinstance(axis, Fixed | Anything) or (isinstance(axis, Label) and len(axis.name) == 1)
             for axis in self.axes()
         )
-        operands = "; ".join(_shape_text(shape, plain) for shape in self.operands)
-        text = f"{operands} => {_shape_text(self.result, plain)}"
-        if not plain and not any(mark in text for mark in ",*+^<"):
-            text += ","
-        return text
+        text = self._render(", ", "")
+        if plain:
+            return self._render("", "")
+        return text if any(mark in text for mark in ",*+^<") else self._render(", ", ",")
+
+    def _render(self, separator: str, end: str) -> str:
+        operands = "; ".join(_shape_text(shape, separator, end) for shape in self.operands)
+        return f"{operands} => {_shape_text(self.result, separator, end)}"
 
 
-def _shape_text(shape: ShapeSpec, plain: bool) -> str:
-    text = _row_text(shape.output, plain)
+def _shape_text(shape: ShapeSpec, separator: str, end: str) -> str:
+    text = _row_text(shape.output, separator, end)
     if shape.input is not None:
-        text = f"{_row_text(shape.input, plain)}->{text}"
+        text = f"{_row_text(shape.input, separator, end)}->{text}"
     if shape.batch is not None:
-        text = f"{_row_text(shape.batch, plain)}|{text}"
+        text = f"{_row_text(shape.batch, separator, end)}|{text}"
     return text
 
 
-def _row_text(row: RowSpec, plain: bool) -> str:
+def _row_text(row: RowSpec, separator: str, end: str) -> str:
     parts = [str(axis) for axis in row.axes]
     if row.variable is not None:
         parts.insert(len(row.leading), "..." if row.ellipsis else f"..{row.variable}..")
-    if not plain:
-        return ", ".join(parts)
+    if separator:
+        return separator.join(parts) + (end if row.axes else "")
     text = ""
     for part in parts:
         text += " " + part if text[-1:].isdigit() and part.isdigit() else part

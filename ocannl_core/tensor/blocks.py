@@ -25,15 +25,22 @@ class Block(Generic[R]):
     Attributes:
         name: The function's name.
         label: The name given with `label=`.
+        title: How printed code names it: the label, or the function's name, numbered among the
+            sub-blocks of one block that the same function made.
         parameters: The parameters made so far, by name.
         blocks: The blocks that its body has configured, by key.
     """
 
     def __init__(
-        self, function: Callable[..., R], config: dict[str, Any], label: str | None
+        self,
+        function: Callable[..., R],
+        config: dict[str, Any],
+        label: str | None,
+        number: int = 1,
     ) -> None:
         self.name = function.__name__
         self.label = label
+        self.title = label or (self.name if number == 1 else f"{self.name}{number}")
         self.config = config
         self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, Block[Any]] = {}
@@ -73,7 +80,7 @@ class Application:
     def __init__(self, block: Block[Any], outer: Application | None) -> None:
         self.block = block
         self.names: set[str] = set()
-        self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.label or block.name)
+        self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:
@@ -115,7 +122,8 @@ class BlockFunction(Generic[P, R]):
         place = (key, application.occurrence(key))
         owned = application.block.blocks
         if place not in owned:
-            owned[place] = Block(self._function, config, label)
+            number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
+            owned[place] = Block(self._function, config, label, number)
         return owned[place]
 
     def _check_config(self, config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Assignments as loops: their text, their meaning, and what lowering refuses."""
+"""Assignments as loops: their text, their structure, and their meaning."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ from ocannl_core.dtypes import (
     uint32,
     uint64,
 )
-from ocannl_core.errors import LoweringError
 from ocannl_core.indexing import (
     AxisIndex,
     ConcatIndex,
@@ -63,7 +62,6 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.lower import lower
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
-from ocannl_core.origin import Location, Origin
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 B, O, I = fresh_var("b"), fresh_var("o"), fresh_var("i")  # noqa: E741
@@ -99,15 +97,12 @@ class Code:
         domain: dict[LoopVar, int],
         *maps: tuple[AxisIndex, ...],
         reset: bool = True,
-        origin: Origin | None = None,
     ) -> None:
         operands: list[Operand] = [
             Cells(arg) if isinstance(arg, TensorNode) else Scalar(arg) for arg in args
         ]
         projections = self.projections(domain, target, *maps)
-        self.body.append(
-            Accumulate(target, combine, reset, op, tuple(operands), projections, origin)
-        )
+        self.body.append(Accumulate(target, combine, reset, op, tuple(operands), projections))
 
     def lowered(self) -> LoopProgram:
         program = lower(AssignProgram(tuple(self.body), self.nodes))
@@ -557,94 +552,3 @@ def test_static_indices_and_offsets_are_numbers(interpret: Run) -> None:
     found = interpret(code.lowered(), {}, (4,))
     np.testing.assert_array_equal(found[c], [9.0, 9.0])
     np.testing.assert_array_equal(found[offsets][1:], [[0, 1, 2], [3, 4, 5]])
-
-
-# ----- refusals ---------------------------------------------------------------------------------
-
-ORIGIN = Origin("demo", Location("model.py", 7))
-
-
-def _refusal(code: Code) -> str:
-    with pytest.raises(LoweringError) as caught:
-        lower(AssignProgram(tuple(code.body), code.nodes))
-    return str(caught.value)
-
-
-def test_a_fill_of_too_many_values_is_refused() -> None:
-    code = Code()
-    code.body.append(Fetch(code.node("c", 20), ConstantFill((1.0,) * 17), ORIGIN))
-    assert _refusal(code) == snapshot("""\
-A fill lists 1 to 16 values.
-  found  17 values for c
-  where  demo, at model.py:7
-  try    make a tensor from an array instead\
-""")
-
-
-def test_words_and_numbers_do_not_mix() -> None:
-    code = Code()
-    words, c = code.node("words", 3, dtype=uint4x32), code.node("c", 3)
-    code.accumulate(c, BinaryOp.SECOND, UnaryOp.EXP, (words,), {I: 3}, at(I), at(I), origin=ORIGIN)
-    assert _refusal(code) == snapshot("""\
-Numbers and random words do not convert into each other.
-  found  uint4x32 where float32 is needed
-  where  demo, at model.py:7
-  try    use `uniform` to make a number of a word, and threefry4x32 to make words\
-""")
-
-
-def test_words_are_not_accumulated() -> None:
-    code = Code()
-    words = code.node("words", 3, dtype=uint4x32)
-    code.accumulate(
-        words, BinaryOp.ADD, UnaryOp.IDENTITY, (words,), {I: 3}, at(I), at(I), origin=ORIGIN
-    )
-    assert _refusal(code) == snapshot("""\
-Random words can be assigned, not accumulated.
-  found  add
-  where  demo, at model.py:7\
-""")
-
-
-def test_a_combination_that_does_not_accumulate_is_refused() -> None:
-    code = Code()
-    x, c = code.node("x", 3), code.node("c", 3)
-    code.accumulate(c, BinaryOp.MOD, UnaryOp.EXP, (x,), {I: 3}, at(I), at(I), origin=ORIGIN)
-    assert _refusal(code) == snapshot("""\
-An assignment combines with a primitive that accumulates.
-  found  mod
-  where  demo, at model.py:7
-  try    assign the result to a tensor of its own first\
-""")
-
-
-def test_an_index_map_of_another_rank_is_refused() -> None:
-    code = Code()
-    x, c = code.node("x", 3, 3), code.node("c", 3)
-    code.accumulate(c, BinaryOp.SECOND, UnaryOp.EXP, (x,), {I: 3}, at(I), at(I), origin=ORIGIN)
-    assert _refusal(code) == snapshot("""\
-An index map has one index for each axis of its node.
-  found  1 indices for the 2 axes of x
-  where  demo, at model.py:7\
-""")
-
-
-def test_a_wrong_number_of_operands_is_refused() -> None:
-    code = Code()
-    x, c = code.node("x", 3), code.node("c", 3)
-    code.accumulate(c, BinaryOp.SECOND, BinaryOp.ADD, (x,), {I: 3}, at(I), at(I), origin=ORIGIN)
-    assert _refusal(code) == snapshot("""\
-add takes 2 operands, each with an index map.
-  found  1 operands, 1 index maps
-  where  demo, at model.py:7\
-""")
-
-
-def test_a_bit_pattern_for_a_float_is_refused() -> None:
-    code = Code()
-    code.body.append(Fetch(code.node("c", 3), ConstantBits(1), ORIGIN))
-    assert _refusal(code) == snapshot("""\
-A bit pattern fills integers or random words.
-  found  c: float32
-  where  demo, at model.py:7\
-""")

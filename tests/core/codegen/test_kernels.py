@@ -256,6 +256,17 @@ a1[0] = v0;\
 """)
 
 
+def test_a_variable_is_declared_only_once(build):
+    out, v = build.node("out", 1, dtype=int32), Local(0, int32)
+    more = Binary(BinaryOp.ADD, LocalRead(v), Const(1, int32), int32)
+    stmts = DeclareLocal(v), SetLocal(v, Const(0, int32)), SetLocal(v, more)
+    assert build.body(*stmts, Store(out, (ZERO,), LocalRead(v))) == snapshot("""\
+int32_t v0 = 0;
+v0 = (int32_t)((uint32_t)v0 + 1);
+a0[0] = v0;\
+""")
+
+
 def test_one_inlined_variable_read_twice_is_two_variables(build):
     x, v = build.node("x", 1), Local(0, float32)
     scoped = Scoped(v, Block((SetLocal(v, Unary(UnaryOp.EXP, build.load(x, ZERO), float32)),)))

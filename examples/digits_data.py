@@ -1,0 +1,66 @@
+"""The handwritten digits that ship with scikit-learn, split and cut into minibatches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+Images = npt.NDArray[np.float32]
+"""Pixel brightness from 0 to 1, one row of 64 per image."""
+
+Classes = npt.NDArray[np.int64]
+"""The digit in each image."""
+
+PIXELS = 64
+CLASSES = 10
+_LARGEST_PIXEL = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Training images, and held-out images that no weight has seen."""
+
+    train_images: Images
+    train_classes: Classes
+    test_images: Images
+    test_classes: Classes
+
+
+def digits(test_fraction: float = 0.2, seed: int = 0) -> Digits:
+    """Returns the 1797 images, split so that every digit has the same share in both parts.
+
+    The seed fixes the split, not the training: all runs are judged on the same held-out images.
+    """
+    images, classes = load_digits(return_X_y=True)
+    train_images, test_images, train_classes, test_classes = train_test_split(
+        (images / _LARGEST_PIXEL).astype(np.float32),
+        classes.astype(np.int64),
+        test_size=test_fraction,
+        stratify=classes,
+        random_state=seed,
+    )
+    return Digits(train_images, train_classes, test_images, test_classes)
+
+
+def one_hot(classes: Classes) -> Images:
+    """Returns rows of ten numbers: 1 at the class, 0 elsewhere."""
+    return np.eye(CLASSES, dtype=np.float32)[classes]
+
+
+def shuffled_batches(
+    images: Images, classes: Classes, batch: int, generator: np.random.Generator
+) -> tuple[Images, Images]:
+    """Returns shuffled images, `(batches, batch, 64)`, and one-hot classes, `(batches, batch, 10)`.
+
+    Images that do not fill a last batch sit this epoch out; the next shuffle brings others.
+    """
+    batches = len(images) // batch
+    order = generator.permutation(len(images))[: batches * batch]
+    return (
+        images[order].reshape(batches, batch, PIXELS),
+        one_hot(classes[order]).reshape(batches, batch, CLASSES),
+    )

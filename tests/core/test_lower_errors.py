@@ -1,0 +1,111 @@
+"""What lowering refuses, and how it says so."""
+
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    Constant,
+    ConstantBits,
+    ConstantFill,
+    Fetch,
+    SetVector,
+)
+from ocannl_core.dtypes import float32, uint4x32
+from ocannl_core.errors import LoweringError
+from ocannl_core.indexing import ConcatIndex, IndexMap, Projections, VarIndex, fresh_var
+from ocannl_core.lower import lower
+from ocannl_core.node import Margin, NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import Location, Origin
+
+ORIGIN = Origin("demo", Location("model.py", 7))
+X, C, WORDS, TABLE, PADDED, UNKNOWN = (
+    TensorNode(number, (name,))
+    for number, name in enumerate(["x", "c", "words", "table", "padded", "unknown"])
+)
+NODES = {
+    X: NodeInfo(float32, (3,)),
+    C: NodeInfo(float32, (3,)),
+    WORDS: NodeInfo(uint4x32, (3,)),
+    TABLE: NodeInfo(float32, (3, 3)),
+    PADDED: NodeInfo(float32, (12,), (Margin(1, 0),)),
+}
+i, j, k, m = (fresh_var(name) for name in "ijkm")
+AT: IndexMap = (VarIndex(i),)
+
+
+def over(*maps: IndexMap) -> Projections:
+    return Projections(((i, 3), (j, 3), (k, 3), (m, 3)), maps[0], maps[1:], (), ())
+
+
+def assign(
+    target: TensorNode,
+    op: Op,
+    *args: TensorNode,
+    combine: BinaryOp = BinaryOp.SECOND,
+    projections: Projections | None = None,
+) -> Accumulate:
+    found = over(AT, *[AT] * len(args)) if projections is None else projections
+    operands = tuple(map(Cells, args))
+    return Accumulate(target, combine, False, op, operands, found, ORIGIN)
+
+
+def refusal(assignment: Assignment) -> str:
+    with pytest.raises(LoweringError) as caught:
+        lower(AssignProgram((assignment,), NODES))
+    assert caught.value.where == "demo, at model.py:7"
+    return f"{caught.value.rule} | {caught.value.found} | {caught.value.fix}"
+
+
+def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
+    first, second = (ConcatIndex((i, j)),), (ConcatIndex((k, m)),)
+    refused: dict[str, Assignment] = {
+        "long fill": Fetch(C, ConstantFill((1.0,) * 17), ORIGIN),
+        "empty fill": Fetch(C, ConstantFill(()), ORIGIN),
+        "bits of a float": Fetch(C, ConstantBits(1), ORIGIN),
+        "word of a fraction": Fetch(WORDS, Constant(0.5), ORIGIN),
+        "number from a word": assign(C, UnaryOp.EXP, WORDS),
+        "word from a number": assign(WORDS, UnaryOp.IDENTITY, X),
+        "sum of words": assign(WORDS, UnaryOp.IDENTITY, WORDS, combine=BinaryOp.ADD),
+        "hash of numbers": assign(WORDS, BinaryOp.THREEFRY4X32, X, X),
+        "exponential as a word": assign(WORDS, UnaryOp.EXP, X),
+        "uniform of a number": assign(C, UnaryOp.UNIFORM, X),
+        "not an accumulation": assign(C, UnaryOp.EXP, X, combine=BinaryOp.MOD),
+        "rank": assign(C, UnaryOp.EXP, TABLE),
+        "arity": assign(C, BinaryOp.ADD, X),
+        "unknown node": assign(C, UnaryOp.EXP, UNKNOWN),
+        "vector of numbers": SetVector(C, Cells(X), over(AT, AT), ORIGIN),
+        "vector into margins": SetVector(PADDED, Cells(WORDS), over(AT, AT), ORIGIN),
+        "two concatenations": assign(C, UnaryOp.EXP, X, projections=over(first, second)),
+        "no component": assign(
+            TABLE, UnaryOp.EXP, X, projections=over((VarIndex(i), VarIndex(j)), first)
+        ),
+    }
+    assert {name: refusal(each) for name, each in refused.items()} == snapshot(
+        {
+            "long fill": "A fill lists 1 to 16 values. | 17 values for c | make a tensor from an array instead",
+            "empty fill": "A fill lists 1 to 16 values. | 0 values for c | make a tensor from an array instead",
+            "bits of a float": "A bit pattern fills integers or random words. | c: float32 | ",
+            "word of a fraction": "A random word is made of a natural number. | 0.5 | ",
+            "number from a word": "Numbers and random words do not convert into each other. | uint4x32 where float32 is needed | use `uniform` to make a number of a word, and threefry4x32 to make words",
+            "word from a number": "Numbers and random words do not convert into each other. | float32 where uint4x32 is needed | use `uniform` to make a number of a word, and threefry4x32 to make words",
+            "sum of words": "Random words can be assigned, not accumulated. | add | ",
+            "hash of numbers": "The primitive threefry4x32 works on random words. | float32 | ",
+            "exponential as a word": "The primitive exp works on numbers. | uint4x32 | ",
+            "uniform of a number": "The primitive uniform works on random words. | float32 | ",
+            "not an accumulation": "An assignment combines with a primitive that accumulates. | mod | assign the result to a tensor of its own first",
+            "rank": "An index map has one index for each axis of its node. | 1 indices for the 2 axes of table | ",
+            "arity": "add takes 2 operands, each with an index map. | 1 operands, 1 index maps | ",
+            "unknown node": "Every node of a program has a shape. | none is known for unknown | ",
+            "vector of numbers": "A vector is written from random words. | operand of float32 | ",
+            "vector into margins": "Vectors are written to nodes without margins. | padded | ",
+            "two concatenations": "An assignment has at most one concatenated axis. | 2 | ",
+            "no component": "Some component of a concatenated axis determines every operand. | none does | ",
+        }
+    )
