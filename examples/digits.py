@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     picture = options.out / "digits.png"
     save_picture(runs, data, picture)
     print(f"curves and predictions: {picture}")
-    source = options.out / "step.c"
+    source = options.out / ("step.txt" if runs[-1].target.startswith("interp") else "step.c")
     source.write_text(runs[-1].source)
     print(f"generated code of a training step: {source}")
     if mean < options.require:

@@ -137,6 +137,7 @@ class Settings:
     default_dtype: str = _setting(
         "float32", _FLOAT_FORMAT, "the number format of tensors that state none"
     )
+    allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
     load_plugins: tuple[str, ...] | None = _setting(
         None,
         _OPTIONAL_NAMES,

@@ -123,8 +123,17 @@ Launcher = Callable[[Sequence[int]], None]
 class Executable(Protocol):
     """The compiled code of one routine, not bound to memory."""
 
-    def link(self, buffers: Mapping[TensorNode, Buffer]) -> Launcher:
-        """Returns a callable that runs the routine over these buffers. All addresses are resolved here."""
+    def link(
+        self,
+        buffers: Mapping[TensorNode, Buffer],
+        merge_buffers: Mapping[TensorNode, Buffer] | None = None,
+    ) -> Launcher:
+        """Returns a callable that runs the routine over these buffers; all addresses resolve here.
+
+        Args:
+            buffers: The memory of every node outside the routine's own, and of its scratch nodes.
+            merge_buffers: The merge buffers of the nodes of which the routine reads one.
+        """
         ...
 
 

@@ -85,7 +85,7 @@ class _Printer:
     names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
-        for node in (*self.program.params, *self.program.nodes):
+        for node in self.program.nodes:
             self.names.node(node)
         for index in self.program.indices:
             self.names.variable(index)

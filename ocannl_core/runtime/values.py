@@ -8,6 +8,7 @@ import numpy as np
 
 from ocannl_core.dtypes import DType, Kind, uint4x32
 from ocannl_core.errors import ShapeError, TransferError
+from ocannl_core.nan_guard import refuse_nan
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -64,13 +65,14 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
 
     Raises:
         ShapeError: if the extents differ.
-        TransferError: if the numbers do not fit the node's format.
+        TransferError: if the numbers do not fit the node's format, or one is NaN.
     """
     array = _as_array(value, name)
     if info.dtype is uint4x32:
         array = _as_words(array, name)
     else:
         _check_kind(array, info.dtype, name)
+        refuse_nan(array, name)
     if array.ndim == 0:
         array = np.broadcast_to(array, info.dims)
     elif array.shape != info.dims:

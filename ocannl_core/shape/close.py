@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks, rows
+from ocannl_core.shape import cycles, ranks
 from ocannl_core.shape.closing import Closing, Reader
 from ocannl_core.shape.constraints import DimEqual, RowEqual
 from ocannl_core.shape.hidden import refuse_guesses
@@ -145,12 +145,15 @@ def _reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
         if var not in seen:
             seen[var] = None
             pending += [c.opnd.tail for c in ranks.open_operands(state, var) if c.opnd.tail]
+            pending += ranks.linked(state, var)
     return list(seen)
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
     """True when no open operand can still make the row longer."""
-    return next(ranks.open_operands(state, var), None) is None
+    return all(
+        next(ranks.open_operands(state, one), None) is None for one in ranks.group(state, var)
+    )
 
 
 def _is_dim_ready(state: State, dim: DimVar) -> bool:
@@ -170,11 +173,10 @@ def close_rows(closing: Closing) -> None:
     """Stage 6: rows end, from operands to results: where a closed operand is, no more axes; else as uses have it."""
     state = closing.state
     news = closing.row_reader()
-    _part_crossings(closing)
     waiting: dict[RowVar, None] = {}
     while True:
         ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
-        guesses = {var: 0 for var in ready if state.anchored.get(var)}
+        guesses = _ended(state, ready)
         waiting.update({var: None for var in ready if var not in guesses})
         if not guesses:
             left = closing.open_rows(waiting) or closing.open_rows()
@@ -184,9 +186,19 @@ def close_rows(closing: Closing) -> None:
             return
 
 
+def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
+    """Returns guesses for the rows above a closed operand, and for those that must have as many axes."""
+    guesses: dict[RowVar, int] = {}
+    for var in candidates:
+        group = ranks.group(state, var)
+        if any(state.anchored.get(one) for one in group):
+            guesses.update(dict.fromkeys(group, 0))
+    return guesses
+
+
 def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
     """Returns guesses for some of the rows, the best founded ones; none only if there are no rows."""
-    if guesses := {var: 0 for var in left if state.anchored.get(var)}:
+    if guesses := _ended(state, left):
         return guesses
     limits = ranks.limits(state, left)
     if guesses := {var: limits[var] for var in left if var in limits}:
@@ -196,15 +208,6 @@ def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
         return guesses
     refuse_guesses(state, left, ())
     return dict.fromkeys(left, 0)
-
-
-def _part_crossings(closing: Closing) -> None:
-    state = closing.state
-    for var in closing.open_rows():
-        for constraint in list(state.suspended.get(var, ())):
-            if isinstance(constraint, RowEqual):
-                rows.part_crossing(state, constraint)
-    closing.run()
 
 
 def close_dims_from_uses(closing: Closing) -> None:

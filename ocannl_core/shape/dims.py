@@ -149,7 +149,8 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
     """Solves `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
-        learn(state, var, new)
+        # Nothing is aligned along an axis of size 1, so that its basis concerns nobody else.
+        learn(state, var, Known(Size(1), new.explicit, new.cause))
         return
     if (known := state.values.get(var)) is not None:
         if known.size.n != 1:

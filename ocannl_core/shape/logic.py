@@ -13,7 +13,7 @@ from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelo
 from ocannl_core.shape.notation import Affine, Anything, AxisSpec, Concat, Fixed, Label, RowSpec
 from ocannl_core.shape.spec import Spec, parse_spec, spec_error
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowKind, RowVar, Shape, Size
+from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,9 @@ class _Instance:
                 constraints.append(RowBelow(spec_row, row, origin))
         for kind, row in result.rows():
             origin = self._origin.at(f"{kind.value} row of the result")
-            spec_row = self._result_row(self._spec.result.row(kind), origin, is_free=row.tail is not None)
+            spec_row = self._result_row(
+                self._spec.result.row(kind), origin, is_free=row.tail is not None
+            )
             constraints.append(RowBelow(row, spec_row, origin))
         return self._relation
 
@@ -326,4 +328,6 @@ class _Instance:
 
     def _unsupported(self, axis: Affine | Concat, rule: str) -> SpecError:
         error = spec_error(self._spec.text or str(self._spec), axis.at, rule)
-        return SpecError(error.rule, found=error.found, where=str(self._origin), fix="name the axis plainly")
+        return SpecError(
+            error.rule, found=error.found, where=str(self._origin), fix="name the axis plainly"
+        )

@@ -75,7 +75,11 @@ class Affine:
 
     def __str__(self) -> str:
         window = self.window
-        text = self.over if self.stride == 1 and window and not self.offset else f"{self.stride}*{self.over}"
+        text = (
+            self.over
+            if self.stride == 1 and window and not self.offset
+            else f"{self.stride}*{self.over}"
+        )
         if window and window.padded is not None:
             text += "=" if window.padded else "<"
         if self.offset:

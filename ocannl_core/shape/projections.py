@@ -43,9 +43,7 @@ Axis = int | DimVar
 """An axis of a tensor, by its identity, or an axis of a spec."""
 
 
-def project(
-    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin
-) -> Projections:
+def project(logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin) -> Projections:
     """Returns the domain and the index maps of an operation on closed shapes.
 
     Args:
@@ -138,7 +136,9 @@ class _Axes:
 
     def meet(self, pair: DimBelow | DimEqual) -> None:
         """Traverses two axes together, unless one of them is repeated along the other."""
-        left, right = (pair.res, pair.opnd) if isinstance(pair, DimBelow) else (pair.left, pair.right)
+        left, right = (
+            (pair.res, pair.opnd) if isinstance(pair, DimBelow) else (pair.left, pair.right)
+        )
         one, other = self._axis(left), self._axis(right)
         if one is None or other is None:
             return
@@ -170,7 +170,9 @@ class _Axes:
     def _size(self, dim: Dim) -> int:
         size = self._state.size(dim)
         if size is None:
-            raise VerifyError("Every axis of an operation on closed shapes has a size.", found=str(dim))
+            raise VerifyError(
+                "Every axis of an operation on closed shapes has a size.", found=str(dim)
+            )
         return size.n
 
     def _find(self, axis: Axis) -> Axis:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from ocannl_core.shape.constraints import Constraint, RowBelow
+from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import RowVar
@@ -84,6 +84,27 @@ def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
                 yield constraint
 
 
+def linked(state: State, var: RowVar) -> Iterator[RowVar]:
+    """Yields the variables that must stand for as many axes, because an equation of rows waits for both."""
+    for constraint in state.suspended.get(var, ()):
+        if isinstance(constraint, RowEqual):
+            for tail in (constraint.left.tail, constraint.right.tail):
+                if tail is not None and tail != var:
+                    yield tail
+
+
+def group(state: State, var: RowVar) -> list[RowVar]:
+    """Returns a variable and all those that must stand for as many axes."""
+    found: dict[RowVar, None] = {}
+    pending = [var]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found[one] = None
+            pending += linked(state, one)
+    return list(found)
+
+
 def _surplus(constraint: RowBelow) -> int:
     return len(constraint.res.dims) - len(constraint.opnd.dims)
 
@@ -122,6 +143,7 @@ def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
             continue
         region[var] = None
         pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
+        pending += linked(state, var)
     return region
 
 
@@ -133,6 +155,7 @@ def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
         if var in informed:
             continue
         informed.add(var)
+        pending += [other for other in linked(state, var) if other in region]
         for constraint in open_operands(state, var):
             if constraint.opnd.tail in region and constraint.opnd.tail is not None:
                 pending.append(constraint.opnd.tail)
@@ -151,6 +174,9 @@ def _nearest(
         if var in found:
             continue
         found[var] = value
+        for other in linked(state, var):
+            if other in region and other not in found:
+                heappush(heap, (value, other.id, other))
         for constraint in open_operands(state, var):
             tail = constraint.opnd.tail
             if tail is not None and tail in region and tail not in found:

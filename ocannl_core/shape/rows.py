@@ -91,8 +91,54 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
         _solve_against(state, right, left, constraint)
     elif ahead <= 0 and behind <= 0:
         _solve_against(state, left, right, constraint)
+    elif ahead > 0:
+        _equate_crossing(state, left, right, constraint)
     else:
-        state.suspend(RowEqual(_row(left), _row(right), constraint.origin, constraint.skipped))
+        _equate_crossing(state, right, left, constraint)
+
+
+def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Equates rows of which one has more leading axes, the other more trailing ones.
+
+    The surplus of one end over the other lies in a variable; the rest may be the same axes or different ones, which
+    stays open.
+
+    (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
+    """
+    assert left.tail is not None
+    assert right.tail is not None
+    first = len(right.leading)
+    last = len(right.trailing) - len(left.trailing)
+    ahead, behind = left.leading[first:], right.trailing[:last]
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[last:], constraint, from_right=True)
+    surplus = len(ahead) - len(behind)
+    left_tail, right_tail = left.tail, right.tail
+    if surplus > 0:
+        right_tail = _grow(state, right_tail, ahead[:surplus], (), constraint)
+        ahead = ahead[surplus:]
+    elif surplus < 0:
+        left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
+        behind = behind[:surplus]
+    skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
+    kept = RowEqual(Row(ahead, left_tail), Row((), right_tail, behind), constraint.origin, skipped)
+    if not state.is_suspended(kept):
+        state.suspend(kept)
+
+
+def _grow(
+    state: State,
+    var: RowVar,
+    leading: tuple[Dim, ...],
+    trailing: tuple[Dim, ...],
+    constraint: RowEqual,
+) -> RowVar:
+    """Gives a row variable known axes at its ends; returns the variable between them."""
+    tail = state.fresh.row(var.name)
+    ranks.born_within(state, tail, var, len(leading) + len(trailing))
+    solve(state, var, Row(leading, tail, trailing), constraint)
+    ranks.check_growth(state, tail, constraint)
+    return tail
 
 
 def _busier(state: State, left: Flat, right: Flat) -> bool:
@@ -125,24 +171,6 @@ def _equate_axes(
     for position, (one, other) in enumerate(zip(left, right, strict=True)):
         axis = position - len(left) - constraint.skipped if from_right else position
         state.agenda.append(DimEqual(one, other, constraint.origin, axis))
-
-
-def part_crossing(state: State, constraint: RowEqual) -> None:
-    """Solves an equation whose known axes stick out on opposite sides, taking them to be different axes.
-
-    (a, v) = (w, b)  -->  v = (u, b), w = (a, u)
-    """
-    left, right = state.flat(constraint.left), state.flat(constraint.right)
-    if left.tail is None or right.tail is None or left.tail == right.tail:
-        return
-    tail = state.fresh.row()
-    ahead = left.leading[len(right.leading) :], right.leading[len(left.leading) :]
-    behind = (
-        right.trailing[: max(0, len(right.trailing) - len(left.trailing))],
-        left.trailing[: max(0, len(left.trailing) - len(right.trailing))],
-    )
-    solve(state, left.tail, Row(ahead[1], tail, behind[0]), constraint)
-    solve(state, right.tail, Row(ahead[0], tail, behind[1]), constraint)
 
 
 # ----- inequalities ---------------------------------------------------------------------------------------------------

@@ -211,7 +211,9 @@ class _Parser:
         parts = [_coefficient(first)]
         while self._accept("^"):
             if self._next.kind not in ("name", "number"):
-                raise self._error(self._next.at, "Here the notation wants a part of the axis after `^`.")
+                raise self._error(
+                    self._next.at, "Here the notation wants a part of the axis after `^`."
+                )
             parts.append(_coefficient(self._take()))
         return Concat(tuple(parts), first.at)
 
@@ -223,7 +225,9 @@ class _Parser:
         kernel: WindowSpec | None = None
         while kernel is None and self._accept("+"):
             if self._next.kind not in ("number", "name"):
-                raise self._error(self._next.at, "Here the notation wants a number or a name after `+`.")
+                raise self._error(
+                    self._next.at, "Here the notation wants a number or a name after `+`."
+                )
             term = self._take()
             if self._accept("*"):
                 self._check_factor(_coefficient(term), term.at)
@@ -236,7 +240,10 @@ class _Parser:
             else:
                 offset = int(term.text)
         if marker is not None and kernel is None:
-            raise self._error(marker.at, f"`{marker.kind}` belongs to a window: `+` and a kernel axis must follow.")
+            raise self._error(
+                marker.at,
+                f"`{marker.kind}` belongs to a window: `+` and a kernel axis must follow.",
+            )
         if kernel is None and not scaled:
             raise self._error(at, "An offset needs a coefficient.", fix=f"write 1*{over}+{offset}")
         return Affine(stride, over, offset, kernel, at)
@@ -251,7 +258,9 @@ class _Parser:
         for axis in spec.axes():
             for name in axis_names(axis):
                 if name in variables:
-                    raise self._error(axis.at, f"The name {name!r} is used for an axis and for a row variable.")
+                    raise self._error(
+                        axis.at, f"The name {name!r} is used for an axis and for a row variable."
+                    )
 
 
 def _named(row: RowSpec, kind: RowKind) -> RowSpec:

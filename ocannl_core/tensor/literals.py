@@ -18,6 +18,7 @@ from ocannl_core.assign.nodes import (
 from ocannl_core.dtypes import DType, dtype_of, uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex, VarIndex
+from ocannl_core.nan_guard import refuse_nan
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
@@ -61,6 +62,7 @@ def tensor(
 
     Raises:
         UsageError: for ragged literals, other values, or more axes named than there are.
+        TransferError: if a cell is NaN.
     """
     session = sessions.current()
     location = caller_location()
@@ -71,6 +73,7 @@ def tensor(
         array = _as_array(value, str(location or ""))
         shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
         chosen = _dtype_for(array, session) if dtype is None else dtype_of(dtype)
+    refuse_nan(array, str(location or ""))
     cells = np.ascontiguousarray(array.astype(chosen.numpy, copy=True)).reshape(shape.dims)
     cells.flags.writeable = False
     origin = Origin("literal", location)

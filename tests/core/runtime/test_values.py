@@ -16,6 +16,7 @@ from ocannl_core.errors import ShapeError, TransferError
 from ocannl_core.hooks import manager
 from ocannl_core.node import Margin, NodeInfo
 from ocannl_core.runtime import values
+from ocannl_core.settings import overrides
 
 
 def cells(value: object, *dims: int, dtype: DType = dtypes.float32) -> np.ndarray[Any, Any]:
@@ -54,10 +55,20 @@ def test_no_axis_and_one_axis_of_size_1_are_interchangeable(dims: tuple[int, ...
     assert cells(np.float32(7), *dims).shape == dims
 
 
-def test_not_a_number_and_infinities_are_values_like_others() -> None:
-    result = cells(np.array([np.nan, np.inf, -np.inf]), 3)
-    assert np.isnan(result[0])
-    assert result[1:].tolist() == [np.inf, -np.inf]
+def test_infinities_are_values_like_others() -> None:
+    assert cells(np.array([np.inf, -np.inf]), 2).tolist() == [np.inf, -np.inf]
+
+
+def test_not_a_number_is_refused_unless_the_setting_lets_it_pass() -> None:
+    data = np.array([1.0, np.nan, np.nan])
+    assert message(TransferError, data, 3) == snapshot("""\
+Host data has no NaN: one of them makes every result that depends on it NaN.
+  found  2 of 3 cells, the first at [1]
+  where  placeholder x
+  try    clean the data, as with np.nan_to_num(array); where NaN is meant, OCANNL_ALLOW_NAN=1 or settings.overrides(allow_nan=True) lets it pass\
+""")
+    with overrides(allow_nan=True):
+        assert np.isnan(cells(data, 3)).tolist() == [False, True, True]
 
 
 def test_other_extents_are_an_error_that_names_both() -> None:

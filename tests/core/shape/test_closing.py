@@ -63,7 +63,9 @@ def model() -> Model:
     return Model()
 
 
-def sizes(constraints: Sequence[Constraint], dims: Sequence[DimVar], leaves: Sequence[DimVar] = ()) -> str:
+def sizes(
+    constraints: Sequence[Constraint], dims: Sequence[DimVar], leaves: Sequence[DimVar] = ()
+) -> str:
     environment = Environment()
     for dim in leaves:
         environment.leaf(Shape(output=Row(trailing=(dim,))), Origin("leaf"))
@@ -137,6 +139,7 @@ def test_a_leaf_used_in_rows_of_different_lengths_takes_the_shorter(model: Model
     leaf = model.leaf()
     one = model.add(model.given(output=[3, 4]), leaf)
     two = model.add(model.given(output=[4]), leaf)
+    model.environment.close([one, two])
     assert model.closed(one, two, leaf) == ["3,4", "4", "4"]
 
 
@@ -144,6 +147,7 @@ def test_a_leaf_used_with_different_sizes_is_1(model: Model) -> None:
     leaf = model.leaf()
     one = model.add(model.given(output=[3]), leaf)
     two = model.add(model.given(output=[4]), leaf)
+    model.environment.close([one, two])
     assert model.closed(one, two, leaf) == ["3", "4", "1"]
 
 
@@ -235,16 +239,35 @@ def test_shifted_equations_of_one_variable_close_it_to_nothing(model: Model) -> 
     shifted = RowEqual(Row((Size(3),), tail), Row(tail=tail, trailing=(Size(3),)), ORIGIN)
     model.environment.constrain([shifted])
     assert model.closed(Shape(output=Row(tail=tail))) == ["()"]
-    conflict = RowEqual(Row((Size(3),), RowVar(99_999)), Row(tail=RowVar(99_999), trailing=(Size(5),)), ORIGIN)
+    conflict = RowEqual(
+        Row((Size(3),), RowVar(99_999)), Row(tail=RowVar(99_999), trailing=(Size(5),)), ORIGIN
+    )
     model.environment.constrain([conflict])
     with pytest.raises(ShapeError):
         model.environment.close([Shape(output=Row(tail=RowVar(99_999)))])
 
 
-def test_equations_that_stick_out_on_both_sides_take_different_axes(model: Model) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "behind", "closed"),
+    [((3,), (3,), ("()", "()")), ((2, 3), (3,), ("()", "2")), ((3,), (3, 4), ("4", "()"))],
+)
+def test_axes_at_opposite_ends_of_equal_rows_are_the_same_if_nothing_else_is_known(
+    model: Model, ahead: tuple[int, ...], behind: tuple[int, ...], closed: tuple[str, str]
+) -> None:
     v, w = RowVar(99_998), RowVar(99_999)
-    model.environment.constrain([RowEqual(Row((Size(3),), v), Row(tail=w, trailing=(Size(5),)), ORIGIN)])
-    assert model.closed(Shape(output=Row(tail=v)), Shape(output=Row(tail=w))) == ["5", "3"]
+    left = Row(tuple(map(Size, ahead)), v)
+    right = Row(tail=w, trailing=tuple(map(Size, behind)))
+    model.environment.constrain([RowEqual(left, right, ORIGIN)])
+    assert tuple(model.closed(Shape(output=Row(tail=v)), Shape(output=Row(tail=w)))) == closed
+
+
+def test_axes_at_opposite_ends_of_equal_rows_are_different_if_the_rows_are_long(
+    model: Model,
+) -> None:
+    v, w = RowVar(99_998), RowVar(99_999)
+    equation = RowEqual(Row((Size(3),), v), Row(tail=w, trailing=(Size(5),)), ORIGIN)
+    model.environment.constrain([equation, RowEqual(Row(tail=v), Row(trailing=(A, B)), ORIGIN)])
+    assert model.closed(Shape(output=Row(tail=v)), Shape(output=Row(tail=w))) == ["1,5", "3,1"]
 
 
 # ----- parameters -----------------------------------------------------------------------------------------------------
@@ -265,7 +288,11 @@ def test_a_network_without_a_hidden_size_is_an_error(model: Model) -> None:
 
 
 def test_a_network_with_a_hidden_size_is_inferred(model: Model) -> None:
-    x, w1, b1 = model.given(batch=[32], output=[3]), model.param("w1"), model.param("b1", output=[8])
+    x, w1, b1 = (
+        model.given(batch=[32], output=[3]),
+        model.param("w1"),
+        model.param("b1", output=[8]),
+    )
     w2 = model.param("w2", output=[2])
     h = model.add(model.add(model.matmul(w1, x), b1))
     y = model.matmul(w2, h)

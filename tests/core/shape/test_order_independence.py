@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+)
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.logic import (
     BatchSlice,
@@ -77,7 +84,9 @@ def _programs(draw: st.DrawFn) -> _Program:
     leaves = [(leaf, draw(st.booleans())) for leaf in range(number)]
     operations: list[tuple[Logic, int, tuple[int, ...]]] = []
     for _ in range(draw(st.integers(1, 6))):
-        logics, arity = draw(st.sampled_from([(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]))
+        logics, arity = draw(
+            st.sampled_from([(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)])
+        )
         logic = draw(st.sampled_from(logics))
         operands = tuple(draw(st.integers(0, len(shapes) - 1)) for _ in range(arity))
         free = draw(st.sampled_from([True, True, True, False]))
@@ -97,7 +106,9 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
 
     def relate(logic: Logic, result: int, operands: tuple[int, ...]) -> Callable[[], None]:
         operand_shapes = [shapes[operand] for operand in operands]
-        return lambda: environment.relate(logic, shapes[result], operand_shapes, Origin("operation"))
+        return lambda: environment.relate(
+            logic, shapes[result], operand_shapes, Origin("operation")
+        )
 
     steps = [leaf(*one) for one in program.leaves] + [relate(*one) for one in program.operations]
     try:
@@ -114,7 +125,9 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
 
 @settings(max_examples=400, deadline=None)
 @given(_programs(), st.data())
-def test_operations_in_any_order_give_the_same_shapes(program: _Program, data: st.DataObject) -> None:
+def test_operations_in_any_order_give_the_same_shapes(
+    program: _Program, data: st.DataObject
+) -> None:
     steps = range(len(program.leaves) + len(program.operations))
     order = data.draw(st.permutations(steps))
     assert _outcome(program, steps) == _outcome(program, order)

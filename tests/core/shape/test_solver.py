@@ -7,7 +7,14 @@ import pytest
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+)
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
     BatchSlice,
@@ -330,7 +337,9 @@ def test_the_range_of_an_index_is_the_size_of_the_sliced_axis(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("index", [StaticIndex("i", 11), 10, StaticIndex("i", 9)])
-def test_an_index_beyond_the_sliced_axis_is_an_error(scene: Scene, index: StaticIndex | int) -> None:
+def test_an_index_beyond_the_sliced_axis_is_an_error(
+    scene: Scene, index: StaticIndex | int
+) -> None:
     x = scene.environment.fresh_shape(batch=[10], input=[], output=[4])
     with pytest.raises(ShapeError):
         scene.apply(BatchSlice((index,)), x)
@@ -355,7 +364,9 @@ def test_an_index_without_a_range_takes_any_axis(scene: Scene) -> None:
         ("ik=>i", [(5, 2, 3)], "2"),
     ],
 )
-def test_einsum_names_tie_sizes(scene: Scene, spec: str, operands: list[tuple[int, ...]], result: str) -> None:
+def test_einsum_names_tie_sizes(
+    scene: Scene, spec: str, operands: list[tuple[int, ...]], result: str
+) -> None:
     shape = scene.apply(spec, *(scene.tensor(*sizes) for sizes in operands))
     assert scene.sizes(shape) == result
 
@@ -406,7 +417,9 @@ def test_a_failed_closing_leaves_no_trace(scene: Scene) -> None:
     with pytest.raises(ShapeError):
         environment.close([y])
     assert (str(environment.view(y)), str(environment.view(w))) == before
-    environment.relate(Pointwise(), environment.fresh_shape(batch=[], input=[], output=[2]), [y], ORIGIN)
+    environment.relate(
+        Pointwise(), environment.fresh_shape(batch=[], input=[], output=[2]), [y], ORIGIN
+    )
     environment.close([y])
     assert str(environment.view(w)) == "3->2"
 

@@ -78,7 +78,10 @@ def test_a_row_variable_lies_between_leading_and_trailing_axes() -> None:
 
 
 def test_in_words_a_row_variable_may_be_set_off_by_commas() -> None:
-    assert parse_spec("a, ..v.., b => ..v..").operands[0] == parse_spec("a ..v.. b, => ..v..").operands[0]
+    assert (
+        parse_spec("a, ..v.., b => ..v..").operands[0]
+        == parse_spec("a ..v.. b, => ..v..").operands[0]
+    )
     assert parse_spec("..., i => ..., 2*i").operands[0].output.variable == "output"
 
 
@@ -114,7 +117,9 @@ def test_any_number_of_operands_is_read() -> None:
 
 def test_the_convolution_spec_is_read() -> None:
     text = "... | stride*oh<+kh, stride*ow<+kw, ic; kh, kw, ic -> oc => ... | oh, ow, oc"
-    assert str(parse_spec(text)) == snapshot('...|stride*oh<+kh, stride*ow<+kw, ic; kh, kw, ic->oc => ...|oh, ow, oc')
+    assert str(parse_spec(text)) == snapshot(
+        "...|stride*oh<+kh, stride*ow<+kw, ic; kh, kw, ic->oc => ...|oh, ow, oc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,82 +173,127 @@ def test_reading_inverts_printing(spec: Spec) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ij", snapshot("""\
+        (
+            "ij",
+            snapshot("""\
 Here the notation wants `=>` and the axes of the result, or `;` and another operand.
   found  ij
            ^\
-""")),
-        ("ij;jk=>ik=>i", snapshot("""\
+"""),
+        ),
+        (
+            "ij;jk=>ik=>i",
+            snapshot("""\
 Here the notation wants the end of the spec.
   found  ij;jk=>ik=>i
                   ^\
-""")),
-        ("i&j=>i", snapshot("""\
+"""),
+        ),
+        (
+            "i&j=>i",
+            snapshot("""\
 `&` has no meaning in a spec; it is reserved.
   found  i&j=>i
           ^\
-""")),
-        ("i$j=>i", snapshot("""\
+"""),
+        ),
+        (
+            "i$j=>i",
+            snapshot("""\
 The character '$' has no meaning in a spec.
   found  i$j=>i
           ^\
-""")),
-        ("a->b->c=>a", snapshot("""\
+"""),
+        ),
+        (
+            "a->b->c=>a",
+            snapshot("""\
 A shape is written `batch|input->output`, with each mark at most once, in this order.
   found  a->b->c=>a
              ^\
-""")),
-        ("a->b|c=>a", snapshot("""\
+"""),
+        ),
+        (
+            "a->b|c=>a",
+            snapshot("""\
 A shape is written `batch|input->output`, with each mark at most once, in this order.
   found  a->b|c=>a
              ^\
-""")),
-        ("...i...=>i", snapshot("""\
+"""),
+        ),
+        (
+            "...i...=>i",
+            snapshot("""\
 A row has at most one row variable.
   found  ...i...=>i
              ^\
-""")),
-        ("i..v=>i", snapshot("""\
+"""),
+        ),
+        (
+            "i..v=>i",
+            snapshot("""\
 A row variable is written `..name..`, or `...`.
   found  i..v=>i
           ^\
-""")),
-        ("a, i+1 => i", snapshot("""\
+"""),
+        ),
+        (
+            "a, i+1 => i",
+            snapshot("""\
 An offset needs a coefficient.
   found  a, i+1 => i
             ^
   try    write 1*i+1\
-""")),
-        ("a, b c => a", snapshot("""\
+"""),
+        ),
+        (
+            "a, b c => a",
+            snapshot("""\
 Axes are separated by commas in a spec that has a comma or a formula anywhere.
   found  a, b c => a
               ^\
-""")),
-        ("2*3, => i", snapshot("""\
+"""),
+        ),
+        (
+            "2*3, => i",
+            snapshot("""\
 Here the notation wants the name of an axis after `*`.
   found  2*3, => i
            ^\
-""")),
-        ("oh<, => oh", snapshot("""\
+"""),
+        ),
+        (
+            "oh<, => oh",
+            snapshot("""\
 `<` belongs to a window: `+` and a kernel axis must follow.
   found  oh<, => oh
            ^\
-""")),
-        ("a^, => a", snapshot("""\
+"""),
+        ),
+        (
+            "a^, => a",
+            snapshot("""\
 Here the notation wants a part of the axis after `^`.
   found  a^, => a
            ^\
-""")),
-        ("0*i => i", snapshot("""\
+"""),
+        ),
+        (
+            "0*i => i",
+            snapshot("""\
 A coefficient must be positive.
   found  0*i => i
          ^\
-""")),
-        ("i, ..i.. => i", snapshot("""\
+"""),
+        ),
+        (
+            "i, ..i.. => i",
+            snapshot("""\
 The name 'i' is used for an axis and for a row variable.
   found  i, ..i.. => i
          ^\
-""")),
+"""),
+        ),
     ],
 )
 def test_a_mistake_is_pointed_at(text: str, message: str) -> None:

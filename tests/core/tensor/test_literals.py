@@ -62,3 +62,8 @@ def test_ragged_literals_and_other_values_are_refused(value: object) -> None:
 def test_more_named_axes_than_there_are_is_an_error() -> None:
     with pytest.raises(oc.UsageError, match="batch_axes=2"):
         oc.tensor(np.zeros(3), batch_axes=2)
+
+
+def test_not_a_number_is_refused_with_its_place() -> None:
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells, the first at \[1, 0\]"):
+        oc.tensor(np.array([[0.0, 1.0], [np.nan, 2.0]]))

@@ -11,6 +11,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
+from ocannl_core.notation import Names
 from ocannl_core.schedule.plan import External, Nest, Plan
 
 DIALECT = Dialect()
@@ -73,7 +74,7 @@ def generate(plan: Plan) -> CSource:
                 steps.append(Launch(kernel.symbol, arguments, merges, indices, title))
             case External(call):
                 steps.append(call)
-    table = "\n".join(_launch_table(plan.name, steps))
+    table = "\n".join(_launch_table(plan, steps))
     return CSource(
         plan, tuple(kernels.values()), tuple(steps), f"{unit(kernels.values())}\n{table}\n"
     )
@@ -86,18 +87,21 @@ def unit(kernels: Iterable[KernelText]) -> str:
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
-def _launch_table(name: str, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
+def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
     """Yields comment lines that say which nodes each kernel runs on."""
-    yield f"// {_comment(name)} runs:"
+    names = Names()
+    for node in plan.nodes:  # in the order in which titles name them
+        names.node(node)
+    yield f"// {_comment(plan.name)} runs:"
     for number, step in enumerate(steps, 1):
         if isinstance(step, CallExternal):
             inputs, outputs = (
-                ", ".join(node.name for node in nodes) for nodes in (step.inputs, step.outputs)
+                ", ".join(map(names.node, nodes)) for nodes in (step.inputs, step.outputs)
             )
             yield f"//   {number:>3}  {_comment(step.op.name)}({inputs}) -> {outputs}"
             continue
-        given = [f"a{position} = {node.name}" for position, node in enumerate(step.arguments)]
-        given += [f"m{position} = {node.name}.merge" for position, node in enumerate(step.merges)]
+        given = [f"a{position} = {names.node(node)}" for position, node in enumerate(step.arguments)]
+        given += [f"m{i} = {names.node(node)}.merge" for i, node in enumerate(step.merges)]
         given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
         title = f"  {_comment(step.title)}" if step.title else ""
         yield f"//   {number:>3}  {step.kernel}{title}"

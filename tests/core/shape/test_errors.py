@@ -1,0 +1,366 @@
+"""What shape errors say."""
+
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.errors import OcannlError
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.origin import Location, Origin
+from ocannl_core.shape.constraints import AtLeast, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.logic import (
+    BatchSlice,
+    Compose,
+    Einsum,
+    Logic,
+    Pointwise,
+    Transpose,
+    logic_from_text,
+)
+from ocannl_core.shape.projections import project
+from ocannl_core.shape.spec import parse_spec
+from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
+
+
+class Model:
+    """An expression with a source line for every operation."""
+
+    def __init__(self) -> None:
+        self.environment = Environment()
+        self._line = 0
+
+    def origin(self, operation: str) -> Origin:
+        self._line += 1
+        return Origin(operation, Location("model.py", self._line))
+
+    def given(
+        self, *output: int | Size, batch: tuple[int, ...] = (), input: tuple[int, ...] = ()
+    ) -> Shape:
+        return self.environment.fresh_shape(batch=batch, input=input, output=output)
+
+    def param(self, name: str) -> Shape:
+        shape = self.environment.fresh_shape(batch=[], name=name)
+        self.environment.leaf(shape, self.origin(f"parameter {name}"), parameter=True)
+        return shape
+
+    def apply(
+        self, name: str, logic: Logic, *operands: Shape, result: Shape | None = None
+    ) -> Shape:
+        result = result or self.environment.fresh_shape()
+        self.environment.relate(logic, result, operands, self.origin(name))
+        return result
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+def complaint(caught: pytest.ExceptionInfo[OcannlError]) -> str:
+    return str(caught.value)
+
+
+def test_sizes_of_two_operands(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("a + b", Pointwise(), model.given(2, 3), model.given(2, 4))
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 3 and size 4
+  where  output axis -1 of the first operand of a + b, at model.py:1
+         output axis -1 of the second operand of a + b, at model.py:1
+  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+""")
+
+
+def test_sizes_from_two_operations_name_both_lines(model: Model) -> None:
+    hidden = model.apply("a + b", Pointwise(), model.given(2, 3), model.given(3))
+    weight = model.given(4, input=(5,))
+    with pytest.raises(OcannlError) as caught:
+        model.apply("w @ h", Compose(), weight, hidden)
+    assert complaint(caught) == snapshot("""\
+An operand must not have more axes than the result that it is repeated to.
+  found  2 axes against 1 axis: ..$2.. against 5
+  where  input row of the first operand, against the output row of the second operand of w @ h, at model.py:2
+  try    reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*` if the operand's outputs should meet inputs\
+""")
+
+
+def test_sizes_of_an_einsum_axis(model: Model) -> None:
+    spec = "ij;jk=>ik"
+    with pytest.raises(OcannlError) as caught:
+        model.apply(
+            f'einsum "{spec}"', Einsum(parse_spec(spec)), model.given(2, 3), model.given(5, 4)
+        )
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 3 and size 5
+  where  output axis -1 of the first operand of einsum "ij;jk=>ik", at model.py:1
+         output axis -2 of the second operand of einsum "ij;jk=>ik", at model.py:1
+  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+""")
+
+
+def test_two_bases(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("a * b", Pointwise(), model.given(Size(3, "rgb")), model.given(Size(3, "hsv")))
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same basis.
+  found  basis 'rgb' (size 3) and basis 'hsv' (size 3)
+  where  output axis -1 of the first operand of a * b, at model.py:1
+         output axis -1 of the second operand of a * b, at model.py:1
+  try    convert one of the tensors, or leave the basis of one of them out\
+""")
+
+
+def test_an_operand_with_more_axes_than_a_fixed_result(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply(
+            "c[:] = a * b", Pointwise(), model.given(3), model.given(2, 3), result=model.given(3)
+        )
+    assert complaint(caught) == snapshot("""\
+An operand must not have more axes than the result that it is repeated to.
+  found  2 axes against 1 axis: 2,3 against 3
+  where  output row of the second operand of c[:] = a * b, at model.py:1
+  try    reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*` if the operand's outputs should meet inputs\
+""")
+
+
+def test_a_position_beyond_an_axis(model: Model) -> None:
+    spec = Einsum(parse_spec("i3=>i"))
+    with pytest.raises(OcannlError) as caught:
+        model.apply("einsum", spec, model.given(2, 3))
+    assert complaint(caught) == snapshot("""\
+Position 3 is accessed, so the axis needs at least 4 positions.
+  found  size 3
+  where  output axis -1 of the first operand of einsum, at model.py:1
+  try    use a smaller index, or make the axis longer\
+""")
+
+
+def test_a_slice_beyond_an_axis(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("x[10]", BatchSlice((10,)), model.given(2, batch=(10,)))
+    assert complaint(caught) == snapshot("""\
+Position 10 is accessed, so the axis needs at least 11 positions.
+  found  size 10
+  where  batch axis 0 of the operand of x[10], at model.py:1
+  try    use a smaller index, or make the axis longer\
+""")
+
+
+def test_a_slice_with_an_index_of_another_range(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("x[i]", BatchSlice((StaticIndex("i", 8),)), model.given(2, batch=(10,)))
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 8 and size 10
+  where  the range of index i of x[i], at model.py:1
+         batch axis 0 of the operand of x[i], at model.py:1
+  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+""")
+
+
+def test_a_slice_of_nothing(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("x[0]", BatchSlice((0,)), model.given(2))
+    assert complaint(caught) == snapshot("""\
+Rows that must be equal have different numbers of axes.
+  found  1 axis and 0 axes: $3,..$0.. and \n\
+  where  batch row of the operand of x[0], at model.py:1
+  try    give both rows the same number of axes\
+""")
+
+
+def test_hidden_dimensions(model: Model) -> None:
+    w1, b1 = model.param("w1"), model.param("b1")
+    product = model.apply("w1 @ x", Compose(), w1, model.given(3, batch=(32,)))
+    hidden = model.apply("relu", Pointwise(), model.apply("w1 @ x + b1", Pointwise(), product, b1))
+    y = model.apply("w2 @ h", Compose(), model.param("w2"), hidden)
+    with pytest.raises(OcannlError) as caught:
+        model.environment.close([y])
+    assert complaint(caught) == snapshot("""\
+You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
+  found  parameter w1: its output axes can be anything
+         parameter w2: its output axes can be anything
+  where  parameter w1, at model.py:1
+         parameter w2, at model.py:6
+  try    give it where the parameter is made: oc.param("w1", output=[...])\
+""")
+
+
+def test_a_hidden_size_of_a_known_axis(model: Model) -> None:
+    spec = Einsum(parse_spec("i;ij=>j"))
+    y = model.apply("einsum", spec, model.given(4), model.param("p"))
+    with pytest.raises(OcannlError) as caught:
+        model.environment.close([y])
+    assert complaint(caught) == snapshot("""\
+You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
+  found  parameter p: the size of its output axis -1 can be anything
+  where  parameter p, at model.py:1
+  try    give it where the parameter is made: oc.param("p", output=[...])\
+""")
+
+
+def test_a_hidden_input_row(model: Model) -> None:
+    p = model.environment.fresh_shape(batch=[], output=[2])
+    model.environment.leaf(p, model.origin("parameter p"), parameter=True)
+    y = model.apply("p.T", Transpose(), p)
+    with pytest.raises(OcannlError) as caught:
+        model.environment.close([y])
+    assert complaint(caught) == snapshot("""\
+You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
+  found  parameter p: its input axes can be anything
+  where  parameter p, at model.py:1
+  try    give it where the parameter is made: oc.param("p", input=[...])\
+""")
+
+
+def test_a_row_that_contains_itself(model: Model) -> None:
+    v = model.environment.fresh_shape().output
+    longer = Row(tail=v.tail, trailing=(Size(3),))
+    with pytest.raises(OcannlError) as caught:
+        model.environment.constrain([RowEqual(v, longer, model.origin("custom"))])
+    assert complaint(caught) == snapshot("""\
+A row cannot contain itself and further axes: it would have infinitely many.
+  found  ..$2.. = ..$2..,3
+  where  custom, at model.py:1
+  try    give the rows of this operation explicitly, or write the operation as an einsum that names its axes\
+""")
+
+
+def test_a_circle_of_rows(model: Model) -> None:
+    fresh = model.environment.fresh_shape
+    v, w = fresh().output, fresh().output
+    circle = [
+        RowBelow(v, w, model.origin("there")),
+        RowBelow(w, Row(tail=v.tail, trailing=(Size(3),)), model.origin("and back")),
+    ]
+    with pytest.raises(OcannlError) as caught:
+        model.environment.constrain(circle)
+    assert complaint(caught) == snapshot("""\
+Rows that each need more axes than the next, in a circle, would have infinitely many.
+  found  a circle of operations in which a row gains axes
+  where  and back, at model.py:2
+  try    give the shape of one of the tensors involved explicitly\
+""")
+
+
+def test_rows_of_different_lengths(model: Model) -> None:
+    two, one = Row(trailing=(Size(2), Size(3))), Row(trailing=(Size(3),))
+    with pytest.raises(OcannlError) as caught:
+        model.environment.constrain([RowEqual(two, one, model.origin("custom"))])
+    assert complaint(caught) == snapshot("""\
+Rows that must be equal have different numbers of axes.
+  found  2 axes and 1 axis: 2,3 and 3
+  where  custom, at model.py:1
+  try    give both rows the same number of axes\
+""")
+
+
+def test_bare_sizes(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.environment.constrain([DimEqual(Size(2), Size(3), model.origin("custom"))])
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 2 and size 3
+  where  custom, at model.py:1
+  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+""")
+    with pytest.raises(OcannlError) as caught:
+        model.environment.constrain([AtLeast(Size(2), 3, model.origin("custom"))])
+    assert complaint(caught) == snapshot("""\
+Position 2 is accessed, so the axis needs at least 3 positions.
+  found  size 2
+  where  custom, at model.py:2
+  try    use a smaller index, or make the axis longer\
+""")
+
+
+def test_a_negative_size(model: Model) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.environment.fresh_shape(output=[2, -1], name="x")
+    assert complaint(caught) == snapshot("""\
+The size of an axis cannot be negative.
+  found  output axes 2, -1 of x\
+""")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "2*i+1, => i",
+            snapshot("""\
+Strided and windowed axes are not supported here.
+  found  2*i+1, => i
+         ^
+  where  einsum, at model.py:1
+  try    name the axis plainly\
+"""),
+        ),
+        (
+            "a^b => a",
+            snapshot("""\
+Concatenated axes are not supported here.
+  found  a^b => a
+         ^
+  where  einsum, at model.py:1
+  try    name the axis plainly\
+"""),
+        ),
+    ],
+)
+def test_axes_that_inference_does_not_support(model: Model, spec: str, message: str) -> None:
+    with pytest.raises(OcannlError) as caught:
+        model.apply("einsum", Einsum(parse_spec(spec)), model.given(4))
+    assert complaint(caught) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "message"),
+    [
+        (
+            "ij;jk=>ik",
+            1,
+            snapshot("""\
+The spec ij;jk=>ik is for 2 operands.
+  found  1 operand
+  try    separate the operands of a spec by `;`\
+"""),
+        ),
+        (
+            "@",
+            1,
+            snapshot("""\
+Matrix product is for 2 operands.
+  found  1 operand\
+"""),
+        ),
+        (
+            "T",
+            2,
+            snapshot("""\
+Transposition is for 1 operand.
+  found  2 operands\
+"""),
+        ),
+    ],
+)
+def test_a_logic_for_another_number_of_operands(text: str, operands: int, message: str) -> None:
+    with pytest.raises(OcannlError) as caught:
+        logic_from_text(text, operands)
+    assert complaint(caught) == message
+
+
+def test_projections_of_contradicting_shapes(model: Model) -> None:
+    shapes = [closed_shape(output=(2, 3)), closed_shape(output=(2, 4))]
+    with pytest.raises(OcannlError) as caught:
+        project(Pointwise(), closed_shape(output=(2, 3)), shapes, model.origin("a + b"))
+    assert complaint(caught) == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 3 and size 4
+  where  output axis -1 of the second operand of a + b, at model.py:1
+  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+""")
