@@ -1,4 +1,11 @@
-"""OCANNL for Python: tensor expressions without shapes, compiled through plugin backends."""
+"""OCANNL for Python: tensor expressions without shapes, compiled through plugin backends.
+
+Importing loads what builds expressions. What compiles and runs them, the plugin library included, is
+loaded when `Context`, `Routine` or `hookimpl` is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core import train
 from ocannl_core.dtypes import (
@@ -29,10 +36,7 @@ from ocannl_core.errors import (
     UsageError,
     VerifyError,
 )
-from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.runtime.context import Context
-from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.blocks import Block, op
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
@@ -86,7 +90,31 @@ from ocannl_core.tensor.recording import cd, section
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
+if TYPE_CHECKING:
+    from ocannl_core.hooks.specs import hookimpl
+    from ocannl_core.runtime.context import Context
+    from ocannl_core.runtime.routine import Routine
+
 __version__ = "0.1.0"
+
+_LOADED_ON_DEMAND = {
+    "Context": "ocannl_core.runtime.context",
+    "Routine": "ocannl_core.runtime.routine",
+    "hookimpl": "ocannl_core.hooks.specs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_ON_DEMAND:
+        raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
+    value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "BackendNotFoundError",

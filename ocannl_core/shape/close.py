@@ -1,8 +1,9 @@
 """Closing: deciding what the constraints leave open.
 
-This is the only place that guesses. It goes through the stages of `STAGES`; each makes its guesses from what is known
-at one moment, applies them together, lets the solver draw conclusions, and repeats until it has no more guesses.
-Tensors that no operation computes (leaves) learn their shape from their uses; results take it from their operands.
+This is the only place that guesses. It goes through the stages of `STAGES`; each makes its guesses
+from what is known at one moment, applies them together, lets the solver draw conclusions, and
+repeats until it has no more guesses. Tensors that no operation computes (leaves) learn their shape
+from their uses; results take it from their operands.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
     """Decides every variable that is connected with some shapes.
 
     Raises:
-        ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be guessed.
+        ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
+            guessed.
     """
     closing = Closing(state, shapes)
     for stage in STAGES:
@@ -31,11 +33,11 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
         stage(closing)
 
 
-# ----- stage 2: circles -----------------------------------------------------------------------------------------------
+# ----- stage 2: circles ---------------------------------------------------------------------------
 
 
 def join_circles(closing: Closing) -> None:
-    """Stage 2: sizes and rows that refine each other in a circle are equal, and so is a lonely pair of sizes."""
+    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes."""
     state = closing.state
     origin = Origin("closing circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
@@ -68,16 +70,16 @@ def _lonely_pairs(state: State, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar
                 yield res, opnd
 
 
-# ----- stages 3 to 5: leaves ------------------------------------------------------------------------------------------
+# ----- stages 3 to 5: leaves ----------------------------------------------------------------------
 
 
 def close_leaf_rows(closing: Closing) -> None:
-    """Stage 3: the rows of leaves get as many axes as their uses leave room for, or are known to have."""
+    """Stage 3: rows of leaves get as many axes as their uses leave room for, or surely have."""
     _follow_uses(closing, closing.row_reader())
 
 
 def close_leaves(closing: Closing) -> None:
-    """Stage 4: the sizes of leaves follow their uses; rows of leaves that no use says anything about are empty."""
+    """Stage 4: sizes of leaves follow their uses; rows of leaves without informative uses end."""
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
@@ -117,7 +119,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
 
 
 def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
-    """Closes the rows of leaves that have uses, those with a limit first; returns whether there were any."""
+    """Closes rows of leaves that have uses, limited ones first; returns whether there were any."""
     state = closing.state
     waiting: dict[RowVar, None] = {}
     progress = False
@@ -166,11 +168,11 @@ def _floor(state: State, dim: DimVar) -> int:
     return floor.n if floor else 0
 
 
-# ----- stages 6 and 7: everything -------------------------------------------------------------------------------------
+# ----- stages 6 and 7: everything -----------------------------------------------------------------
 
 
 def close_rows(closing: Closing) -> None:
-    """Stage 6: rows end, from operands to results: where a closed operand is, no more axes; else as uses have it."""
+    """Stage 6: rows end, from operands to results: at closed operands, else as uses have it."""
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
@@ -187,7 +189,7 @@ def close_rows(closing: Closing) -> None:
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for the rows above a closed operand, and for those that must have as many axes."""
+    """Returns guesses for rows above closed operands, and for those that must be as long."""
     guesses: dict[RowVar, int] = {}
     for var in candidates:
         group = ranks.group(state, var)
@@ -197,7 +199,7 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
 
 
 def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for some of the rows, the best founded ones; none only if there are no rows."""
+    """Returns guesses for the rows about which most is known; none only if there are no rows."""
     if guesses := _ended(state, left):
         return guesses
     limits = ranks.limits(state, left)
@@ -211,7 +213,7 @@ def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
 
 
 def close_dims_from_uses(closing: Closing) -> None:
-    """Stage 6: sizes settle, from operands to results: 1 where the operands are 1, else as uses have it."""
+    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it."""
     state = closing.state
     news = closing.dim_reader()
     while True:

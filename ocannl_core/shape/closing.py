@@ -1,4 +1,4 @@
-"""What one closing works on: the undecided variables connected with some shapes, and the guesses made about them."""
+"""What one closing works on: the undecided variables connected with some shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reader(Generic[_Variable]):
     """Reads a log of variables, each entry once."""
 
     def __init__(self, log: list[_Variable]) -> None:
-        self._log = log
+        self._log: list[_Variable] = log
         self._position = 0
 
     def take(self) -> dict[_Variable, None]:
@@ -31,8 +31,9 @@ class Reader(Generic[_Variable]):
 class Closing:
     """One closing: the solver's state and the undecided variables concerned.
 
-    The logs name every variable about which something may have been learned since the stage started, beginning with
-    all of them; a stage reads them, so that it looks again only where something happened.
+    The logs name every variable about which something may have been learned since the stage
+    started, beginning with all of them; a stage reads them, so that it looks again only where
+    something happened.
     """
 
     def __init__(self, state: State, shapes: Iterable[Shape]) -> None:
@@ -60,7 +61,7 @@ class Closing:
         return Reader(self._row_log)
 
     def open_dims(self, among: Iterable[DimVar] | None = None) -> list[DimVar]:
-        """Returns the undecided sizes among some, or among all concerned; one representative each."""
+        """Returns the undecided sizes among some, or among all concerned, as representatives."""
         candidates = self._dims if among is None else among
         return list(dict.fromkeys(self.state.undecided(tuple(candidates))))
 

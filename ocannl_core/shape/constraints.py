@@ -1,8 +1,9 @@
 """What operations demand of shapes.
 
-`res ⊑ opnd` (below) reads: the result refines the operand. For sizes, the two are equal or the operand's is 1. For
-rows, the result has at least the operand's axes, and aligned from the right each pair of sizes is so ordered. An
-empty row and a row of one axis of size 1 count as the same operand: a scalar.
+`res ⊑ opnd` (below) reads: the result refines the operand. For sizes, the two are equal or the
+operand's is 1. For rows, the result has at least the operand's axes, and aligned from the right
+each pair of sizes is so ordered. An empty row and a row of one axis of size 1 count as the same
+operand: a scalar.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class DimEqual:
         left: One size.
         right: The other one.
         origin: What demands it.
-        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if there is no row.
+        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
+            there is no row.
     """
 
     left: Dim

@@ -1,7 +1,8 @@
 """Solving constraints on sizes.
 
-What is known of a variable only ever grows: nothing, a ceiling (`this size or 1`), a size, a size with a basis. Each
-step is implied by the constraints, so that their order does not matter; guessing is left to `close`.
+What is known of a variable only ever grows: nothing, a ceiling (`this size or 1`), a size, a size
+with a basis. Each step is implied by the constraints, so that their order does not matter; guessing
+is left to `close`.
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ def _tell_operands(state: State, var: DimVar) -> None:
 
 
 def _merged(one: Size, other: Size) -> Size | None:
-    """Returns the size that both can be, with the basis of the one that has it; None if there is no such size."""
+    """Returns the size that both can be, with the basis of either; None if there is none."""
     if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
         return None
     return one if one.basis or not other.basis else other

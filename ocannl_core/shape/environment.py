@@ -20,7 +20,7 @@ Axes = Sequence[int | Size] | None
 
 
 class Environment:
-    """Infers shapes. Everything it is told is undone when it contradicts what it was told before."""
+    """Infers shapes. What contradicts earlier information is refused and leaves no trace."""
 
     def __init__(self) -> None:
         self._state = State()
@@ -95,13 +95,14 @@ class Environment:
         return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
 
     def close(self, shapes: Iterable[Shape]) -> None:
-        """Decides the shapes, those they were computed from, and every size and row connected with them.
+        """Decides the shapes, those they were computed from, and all that is connected with them.
 
-        Guesses where constraints leave freedom. Other tensors, even those that share operands, stay as they are
-        unless an undecided size or row ties them to these.
+        Guesses where constraints leave freedom. Other tensors, even those that share operands, stay
+        as they are unless an undecided size or row ties them to these.
 
         Raises:
-            ShapeError: if that is impossible, or would guess the shape of a parameter; then nothing is decided.
+            ShapeError: if that is impossible, or would guess the shape of a parameter; then nothing
+                is decided.
         """
         with self._atomically():
             close(self._state, self._with_operands(shapes))
@@ -119,7 +120,7 @@ class Environment:
     # ----- details ------------------------------------------------------------------------------
 
     def _with_operands(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Returns shapes and what they were computed from. What is closed once need not be looked at again."""
+        """Returns shapes and what they were computed from, which need not be looked at again."""
         found: list[Shape] = []
         pending = list(shapes)
         while pending:
@@ -169,5 +170,5 @@ class Environment:
 
 
 def _key(shape: Shape) -> Shape | int:
-    """Returns what identifies a shape: equal shapes without variables can still be of different tensors."""
+    """Returns what identifies a shape: closed ones can be equal although the tensors differ."""
     return id(shape) if shape.is_closed else shape

@@ -12,8 +12,8 @@ from ocannl_core.shape.terms import DimVar, RowKind, RowVar
 def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
     """Refuses guesses about parameters.
 
-    A row is fit for guessing when it only meets others axis by axis, or lies above a closed operand; a size, when it
-    lies above an operand of size 1.
+    A row is fit for guessing when it only meets others axis by axis, or lies above a closed
+    operand; a size, when it lies above an operand of size 1.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.

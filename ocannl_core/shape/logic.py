@@ -54,7 +54,7 @@ Logic = Pointwise | Compose | ComposeAccumulate | Transpose | Einsum | BatchSlic
 
 
 def logic_from_text(text: str, operands: int) -> Logic:
-    """Returns the logic that a text denotes: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
+    """Returns the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
 
     Raises:
         SpecError: if the text is none of these, or is not for this number of operands.
@@ -85,7 +85,8 @@ def constraints_of(
         fresh: Gives the variables of a spec, which are new in every application.
 
     Raises:
-        SpecError: if the number of operands is wrong, or the spec needs what inference does not support.
+        SpecError: if the number of operands is wrong, or the spec needs what inference does not
+            support.
     """
     return relation_of(logic, result, operands, origin, fresh).constraints
 
@@ -127,9 +128,10 @@ def relation_of(
 
 
 def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
-    """Yields the rows of operands whose axes are paired with something other than the result's same row.
+    """Yields the rows of operands that meet more than the same row of the result.
 
-    A parameter's row of this kind must follow from its uses: guessing it would change what the product means.
+    A parameter's row of this kind must follow from its uses: guessing it would change what the
+    product means.
     """
     match logic:
         case Compose() | ComposeAccumulate():
@@ -174,7 +176,7 @@ def _count(operands: int) -> str:
     return "1 operand" if operands == 1 else f"{operands} operands"
 
 
-# ----- the fixed correspondences --------------------------------------------------------------------------------------
+# ----- the fixed correspondences ------------------------------------------------------------------
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
@@ -240,7 +242,7 @@ def _slice(
     return relation
 
 
-# ----- einsum ---------------------------------------------------------------------------------------------------------
+# ----- einsum -------------------------------------------------------------------------------------
 
 
 class _Instance:
@@ -255,7 +257,7 @@ class _Instance:
         self._relation = Relation()
 
     def relate(self, result: Shape, operands: Sequence[Shape]) -> Relation:
-        """Returns the constraints: the result refines its part of the spec, the others refine the operands."""
+        """Returns the constraints: the result refines its rows of the spec, these the operands."""
         constraints = self._relation.constraints
         for position, (shape_spec, operand) in enumerate(
             zip(self._spec.operands, operands, strict=True)
@@ -281,7 +283,7 @@ class _Instance:
         return Row(leading, tail, trailing)
 
     def _result_row(self, row: RowSpec | None, origin: Origin, *, is_free: bool) -> Row:
-        """A result may always have more axes than its row says, so that no variable is needed for them."""
+        """A result may always have further axes, so that no variable is needed for them."""
         if row is None:
             return Row()
         tail = None if row.variable is None else self._row_variable(row.variable)

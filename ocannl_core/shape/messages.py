@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
-from ocannl_core.shape.terms import Size
-
-_SIZE_FIX = (
-    "change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed"
-)
+from ocannl_core.shape.constraints import Constraint, DimBelow, RowBelow, RowEqual
+from ocannl_core.shape.terms import Row, Size
 
 
 def place(cause: Constraint) -> str:
-    """Returns the part of the operation, the operation and the user's line that a constraint comes from."""
+    """Returns where a constraint comes from: part of the operation, operation, user's line."""
     return str(narrowed(cause))
 
 
@@ -43,12 +39,15 @@ def sizes_differ(
             where=where,
             fix="convert one of the tensors, or leave the basis of one of them out",
         )
-    return ShapeError(
-        "Axes that meet must have the same size, unless the operand's size is 1.",
-        found=f"size {one} and size {other}",
-        where=where,
-        fix=_SIZE_FIX,
-    )
+    if isinstance(one_cause, DimBelow) or isinstance(other_cause, DimBelow):
+        rule = "Axes that meet must have the same size, unless the operand's size is 1."
+        fix = (
+            "change one of the sizes; an operand's axis that is 1 or missing is repeated as needed"
+        )
+    else:
+        rule = "Axes that are the same must have the same size."
+        fix = "change one of the sizes"
+    return ShapeError(rule, found=f"size {one} and size {other}", where=where, fix=fix)
 
 
 def too_small(size: Size, size_cause: Constraint, at_least: int, cause: Constraint) -> ShapeError:
@@ -61,22 +60,22 @@ def too_small(size: Size, size_cause: Constraint, at_least: int, cause: Constrai
     )
 
 
-def too_many_axes(result: int, operand: int, cause: RowBelow) -> ShapeError:
+def too_many_axes(result: Row, operand: Row, cause: RowBelow) -> ShapeError:
     """An operand has more axes than the fixed result."""
     return ShapeError(
         "An operand must not have more axes than the result that it is repeated to.",
-        found=f"{_axes(operand + cause.skipped)} against {_axes(result + cause.skipped)}: {cause.opnd} against {cause.res}",
+        found=f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}",
         where=str(cause.origin),
-        fix="reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*`"
-        " if the operand's outputs should meet inputs",
+        fix="reduce the surplus axes with einsum, or give the result more axes;\n"
+        "if the operand's outputs should meet inputs, use `@` rather than `*`",
     )
 
 
-def axes_differ(left: int, right: int, cause: RowEqual) -> ShapeError:
+def axes_differ(left: Row, right: Row, cause: RowEqual) -> ShapeError:
     """Two rows that must be equal have different numbers of axes."""
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
-        found=f"{_axes(left + cause.skipped)} and {_axes(right + cause.skipped)}: {cause.left} and {cause.right}",
+        found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",
         where=str(cause.origin),
         fix="give both rows the same number of axes",
     )
@@ -88,7 +87,7 @@ def self_reference(cause: Constraint, found: str) -> ShapeError:
         "A row cannot contain itself and further axes: it would have infinitely many.",
         found=found,
         where=str(cause.origin),
-        fix="give the rows of this operation explicitly, or write the operation as an einsum that names its axes",
+        fix="give the rows of this operation explicitly, or write it as an einsum that names its axes",
     )
 
 
@@ -112,5 +111,13 @@ def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
     )
 
 
-def _axes(number: int) -> str:
-    return "1 axis" if number == 1 else f"{number} axes"
+def _axes(row: Row, skipped: int) -> str:
+    """Returns the number of axes of a row whose rightmost ones may be left out, and the row."""
+    number = len(row.dims) + skipped
+    if number == 0 and row.tail is None:
+        return "no axes"
+    count = "1 axis" if number == 1 else f"{number} axes"
+    if row.tail is not None:
+        count = f"at least {count}"
+    shown = ",".join([str(row), "..."] if skipped else [str(row)])
+    return f"{count} ({shown.lstrip(',')})"

@@ -1,7 +1,7 @@
 """The einsum notation, as data.
 
-A spec names the axes of the operands and of the result: `ij;jk=>ik`. Each shape has up to three rows,
-`batch|input->output`; a row is axes, optionally around one row variable: `i..v..jk`, `...`.
+A spec names the axes of the operands and of the result: `ij;jk=>ik`. Each shape has up to three
+rows, `batch|input->output`; a row is axes, optionally around one row variable: `i..v..jk`, `...`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ocannl_core.shape.terms import RowKind
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """An axis with a name; equal names are the same axis. `at` is the position in the text, here and below."""
+    """An axis with a name; equal names are the same axis. `at` is its position in the text."""
 
     name: str
     at: int = field(default=0, compare=False)
@@ -123,7 +123,8 @@ class RowSpec:
 
     Attributes:
         leading: The axes to the left of the row variable.
-        variable: The name of the row variable; that of `...` is the row's kind. None if there is none.
+        variable: The name of the row variable; that of `...` is the row's kind. None if there is
+            none.
         trailing: The other axes.
         ellipsis: True when the variable is written `...`.
     """

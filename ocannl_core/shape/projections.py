@@ -1,7 +1,8 @@
 """From closed shapes to loops: which position of each operand every iteration touches.
 
-Every occurrence of an axis gets an identity of its own, and the operation's constraints are solved anew, so that
-nothing learned elsewhere can tie axes together. Axes that the constraints pair are then traversed by one variable.
+Every occurrence of an axis gets an identity of its own, and the operation's constraints are solved
+anew, so that nothing learned elsewhere can tie axes together. Axes that the constraints pair are
+then traversed by one variable.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def project(logic: Logic, result: Shape, operands: Sequence[Shape], origin: Orig
         origin: The operation.
 
     Raises:
-        ShapeError: if the shapes contradict the operation, or one axis would be accessed in two ways.
+        ShapeError: if the shapes contradict the operation, or one axis would be accessed in two
+            ways.
         SpecError: if the operation's specification does not fit.
     """
     ids = count()

@@ -14,7 +14,7 @@ from ocannl_core.shape.terms import RowVar
 _SUSPICIOUS_DEPTH = 16
 
 
-# ----- growing without end --------------------------------------------------------------------------------------------
+# ----- growing without end ------------------------------------------------------------------------
 
 
 def record(state: State, longer: RowVar, shorter: RowVar, surplus: int) -> None:
@@ -48,7 +48,7 @@ def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
 
 
 def _has_gaining_cycle(state: State, var: RowVar) -> bool:
-    """True if a circle of rank edges with a positive sum can be reached (Bellman and Ford, on longest paths)."""
+    """True if a circle of rank edges with a positive sum can be reached (Bellman and Ford)."""
     start, _ = state.root(var)
     best = {start: 0}
     length = {start: 0}
@@ -65,27 +65,29 @@ def _has_gaining_cycle(state: State, var: RowVar) -> bool:
     return False
 
 
-# ----- the greatest number of axes ------------------------------------------------------------------------------------
+# ----- the greatest number of axes ----------------------------------------------------------------
 
 
 def bounds(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yields the suspended constraints in which the variable is the operand's."""
+    """Yields the suspended constraints in which the variable is the operand's, not to itself."""
     for constraint in state.suspended.get(var, ()):
-        if isinstance(constraint, RowBelow) and constraint.opnd.tail == var:
-            if constraint.res.tail != var:
-                yield constraint
+        if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
+            continue
+        if constraint.res.tail != var:
+            yield constraint
 
 
 def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
-    """Yields the suspended constraints in which the variable is the result's, and the operand is open."""
+    """Yields the suspended constraints that make the variable refine an open operand."""
     for constraint in state.suspended.get(var, ()):
-        if isinstance(constraint, RowBelow) and constraint.res.tail == var:
-            if constraint.opnd.tail not in (None, var):
-                yield constraint
+        if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
+            continue
+        if constraint.opnd.tail not in (None, var):
+            yield constraint
 
 
 def linked(state: State, var: RowVar) -> Iterator[RowVar]:
-    """Yields the variables that must stand for as many axes, because an equation of rows waits for both."""
+    """Yields the variables that an equation of rows makes stand for as many axes."""
     for constraint in state.suspended.get(var, ()):
         if isinstance(constraint, RowEqual):
             for tail in (constraint.left.tail, constraint.right.tail):
@@ -110,7 +112,7 @@ def _surplus(constraint: RowBelow) -> int:
 
 
 def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Returns, for the variables that have one, the greatest number of axes that their results leave room for."""
+    """Returns the greatest numbers of axes that results leave room for, where there is a limit."""
     region = _behind(state, wanted)
     seeds: dict[RowVar, int] = {}
     for var in region:

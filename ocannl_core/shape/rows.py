@@ -1,7 +1,8 @@
 """Solving constraints on rows.
 
-Rows are compared from the right. A result is made longer when an operand has more known axes; what an operand's
-variable stands for is left open until the rows below it are known, because it may be any part of them.
+Rows are compared from the right. A result is made longer when an operand has more known axes; what
+an operand's variable stands for is left open until the rows below it are known, because it may be
+any part of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
 def extend(
     state: State, var: RowVar, number: int, cause: Constraint
 ) -> tuple[RowVar, tuple[Dim, ...]]:
-    """Gives a row variable further axes at its right end; returns the variable to their left, and the axes."""
+    """Gives a row variable further axes at its right end; returns the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
     ranks.born_within(state, tail, var, number)
     state.journal.put(state.anchored, tail, True)
@@ -49,7 +50,7 @@ def extend(
     return tail, dims
 
 
-# ----- equations ------------------------------------------------------------------------------------------------------
+# ----- equations ----------------------------------------------------------------------------------
 
 
 def equate(state: State, constraint: RowEqual) -> None:
@@ -61,14 +62,14 @@ def equate(state: State, constraint: RowEqual) -> None:
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is None and right.tail is None:
         if left.known != right.known:
-            raise axes_differ(left.known, right.known, constraint)
+            raise axes_differ(_row(left), _row(right), constraint)
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
     elif left.tail == right.tail:
         _equate_to_itself(state, left, right, constraint)
     elif left.tail is None or right.tail is None:
         closed, opened = (left, right) if left.tail is None else (right, left)
         if opened.known > closed.known:
-            raise axes_differ(left.known, right.known, constraint)
+            raise axes_differ(_row(left), _row(right), constraint)
         _solve_against(state, opened, closed, constraint)
     else:
         _equate_open(state, left, right, constraint)
@@ -100,8 +101,8 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
 def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
     """Equates rows of which one has more leading axes, the other more trailing ones.
 
-    The surplus of one end over the other lies in a variable; the rest may be the same axes or different ones, which
-    stays open.
+    The surplus of one end over the other lies in a variable; the rest may be the same axes or
+    different ones, which stays open.
 
     (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
     """
@@ -149,7 +150,7 @@ def _busier(state: State, left: Flat, right: Flat) -> bool:
 
 
 def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
-    """Equates rows of which the shorter one's variable can stand for what the longer one has in its place."""
+    """Equates rows; the variable of the shorter one stands for what the longer one has there."""
     assert shorter.tail is not None
     leading, tail, trailing = longer
     if tail is None:
@@ -173,7 +174,7 @@ def _equate_axes(
         state.agenda.append(DimEqual(one, other, constraint.origin, axis))
 
 
-# ----- inequalities ---------------------------------------------------------------------------------------------------
+# ----- inequalities -------------------------------------------------------------------------------
 
 
 def refine(state: State, constraint: RowBelow) -> None:
@@ -248,11 +249,11 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
         ShapeError: if the result is not empty, or the operand has more axes.
     """
     if res.known + constraint.skipped or opnd.known != 1:
-        raise too_many_axes(res.known, opnd.known, constraint)
+        raise too_many_axes(_row(res), _row(opnd), constraint)
     (dim,) = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
     if size is not None and size.n != 1:
-        raise too_many_axes(res.known, opnd.known, constraint)
+        raise too_many_axes(_row(res), _row(opnd), constraint)
     state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
     if opnd.tail is not None:
         solve(state, opnd.tail, _EMPTY, constraint)

@@ -163,7 +163,7 @@ class _Parser:
         if self._next.kind in ("|", "->"):
             raise self._error(
                 self._next.at,
-                "A shape is written `batch|input->output`, with each mark at most once, in this order.",
+                "A shape is written `batch|input->output`, each mark at most once, in this order.",
             )
         return ShapeSpec(batch, inputs, _named(row, RowKind.OUTPUT))
 
@@ -264,7 +264,7 @@ class _Parser:
 
 
 def _named(row: RowSpec, kind: RowKind) -> RowSpec:
-    """Returns the row with `...` replaced by the variable that it stands for: the one named like the row."""
+    """Returns the row with `...` replaced by what it stands for: the variable of that kind."""
     if row.variable == "":
         return replace(row, variable=kind.value, ellipsis=True)
     return row

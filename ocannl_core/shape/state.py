@@ -87,8 +87,9 @@ class Flat(NamedTuple):
 class State:
     """Solutions, bounds and suspended constraints.
 
-    Every mapping is changed through the journal only, so that an operation can be undone. Variables that were joined
-    are represented by one of them (`find`); the other entries about a size are kept for representatives.
+    Every mapping is changed through the journal only, so that an operation can be undone. Variables
+    that were joined are represented by one of them (`find`); the other entries about a size are
+    kept for representatives.
 
     Attributes:
         agenda: Work to do.
@@ -100,10 +101,12 @@ class State:
         units: Variables with an operand of size 1, which therefore need not be larger.
         rows: Rows decided, for row variables.
         suspended: For a row variable, the row constraints that wait for it.
-        within: For a size, the suspended row constraints that mention it; may hold constraints that are done.
+        within: For a size, the suspended row constraints that mention it; may hold constraints that
+            are done.
         anchored: Row variables above a closed operand, which therefore need no more axes.
-        contracted: Row variables that meet another row in a product, so that their axes are not free to guess.
-        touched_rows, touched_dims: Variables about which something may have been learned; a hint for closing.
+        contracted: Row variables that meet another row in a product, so that their axes are not
+            free to guess. touched_rows, touched_dims: Variables about which something may have been
+            learned; a hint for closing.
         rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
     """
 
@@ -188,7 +191,7 @@ class State:
                     yield var
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
-        """Returns the variable that a template's variable is a part of, and how many axes lie outside the part."""
+        """Returns the variable that another is a part of, and how many axes lie outside it."""
         return self.roots.get(var, (var, 0))
 
     # ----- recording ----------------------------------------------------------------------------
@@ -251,7 +254,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, Row]:
 
 
 def _stronger(one: Leaf | None, other: Leaf) -> Leaf:
-    """Returns the leaf that decides how a shared variable closes: parameters first, then the earliest."""
+    """Returns the leaf that decides how a shared variable closes: a parameter, else the first."""
     if one is None:
         return other
     return min(one, other, key=lambda leaf: (not leaf.parameter, leaf.order))

@@ -198,6 +198,7 @@ def test_config_shows_values_with_their_sources(
             "dump_dir         not set  (from default)",
             "seed             7  (from OCANNL_SEED)",
             "default_dtype    float32  (from default)",
+            "allow_nan        false  (from default)",
             "load_plugins     interp, cpu_c  (from FOLDER/ocannl.toml)",
             "disable_plugins  none  (from default)",
             "strict_plugins   false  (from default)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -81,7 +81,7 @@ def below(res: Dim | int, opnd: Dim | int) -> DimBelow:
     return DimBelow(left, right, ORIGIN)
 
 
-# ----- sizes ----------------------------------------------------------------------------------------------------------
+# ----- sizes --------------------------------------------------------------------------------------
 
 
 def test_conflicting_uses_close_the_shared_operand_to_1_in_any_order() -> None:
@@ -126,7 +126,7 @@ def test_a_circle_of_variables_is_one_variable() -> None:
     assert sizes(constraints, [A, B, C]) == "4,4,4"
 
 
-# ----- rows -----------------------------------------------------------------------------------------------------------
+# ----- rows ---------------------------------------------------------------------------------------
 
 
 def test_a_leaf_takes_the_shape_of_its_only_use(model: Model) -> None:
@@ -164,7 +164,7 @@ def test_a_leaf_learns_its_axes_through_intermediate_results(model: Model) -> No
 
 def test_leaves_that_learn_from_each_other_close_one_after_the_other(model: Model) -> None:
     leaves = [model.leaf() for _ in range(30)]
-    pairs = [model.add(one, two) for one, two in zip(leaves, leaves[1:], strict=False)]
+    pairs = [model.add(one, two) for one, two in pairwise(leaves)]
     model.apply(Pointwise(), leaves[0], result=model.given(output=[5, 6]))
     model.environment.close(pairs)
     assert {str(model.environment.view(shape)) for shape in [*leaves, *pairs]} == {"5,6"}
@@ -270,7 +270,7 @@ def test_axes_at_opposite_ends_of_equal_rows_are_different_if_the_rows_are_long(
     assert model.closed(Shape(output=Row(tail=v)), Shape(output=Row(tail=w))) == ["1,5", "3,1"]
 
 
-# ----- parameters -----------------------------------------------------------------------------------------------------
+# ----- parameters ---------------------------------------------------------------------------------
 
 
 def test_a_weight_gets_its_axes_from_the_data_and_the_bias(model: Model) -> None:
@@ -332,7 +332,7 @@ def test_a_transposed_weight_can_be_shared(model: Model) -> None:
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
 
 
-# ----- what is touched ------------------------------------------------------------------------------------------------
+# ----- what is touched ----------------------------------------------------------------------------
 
 
 def test_closing_leaves_unconnected_tensors_open(model: Model) -> None:

@@ -70,20 +70,21 @@ Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 4
   where  output axis -1 of the first operand of a + b, at model.py:1
          output axis -1 of the second operand of a + b, at model.py:1
-  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 
 def test_sizes_from_two_operations_name_both_lines(model: Model) -> None:
     hidden = model.apply("a + b", Pointwise(), model.given(2, 3), model.given(3))
-    weight = model.given(4, input=(5,))
+    weight = model.given(4, input=(2, 5))
     with pytest.raises(OcannlError) as caught:
         model.apply("w @ h", Compose(), weight, hidden)
     assert complaint(caught) == snapshot("""\
-An operand must not have more axes than the result that it is repeated to.
-  found  2 axes against 1 axis: ..$2.. against 5
-  where  input row of the first operand, against the output row of the second operand of w @ h, at model.py:2
-  try    reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*` if the operand's outputs should meet inputs\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 3 and size 5
+  where  output axis -1 of the first operand of a + b, at model.py:1
+         input axis -1 of the first operand, against the output axis -1 of the second operand of w @ h, at model.py:2
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 
@@ -98,7 +99,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 5
   where  output axis -1 of the first operand of einsum "ij;jk=>ik", at model.py:1
          output axis -2 of the second operand of einsum "ij;jk=>ik", at model.py:1
-  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 
@@ -121,9 +122,10 @@ def test_an_operand_with_more_axes_than_a_fixed_result(model: Model) -> None:
         )
     assert complaint(caught) == snapshot("""\
 An operand must not have more axes than the result that it is repeated to.
-  found  2 axes against 1 axis: 2,3 against 3
+  found  2 axes (2,3) against 1 axis (3)
   where  output row of the second operand of c[:] = a * b, at model.py:1
-  try    reduce the surplus axes with einsum, give the result more axes, or use `@` rather than `*` if the operand's outputs should meet inputs\
+  try    reduce the surplus axes with einsum, or give the result more axes;
+         if the operand's outputs should meet inputs, use `@` rather than `*`\
 """)
 
 
@@ -154,11 +156,11 @@ def test_a_slice_with_an_index_of_another_range(model: Model) -> None:
     with pytest.raises(OcannlError) as caught:
         model.apply("x[i]", BatchSlice((StaticIndex("i", 8),)), model.given(2, batch=(10,)))
     assert complaint(caught) == snapshot("""\
-Axes that meet must have the same size, unless the operand's size is 1.
+Axes that are the same must have the same size.
   found  size 8 and size 10
   where  the range of index i of x[i], at model.py:1
          batch axis 0 of the operand of x[i], at model.py:1
-  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+  try    change one of the sizes\
 """)
 
 
@@ -167,7 +169,7 @@ def test_a_slice_of_nothing(model: Model) -> None:
         model.apply("x[0]", BatchSlice((0,)), model.given(2))
     assert complaint(caught) == snapshot("""\
 Rows that must be equal have different numbers of axes.
-  found  1 axis and 0 axes: $3,..$0.. and \n\
+  found  at least 1 axis ($3,..$0..) and no axes
   where  batch row of the operand of x[0], at model.py:1
   try    give both rows the same number of axes\
 """)
@@ -226,7 +228,7 @@ def test_a_row_that_contains_itself(model: Model) -> None:
 A row cannot contain itself and further axes: it would have infinitely many.
   found  ..$2.. = ..$2..,3
   where  custom, at model.py:1
-  try    give the rows of this operation explicitly, or write the operation as an einsum that names its axes\
+  try    give the rows of this operation explicitly, or write it as an einsum that names its axes\
 """)
 
 
@@ -253,7 +255,7 @@ def test_rows_of_different_lengths(model: Model) -> None:
         model.environment.constrain([RowEqual(two, one, model.origin("custom"))])
     assert complaint(caught) == snapshot("""\
 Rows that must be equal have different numbers of axes.
-  found  2 axes and 1 axis: 2,3 and 3
+  found  2 axes (2,3) and 1 axis (3)
   where  custom, at model.py:1
   try    give both rows the same number of axes\
 """)
@@ -263,10 +265,10 @@ def test_bare_sizes(model: Model) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.constrain([DimEqual(Size(2), Size(3), model.origin("custom"))])
     assert complaint(caught) == snapshot("""\
-Axes that meet must have the same size, unless the operand's size is 1.
+Axes that are the same must have the same size.
   found  size 2 and size 3
   where  custom, at model.py:1
-  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+  try    change one of the sizes\
 """)
     with pytest.raises(OcannlError) as caught:
         model.environment.constrain([AtLeast(Size(2), 3, model.origin("custom"))])
@@ -362,5 +364,5 @@ def test_projections_of_contradicting_shapes(model: Model) -> None:
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 4
   where  output axis -1 of the second operand of a + b, at model.py:1
-  try    change one of the sizes; an operand's axis of size 1, or a missing one, is repeated as needed\
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)

@@ -116,7 +116,8 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
             steps[position]()
         environment.close(shapes)
     except ShapeError as error:
-        assert "step budget" not in error.rule
+        if "step budget" in error.rule:
+            raise
         return None
     views = [environment.view(shape) for shape in shapes]
     assert all(view.is_closed for view in views)
@@ -133,7 +134,7 @@ def test_operations_in_any_order_give_the_same_shapes(
     assert _outcome(program, steps) == _outcome(program, order)
 
 
-# ----- bare constraints -----------------------------------------------------------------------------------------------
+# ----- bare constraints ---------------------------------------------------------------------------
 
 _ORIGIN = Origin("constraint", detail="output row")
 
@@ -176,7 +177,8 @@ def _solution(
             environment.constrain([constraint])
         environment.close([*shapes, *others])
     except ShapeError as error:
-        assert "step budget" not in error.rule
+        if "step budget" in error.rule:
+            raise
         return None
     return [str(environment.view(shape)) for shape in [*shapes, *others]]
 

@@ -38,7 +38,7 @@ from ocannl_core.shape.logic import (
 )
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.spec import parse_spec
-from ocannl_core.shape.terms import Shape, Size, closed_row, closed_shape
+from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 ORIGIN = Origin("test")
 Array = np.ndarray[Any, Any]
@@ -102,7 +102,7 @@ def text(projections: Projections) -> str:
     return f"{domain}: {row(projections.lhs)} <- {' '.join(map(row, projections.rhs))}"
 
 
-# ----- examples -------------------------------------------------------------------------------------------------------
+# ----- examples -----------------------------------------------------------------------------------
 
 
 def test_a_matrix_product_contracts_its_shared_axis() -> None:
@@ -238,7 +238,7 @@ def test_every_projection_has_variables_of_its_own() -> None:
 
 
 def test_a_basis_does_not_disturb() -> None:
-    rgb = Shape(output=closed_row(2).__class__(trailing=(Size(3, "rgb"),)))
+    rgb = Shape(output=Row(trailing=(Size(3, "rgb"),)))
     assert text(project(Pointwise(), output(3), [rgb], ORIGIN)) == snapshot("o0<3: [o0] <- [o0]")
 
 
@@ -271,7 +271,7 @@ def test_the_number_of_operands_must_fit() -> None:
         project(einsum("i;j=>ij"), output(3), [output(3)], ORIGIN)
 
 
-# ----- against NumPy --------------------------------------------------------------------------------------------------
+# ----- against NumPy ------------------------------------------------------------------------------
 
 _sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 
@@ -280,7 +280,8 @@ _sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 def _einsums(draw: st.DrawFn) -> tuple[str, str, list[Shape]]:
     """Returns a spec, the same for NumPy over axes in buffer order, and shapes of operands.
 
-    Each operand has an axis of its label's size or of size 1; the axes of `...` stand for A and B, or only B.
+    Each operand has an axis of its label's size or of size 1; the axes of `...` stand for A and B,
+    or only B.
     """
     extents = {label: draw(st.integers(1, 3)) for label in "ijkAB"}
     specs, labels, shapes = [], [], []

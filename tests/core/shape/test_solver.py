@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ocannl_core.errors import ShapeError, UsageError
@@ -90,7 +92,7 @@ def _dim(dim: Dim | int) -> Dim:
     return Size(dim) if isinstance(dim, int) else dim
 
 
-# ----- sizes ----------------------------------------------------------------------------------------------------------
+# ----- sizes --------------------------------------------------------------------------------------
 
 
 def test_a_result_has_the_size_of_an_operand_that_is_not_1(scene: Scene) -> None:
@@ -190,7 +192,7 @@ def test_contradicting_sizes_are_an_error(scene: Scene, constraints) -> None:  #
         scene.tell(*constraints(a, b))
 
 
-# ----- rows -----------------------------------------------------------------------------------------------------------
+# ----- rows ---------------------------------------------------------------------------------------
 
 
 def test_a_result_has_the_axes_of_all_its_operands(scene: Scene) -> None:
@@ -266,8 +268,7 @@ def test_a_circle_of_rows_each_longer_than_the_next_is_an_error(scene: Scene, le
     ring = scene.rows(length)
     (d,) = scene.dims(1)
     steps = [
-        RowBelow(Row(tail=one), Row(tail=next_one), ORIGIN)
-        for one, next_one in zip(ring, ring[1:], strict=False)
+        RowBelow(Row(tail=one), Row(tail=next_one), ORIGIN) for one, next_one in pairwise(ring)
     ]
     with pytest.raises(ShapeError, match="in a circle"):
         scene.tell(*steps, RowBelow(Row(tail=ring[-1]), Row(tail=ring[0], trailing=(d,)), ORIGIN))
@@ -291,7 +292,7 @@ def test_many_axes_are_not_taken_for_a_circle(scene: Scene) -> None:
     assert scene.sizes(scene.apply(Pointwise(), narrow, tensor)) == scene.sizes(tensor)
 
 
-# ----- operations -----------------------------------------------------------------------------------------------------
+# ----- operations ---------------------------------------------------------------------------------
 
 
 def test_composition_pairs_outputs_with_inputs(scene: Scene) -> None:
@@ -391,7 +392,7 @@ def test_placeholders_are_unrelated(scene: Scene) -> None:
     scene.apply("_; _ => _", scene.tensor(2), scene.tensor(3))
 
 
-# ----- the environment ------------------------------------------------------------------------------------------------
+# ----- the environment ----------------------------------------------------------------------------
 
 
 def test_a_failed_operation_leaves_no_trace(scene: Scene) -> None:

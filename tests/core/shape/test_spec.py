@@ -208,7 +208,7 @@ The character '$' has no meaning in a spec.
         (
             "a->b->c=>a",
             snapshot("""\
-A shape is written `batch|input->output`, with each mark at most once, in this order.
+A shape is written `batch|input->output`, each mark at most once, in this order.
   found  a->b->c=>a
              ^\
 """),
@@ -216,7 +216,7 @@ A shape is written `batch|input->output`, with each mark at most once, in this o
         (
             "a->b|c=>a",
             snapshot("""\
-A shape is written `batch|input->output`, with each mark at most once, in this order.
+A shape is written `batch|input->output`, each mark at most once, in this order.
   found  a->b|c=>a
              ^\
 """),
