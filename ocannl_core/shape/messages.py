@@ -87,7 +87,7 @@ def self_reference(cause: Constraint, found: str) -> ShapeError:
         "A row cannot contain itself and further axes: it would have infinitely many.",
         found=found,
         where=str(cause.origin),
-        fix="give the rows of this operation explicitly, or write it as an einsum that names its axes",
+        fix="give the rows of this operation explicitly, or write an einsum that names its axes",
     )
 
 

@@ -228,7 +228,7 @@ def test_a_row_that_contains_itself(model: Model) -> None:
 A row cannot contain itself and further axes: it would have infinitely many.
   found  ..$2.. = ..$2..,3
   where  custom, at model.py:1
-  try    give the rows of this operation explicitly, or write it as an einsum that names its axes\
+  try    give the rows of this operation explicitly, or write an einsum that names its axes\
 """)
 
 

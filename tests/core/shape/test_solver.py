@@ -26,6 +26,7 @@ from ocannl_core.shape.logic import (
     Logic,
     Pointwise,
     Transpose,
+    logic_from_text,
 )
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
@@ -455,3 +456,17 @@ def test_long_chains_do_not_recurse(scene: Scene) -> None:
     assert scene.sizes(shape) == "2,3"
     scene.environment.close([shape])
     assert str(scene.environment.view(shape)) == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "logic"),
+    [
+        (".", 3, Pointwise()),
+        ("@", 2, Compose()),
+        ("@", 3, ComposeAccumulate()),
+        ("T", 1, Transpose()),
+        ("ij=>ji", 1, Einsum(parse_spec("ij=>ji"))),
+    ],
+)
+def test_a_text_denotes_a_logic(text: str, operands: int, logic: Logic) -> None:
+    assert logic_from_text(text, operands) == logic
