@@ -1,7 +1,7 @@
 """OCANNL for Python: tensor expressions without shapes, compiled through plugin backends.
 
-Importing loads what builds expressions. What compiles and runs them, the plugin library included, is
-loaded when `Context`, `Routine` or `hookimpl` is asked for.
+Importing loads what builds expressions. What compiles and runs them, the plugin library included,
+is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """What crosses the boundary between the core and a backend.
 
-A backend describes its devices (`Target`), turns a scheduled program into text (`Source`), the text into something
-runnable (`Executable`), and owns memory (`Buffer`). Everything but the frozen descriptions is a protocol: a backend
-brings its own classes.
+A backend describes its devices (`Target`), turns a scheduled program into text (`Source`), the text
+into something runnable (`Executable`), and owns memory (`Buffer`). Everything but the frozen
+descriptions is a protocol: a backend brings its own classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 from ocannl_core.node import NodeInfo, TensorNode
 
 BACKEND_API = (1, 0)
-"""Version of this boundary: a plugin states the one it was written for as `OCANNL_API`; majors must agree."""
+"""Version of this boundary: a plugin states the one it was written for as `OCANNL_API`; majors must
+agree.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ class Done:
 
 
 Launcher = Callable[[Sequence[int]], None]
-"""A routine bound to its memory: takes the values of its static indices, in the order of the plan's `indices`."""
+"""A routine bound to its memory: takes the values of its static indices, in the order of the plan's
+`indices`.
+"""
 
 
 class Executable(Protocol):
@@ -140,7 +144,8 @@ class Executable(Protocol):
 class ExternalOp(Protocol):
     """A computation that the loop language calls but does not express.
 
-    `perform` reads `inputs` and overwrites `outputs`, both as arrays without margins; it must not keep them.
+    `perform` reads `inputs` and overwrites `outputs`, both as arrays without margins; it must not
+    keep them.
     """
 
     @property

@@ -1,1 +1,3 @@
-"""Shape inference: terms, constraints, the solver, and the index maps that follow from solved shapes."""
+"""Shape inference: terms, constraints, the solver, and the index maps that follow from solved
+shapes.
+"""

@@ -13,7 +13,8 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     """Refuses guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand; a size, when it lies above an operand of size 1.
+    operand. A size is, when it or a result that uses it lies above an operand of size 1: in
+    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.
@@ -25,11 +26,25 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
             found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
     for dim in dims:
         leaf = state.dim_leaves.get(state.find(dim))
-        if leaf and leaf.parameter and dim not in state.units:
+        if leaf and leaf.parameter and not _has_unit(state, state.find(dim)):
             axis = _position(state, leaf, dim)
             found[leaf.order, leaf.kind] = leaf, f"the size of its {leaf.kind.value} axis{axis}"
     if found:
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
+
+
+def _has_unit(state: State, dim: DimVar) -> bool:
+    """True if the size, or one below it, has an operand of size 1."""
+    seen = {dim}
+    pending = [dim]
+    while pending:
+        var = pending.pop()
+        if var in state.units:
+            return True
+        below = {state.find(result) for result in state.results.get(var, ())} - seen
+        seen |= below
+        pending += below
+    return False
 
 
 def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:

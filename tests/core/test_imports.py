@@ -25,5 +25,14 @@ def test_importing_the_core_loads_what_builds_expressions_and_nothing_else() -> 
     distributions, modules, on_demand = done.stdout.splitlines()
     assert distributions == "ocannl_core"
     names = {name.removeprefix("ocannl_core.") for name in modules.split()}
-    assert not names & {"runtime", "hooks", "lower", "loopir", "passes", "schedule", "codegen", "cli"}
+    assert not names & {
+        "runtime",
+        "hooks",
+        "lower",
+        "loopir",
+        "passes",
+        "schedule",
+        "codegen",
+        "cli",
+    }
     assert on_demand == "True False"

@@ -100,7 +100,9 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
             )
             yield f"//   {number:>3}  {_comment(step.op.name)}({inputs}) -> {outputs}"
             continue
-        given = [f"a{position} = {names.node(node)}" for position, node in enumerate(step.arguments)]
+        given = [
+            f"a{position} = {names.node(node)}" for position, node in enumerate(step.arguments)
+        ]
         given += [f"m{i} = {names.node(node)}.merge" for i, node in enumerate(step.merges)]
         given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
         title = f"  {_comment(step.title)}" if step.title else ""
