@@ -1,0 +1,69 @@
+"""The commands that README gives on its first page do what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A virtual environment that Make takes for complete, and that runs this interpreter."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    python = venv / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    for stamp in (".made", ".for-examples", ".for-test"):
+        (venv / stamp).touch()
+    return venv
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    kept.pop("MAKEFLAGS", None)
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_readme_names_exactly_the_commands_tested_here() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert re.findall(r"^make (\w+)", readme, re.MULTILINE) == ["demo", "test"]
+
+
+def test_make_demo_trains_on_the_digits_and_says_where_the_generated_code_is(
+    environment: Path, tmp_path: Path
+) -> None:
+    arguments = f"--seeds 1 --epochs 2 --hidden 8 --quiet --out {tmp_path / 'out'}"
+    done = make("demo", f"VENV={environment}", f"ARGS={arguments}")
+    assert done.returncode == 0, done.stderr
+    assert "held-out accuracy" in done.stdout
+    assert str(tmp_path / "out" / "step.c") in done.stdout
+    assert (tmp_path / "out" / "step.c").exists()
+
+
+def test_make_test_runs_the_tests_of_the_core_and_of_every_plugin(environment: Path) -> None:
+    done = make("test", f"VENV={environment}", "ARGS=--collect-only --quiet --numprocesses=0")
+    assert done.returncode == 0, done.stderr
+    for folder in ("tests/core", "tests/backends", *(f"plugins/{p.name}/tests" for p in plugins())):
+        assert f"{folder}/" in done.stdout
+
+
+def plugins() -> list[Path]:
+    return sorted(path for path in (ROOT / "plugins").iterdir() if (path / "tests").is_dir())
