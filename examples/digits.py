@@ -151,6 +151,7 @@ class Run:
     train_seconds: float
     target: str
     source: str
+    language: str
 
 
 def cosine(epoch: int, epochs: int, peak: float) -> float:
@@ -165,7 +166,7 @@ def train(data: Digits, options: Options, seed: int) -> Run:
         trainer = Trainer(data, options)
         compiled = time.perf_counter()
         generator = np.random.default_rng(seed)
-        run = Run(seed, [], [], trainer.predictions(), compiled - start, 0.0, "", "")
+        run = Run(seed, [], [], trainer.predictions(), compiled - start, 0.0, "", "", "")
         bar = ProgressBar(f"seed {seed}", options.epochs, quiet=options.quiet)
         for epoch in range(options.epochs):
             rate = cosine(epoch, options.epochs, options.learning_rate)
@@ -182,7 +183,8 @@ def train(data: Digits, options: Options, seed: int) -> Run:
             bar.advance(f"loss {run.losses[-1]:.4f}  held-out accuracy {run.accuracies[-1]:.3f}")
         run.train_seconds = time.perf_counter() - compiled
         run.target = str(trainer.context.target)
-        run.source = str(trainer.step.source)
+        run.source = trainer.step.source
+        run.language = trainer.step.language
     return run
 
 
@@ -242,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     picture = options.out / "digits.png"
     save_picture(runs, data, picture)
     print(f"curves and predictions: {picture}")
-    source = options.out / ("step.txt" if runs[-1].target.startswith("interp") else "step.c")
+    source = options.out / f"step.{runs[-1].language}"
     source.write_text(runs[-1].source)
     print(f"generated code of a training step: {source}")
     if mean < options.require:

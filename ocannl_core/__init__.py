@@ -7,7 +7,7 @@ is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import train
+from ocannl_core import settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -187,6 +187,7 @@ __all__ = [
     "sat01",
     "sat01_gate",
     "section",
+    "settings",
     "sin",
     "sqrt",
     "static_index",

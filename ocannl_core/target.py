@@ -135,7 +135,7 @@ class Executable(Protocol):
         """Returns a callable that runs the routine over these buffers; all addresses resolve here.
 
         Args:
-            buffers: The memory of every node outside the routine's own, and of its scratch nodes.
+            buffers: The memory of the plan's `params`; scratch nodes belong to the executable.
             merge_buffers: The merge buffers of the nodes of which the routine reads one.
         """
         ...

@@ -26,6 +26,7 @@ from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -39,6 +40,7 @@ from ocannl_core.loopir.nodes import (
     Fill,
     For,
     Load,
+    LoadMerge,
     LocalRead,
     Remark,
     Scope,
@@ -48,6 +50,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
+from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
@@ -121,8 +124,11 @@ class _Kernel:
         self._names = Names(nest.arguments, self._merges, nest.indices)
         self.writer = Writer()
         self._expressions = Expressions(
-            dialect, self._names, self._info, self.writer, self._statements
+            dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
+        self._ranges: dict[IndexVar, Range] = {
+            index: Range(0, index.extent - 1) for index in nest.indices if index.extent
+        }
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
         self._enclosing: list[AxisKind] = []
@@ -152,6 +158,15 @@ class _Kernel:
         if node not in self._nodes:
             raise CodegenError("Every node of a kernel is described.", found=node.name)
         return self._nodes[node]
+
+    def _is_inside(self, load: Load | LoadMerge) -> bool:
+        """True if a load surely addresses a cell of its node."""
+        extents = self._info(load.node).buffer_dims
+        for index, extent in zip(load.indices, extents, strict=True):
+            reach = index_range(index, self._ranges)
+            if reach is None or reach.low < 0 or reach.high >= extent:
+                return False
+        return True
 
     def _measure(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
         """Finds the extents of the axes that the device runs."""
@@ -226,6 +241,7 @@ class _Kernel:
         extent = loop.stop - loop.start
         if extent <= 0:
             return
+        self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
         if bound is None and extent == 1:
             with self._names.single(loop.var, loop.start):

@@ -181,6 +181,10 @@ class Dialect:
             case _:
                 return ""
 
+    def branch_fence(self) -> list[str]:
+        """Returns what keeps a branch a branch: its loads must not happen unless it is taken."""
+        return ['__asm__ volatile ("");']
+
     def bound_index(self, kind: AxisKind, dimension: int) -> str | None:
         """Returns what numbers the iterations of an axis; None if a loop runs them.
 

@@ -49,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
@@ -99,6 +100,7 @@ class Expressions:
         nodes: Extents and formats of the nodes.
         writer: Where statements go that must run before an expression.
         run_block: Renders the statements of an inlined computation.
+        is_inside: True if an access surely addresses a cell of its node.
     """
 
     def __init__(
@@ -108,11 +110,13 @@ class Expressions:
         info: Callable[[TensorNode], NodeInfo],
         writer: Writer,
         run_block: Callable[[Block], None],
+        is_inside: Callable[[Load | LoadMerge], bool],
     ) -> None:
         self._dialect = dialect
         self._names = names
         self._info = info
         self._writer = writer
+        self._is_inside = is_inside
         self._run_block = run_block
         self._needs_statements: dict[int, bool] = {}
 
@@ -265,16 +269,23 @@ class Expressions:
         if dtype.is_float:
             whole = call(self._dialect.function("trunc", dtype), position)
             inside = infix(inside, "&&", infix(position, "==", whole))
+        if extent == 0:
+            return self.constant(0, gather.dtype)
+        # the load is unconditional, from a cell that exists: see _where
+        is_inside, chosen = self._names.fresh(), self._names.fresh()
+        self._writer.line(f"const int {is_inside} = {inside};")
+        choice = conditional(Text(is_inside), integer, _ZERO)
+        self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
         dims = self._info(gather.node).buffer_dims
         base = self.index(row_major(gather.indices, dims))
         stride = 1
         for extent_after in dims[gather.axis + 1 :]:
             stride *= extent_after
-        moved = integer if stride == 1 else infix(Text(str(stride)), "*", integer)
+        name = Text(chosen)
+        moved = name if stride == 1 else infix(Text(str(stride)), "*", name)
         offset = moved if base.code == "0" else infix(moved, "+", base)
-        cell = Text(f"{self._names.array(gather.node)}[{offset}]")
-        zero = self.constant(0, gather.dtype)
-        return conditional(inside, self.loaded(cell, gather.dtype), zero)
+        cell = self.loaded(Text(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
+        return self._choose(Text(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
 
     def _limit(self, extent: int, dtype: DType) -> Text:
         """Returns a constant that exactly the numbers of the format below `extent` are below."""
@@ -419,17 +430,42 @@ class Expressions:
                 assert_never(expr.op)
 
     def _where(self, expr: Ternary) -> Text:
-        """Returns the chosen branch; the other one is not evaluated, nor are its statements run."""
+        """Returns the chosen branch.
+
+        Branches whose loads surely address cells are both evaluated: GCC (12.2, with AVX) turns a
+        load that depends on a condition into a masked load, and gives copies of one unrolled loop
+        the masks of others. Other branches must not be evaluated unless chosen; a fence keeps
+        the compiler from making masked loads of them.
+        """
         condition = self.condition(expr.first)
-        if not (self._hoists(expr.second) or self._hoists(expr.third)):
-            return conditional(condition, self.value(expr.second), self.value(expr.third))
+        branches = (expr.second, expr.third)
+        if not any(map(self._hoists, branches)) and all(map(self._is_total, branches)):
+            second, third = map(self.value, branches)
+            if any(map(_reads_memory, branches)):
+                return self._choose(condition, second, third, expr.dtype)
+            return conditional(condition, second, third)
         name = self._names.fresh()
         self._writer.line(f"{self._dialect.value_type(expr.dtype)} {name};")
-        with self._writer.braces(f"if ({condition})"):
-            self._writer.line(f"{name} = {self.value(expr.second)};")
-        with self._writer.braces("else"):
-            self._writer.line(f"{name} = {self.value(expr.third)};")
+        for head, branch in ((f"if ({condition})", expr.second), ("else", expr.third)):
+            with self._writer.braces(head):
+                for line in self._dialect.branch_fence() if _reads_memory(branch) else ():
+                    self._writer.line(line)
+                self._writer.line(f"{name} = {self.value(branch)};")
         return Text(name)
+
+    def _choose(self, condition: Text, second: Text, third: Text, dtype: DType) -> Text:
+        """Returns one of two values, both of which are computed."""
+        if dtype is uint4x32:
+            return self._helper("where_word", condition, second, third)
+        return self._helper(
+            f"where_{float32 if dtype in NARROW else dtype}", condition, second, third
+        )
+
+    def _is_total(self, expr: Expr) -> bool:
+        """True if the expression can be evaluated whatever branch it stands in."""
+        return all(
+            self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
+        )
 
     def _hoists(self, expr: Expr) -> bool:
         """True if the expression needs statements before it."""
@@ -437,10 +473,8 @@ class Expressions:
         if known is not None:
             return known
         match expr:
-            case Scoped():
+            case Scoped() | Gather():
                 needed = True
-            case Gather(position=position):
-                needed = not _is_atom(position) or self._hoists(position)
             case Unary(_, arg):
                 needed = self._hoists(arg)
             case Binary(_, left, right):
@@ -512,6 +546,10 @@ class Expressions:
                 "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
                 found=f"{what} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
             )
+
+
+def _reads_memory(expr: Expr) -> bool:
+    return any(isinstance(part, Load | LoadMerge) for part in walk(expr))
 
 
 def _is_atom(expr: Expr) -> bool:

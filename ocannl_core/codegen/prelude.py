@@ -40,6 +40,10 @@ INLINE T relu_NAME(T x) {
 }"""
 
 _ANY_NUMBER = {
+    "where": """\
+INLINE T where_NAME(int condition, T a, T b) {
+  return condition ? a : b;
+}""",
     "relu_gate": """\
 INLINE T relu_gate_NAME(T a, T b) {
   return a > 0 ? b : 0;
@@ -243,6 +247,13 @@ INLINE float {_name}_round(float x) {{
 
 _WORDS = {
     "uint4x32": Helper("typedef struct { uint32_t a, b, c, d; } uint4x32;"),
+    "where_word": Helper(
+        """\
+INLINE uint4x32 where_word(int condition, uint4x32 a, uint4x32 b) {
+  return condition ? a : b;
+}""",
+        ("uint4x32",),
+    ),
     "word_of": Helper(
         """\
 INLINE uint4x32 word_of(uint64_t x) {

@@ -114,8 +114,6 @@ class Context:
         built = build(program, lowered, stored_nodes, self.backend, self.target)
         memory = link.bind(code, built.plan.params, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
-        for node in built.plan.scratch:
-            buffers[node] = self._store.allocate(built.plan.nodes[node])
         launch = built.executable.link(buffers)
 
         # optimisation may have removed reads, never an access that bounds an index

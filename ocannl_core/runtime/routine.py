@@ -98,6 +98,11 @@ class Routine:
         return self._build.source.text
 
     @property
+    def language(self) -> str:
+        """The language of the generated code, such as `c`."""
+        return self._build.source.language
+
+    @property
     def loop_ir(self) -> str:
         """The optimised loop program as text."""
         return loop_printer.to_text(self._build.optimised)

@@ -242,3 +242,25 @@ def test_transposed_products_and_static_slices(target: str) -> None:
             np.testing.assert_array_equal(ctx[y], np.repeat(sums, 2, -1))
             np.testing.assert_array_equal(ctx[back], np.repeat(2 * sums, 3, -1))
         np.testing.assert_array_equal(ctx[fixed], data[1])
+
+
+@pytest.mark.parametrize("dims", [(2, 3, 2), (3, 5, 7), (4, 8, 16), (2, 2, 3)])
+@pytest.mark.parametrize("dtype", [oc.float32, oc.float64, oc.int32])
+def test_a_choice_between_cells_is_right_in_every_cell(
+    target: str, dims: tuple[int, ...], dtype: oc.DType
+) -> None:
+    """Loads that depend on conditions are miscompiled by some compilers when loops are unrolled."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(1, 100, dims).astype(dtype.name) for _ in range(2))
+    condition = (rng.random(dims) < 0.5).astype(dtype.name)
+    with oc.Session():
+        c, x, y = (oc.tensor(each, batch_axes=1) for each in (condition, a, b))
+        results = [oc.where(c, x, y), oc.where(c, x, 0.0), oc.where(c, 1.0, y) + x]
+        ctx = oc.Context(target)
+        code = oc.train.forward(results[0])
+        for result in results[1:]:
+            code += oc.train.forward(result)
+        ctx.compile(code, keep=results)()
+        np.testing.assert_array_equal(ctx[results[0]], np.where(condition, a, b))
+        np.testing.assert_array_equal(ctx[results[1]], np.where(condition, a, 0))
+        np.testing.assert_array_equal(ctx[results[2]], np.where(condition, 1, b) + a)
