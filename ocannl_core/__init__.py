@@ -37,6 +37,7 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
@@ -44,7 +45,6 @@ from ocannl_core.tensor.contractions import (
     einsum,
     fma,
     matmul,
-    neutral,
     power,
     transpose,
 )

@@ -111,7 +111,7 @@ class BlockFunction(Generic[P, R]):
         """Returns a new block, or inside another block's body the sub-block that belongs in this
         place.
         """
-        application = sessions.current().block
+        application: Application | None = sessions.current().block
         if application is None:
             return Block(self._function, config, label)
         key = (
@@ -173,7 +173,7 @@ def shared_parameter(
         UsageError: if the application has asked for the name before, or another one asked with
             other arguments.
     """
-    application = session.block
+    application: Application | None = session.block
     if application is None:
         return create((name,))
     block = application.block

@@ -11,76 +11,14 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.assign.printer import to_text
 from ocannl_core.errors import UsageError
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Logic, Pointwise
-from ocannl_core.tensor.tensor import MergeBuffer, Parameter, Tensor, ancestors
-
-Argument = Tensor | MergeBuffer | float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Assign:
-    """`target = target combine op(*args)`, with index maps from the logic once shapes are
-    closed.
-    """
-
-    target: Tensor
-    combine: BinaryOp
-    reset: bool
-    op: Op
-    args: tuple[Argument, ...]
-    logic: Logic
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Forward:
-    """The own code of each of these tensors, oldest first."""
-
-    tensors: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ZeroGradients:
-    """Sets the gradients of a tensor and of everything it depends on to zero."""
-
-    root: Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Backpropagate:
-    """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends
-    on.
-    """
-
-    root: Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Titled:
-    """Steps under a title."""
-
-    title: str
-    steps: tuple[Step, ...]
-
-
-Step = Assign | Forward | ZeroGradients | Backpropagate | Titled
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Resolved:
-    """A computation with closed shapes.
-
-    Attributes:
-        program: The assignments.
-        tensors: The tensors behind the program's nodes.
-    """
-
-    program: AssignProgram
-    tensors: Mapping[TensorNode, Tensor]
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.resolve import Resolved, resolve
+from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
+from ocannl_core.tensor.tensor import Parameter, Tensor, ancestors
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,16 +66,10 @@ class Computation:
 
     def _resolved(self) -> Resolved:
         if not self._cache:
-            from ocannl_core.tensor.resolve import (
-                resolve,
-            )  # the emitter needs the steps defined here
-
-            self._cache.append(resolve(self))
+            self._cache.append(resolve(self.steps, self.results, self.name))
         return self._cache[0]
 
     def __str__(self) -> str:
-        from ocannl_core.assign.printer import to_text
-
         return to_text(self.resolve())
 
 

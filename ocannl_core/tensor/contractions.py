@@ -14,13 +14,11 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.pointwise import maximum, power_primitive, where
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication
-
-neutral = define_operation("neutral", forward=lambda: None)
-"""In `c[oc.neutral] += e`: the target starts from the neutral element of the accumulation."""
 
 
 def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:

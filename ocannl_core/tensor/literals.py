@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.assign.nodes import (
-    Constant,
-    ConstantBits,
     EmbedIndex,
-    FetchSource,
     RangeOverOffsets,
 )
-from ocannl_core.dtypes import DType, dtype_of, uint4x32
+from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.nan_guard import refuse_nan
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.leaves import constant, filled
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Filled, Literal, Tensor
+from ocannl_core.tensor.tensor import Literal, Tensor
 
 
 class Batch(tuple[Any, ...]):
@@ -102,21 +100,6 @@ def number(
     return constant(float(value), session, dtype=chosen, label=label)
 
 
-def constant(
-    value: float, session: Session, *, dtype: DType | None = None, label: str | None = None
-) -> Tensor:
-    """Returns a constant of one cell; operands of this kind are printed as numbers and never
-    stored.
-    """
-    return filled(
-        session,
-        lambda: Constant(value),
-        closed_shape(),
-        dtype or session.default_dtype,
-        label or f"{value:g}",
-    )
-
-
 def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
     """Returns one output axis holding 0, 1, ..., stop - 1."""
     session = sessions.current()
@@ -124,20 +107,6 @@ def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = N
     return filled(
         session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange"
     )
-
-
-def filled(
-    session: Session, source: Callable[[], FetchSource], shape: Shape, dtype: DType, label: str
-) -> Tensor:
-    """Returns a tensor filled by a fetch that is made once shapes are closed."""
-    origin = Origin(label, caller_location())
-    session.environment.leaf(shape, origin)
-    return Tensor(session, Filled(source), shape, dtype, (label,), origin)
-
-
-def word(session: Session, source: Callable[[], int], label: str) -> Tensor:
-    """Returns one 128-bit word whose low half is an integer known once shapes are closed."""
-    return filled(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
 
 
 def _holds_arrays(value: Sequence[Any]) -> bool:

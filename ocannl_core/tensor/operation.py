@@ -19,6 +19,7 @@ from ocannl_core.shape.logic import Logic, logic_from_text
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
@@ -206,8 +207,6 @@ def as_tensor(value: Any, session: Session) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        from ocannl_core.tensor.literals import constant  # literals are made by the same machinery
-
         return constant(float(value), session)
     materialize = getattr(value, "materialize", None)
     if materialize is not None:

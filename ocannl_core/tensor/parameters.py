@@ -18,7 +18,8 @@ from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Shape, Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.blocks import shared_parameter
-from ocannl_core.tensor.literals import constant
+from ocannl_core.tensor.computation import initialization_of
+from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.random import scaled_uniform
 from ocannl_core.tensor.session import Session
@@ -99,7 +100,13 @@ def _new(
     # an initialiser without axes of its own says nothing of the shape: it takes it, when it runs
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
     return Tensor(
-        session, Parameter(initializer), shape, chosen, label, origin, requires_grad=requires_grad
+        session,
+        Parameter(initializer, initialization_of),
+        shape,
+        chosen,
+        label,
+        origin,
+        requires_grad=requires_grad,
     )
 
 

@@ -14,7 +14,7 @@ from ocannl_core.dtypes import DType, uint4x32, uint32
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.literals import filled, word
+from ocannl_core.tensor.leaves import filled, word
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.pointwise import lift
 from ocannl_core.tensor.session import Session

@@ -20,10 +20,11 @@ from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.computation import Argument, Assign, Computation, Forward, Step, Titled
+from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.operation import Operation, as_tensor
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
 from ocannl_core.tensor.tensor import (
     Declared,
     GradientOf,

@@ -4,6 +4,8 @@ concrete index maps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.assign.nodes import (
@@ -24,17 +26,6 @@ from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIn
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.computation import (
-    Argument,
-    Assign,
-    Backpropagate,
-    Computation,
-    Forward,
-    Resolved,
-    Step,
-    Titled,
-    ZeroGradients,
-)
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
@@ -46,6 +37,15 @@ from ocannl_core.tensor.slots import (
     as_operand,
     slot_names,
     value_variables,
+)
+from ocannl_core.tensor.steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    ZeroGradients,
 )
 from ocannl_core.tensor.tensor import (
     Applied,
@@ -61,9 +61,22 @@ from ocannl_core.tensor.tensor import (
 )
 
 
-def resolve(computation: Computation) -> Resolved:
-    """Returns a computation as assignments over closed shapes."""
-    tensors = mentioned(computation.steps)
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolved:
+    """A computation with closed shapes.
+
+    Attributes:
+        program: The assignments.
+        tensors: The tensors behind the program's nodes.
+    """
+
+    program: AssignProgram
+    tensors: Mapping[TensorNode, Tensor]
+
+
+def resolve(steps: tuple[Step, ...], results: frozenset[Tensor], name: str) -> Resolved:
+    """Returns steps as assignments over closed shapes."""
+    tensors = mentioned(steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
         by_session.setdefault(tensor.session, []).append(tensor)
@@ -74,17 +87,17 @@ def resolve(computation: Computation) -> Resolved:
     for session, members in by_session.items():
         session.environment.close([tensor.terms for tensor in members])
     emitter = _Emitter()
-    for step in computation.steps:
+    for step in steps:
         emitter.step(step)
-    for tensor in computation.results:
+    for tensor in results:
         emitter.constant_result(tensor)
     program = AssignProgram(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
         frozenset(emitter.fresh),
-        frozenset(emitter.node_of(tensor) for tensor in computation.results),
-        computation.name,
+        frozenset(emitter.node_of(tensor) for tensor in results),
+        name,
     )
     return Resolved(program, emitter.tensors)
 

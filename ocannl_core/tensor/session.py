@@ -7,28 +7,24 @@ from __future__ import annotations
 from contextvars import ContextVar
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.environment import Environment
-
-if TYPE_CHECKING:
-    from ocannl_core.ops import BinaryOp
-    from ocannl_core.tensor.blocks import Application as BlockApplication
-    from ocannl_core.tensor.expression import Operand
-    from ocannl_core.tensor.operation import Operation
-    from ocannl_core.tensor.tensor import Tensor
 
 
 class Recorder(Protocol):
-    """What a recording session of code offers to the operators."""
+    """What a recording of code offers to the operators: it takes notes instead of computing."""
 
-    def apply(
-        self, operation: Operation, operands: tuple[Operand, ...], logic: str | None
-    ) -> Operand: ...
+    def apply(self, operation: Any, operands: tuple[Any, ...], logic: str | None) -> Any:
+        """Notes an operation applied to operands; returns what stands for the result."""
+        ...
 
-    def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None: ...
+    def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
+        """Notes an assignment to a tensor."""
+        ...
 
 
 class Session:
@@ -49,8 +45,9 @@ class Session:
         self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
         self.environment = Environment()
         self.recorder: Recorder | None = None
-        self.block: BlockApplication | None = None
-        self.consumed: set[Tensor] = set()
+        self.block: Any = None
+        """The innermost application of a block that is running."""
+        self.consumed: set[Any] = set()
         """Tensors whose forward code some computation already contains."""
         self._ids = count()
         self._outer: list[Session] = []

@@ -20,6 +20,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.tensor.assignment import Assignable, Target
 from ocannl_core.tensor.expression import Expression
 
 SLOT_NAMES: dict[str, tuple[str, int]] = {
@@ -50,7 +51,7 @@ class SlotApplication(Expression):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot(Expression):
+class Slot(Assignable):
     """A tensor of an operation's code together with its index map.
 
     Attributes:
@@ -70,25 +71,17 @@ class Slot(Expression):
     dims: tuple[int, ...]
     emitter: SlotEmitter
 
-    def __setitem__(self, key: object, value: object) -> None:
-        if isinstance(value, _Accumulated):
-            return
-        from ocannl_core.tensor.tensor import _assignment_key  # the one parser of `c[key] = e`
-
-        reset, combine = _assignment_key(key)
-        self._assign(value, combine, reset=reset)
-
-    def __getitem__(self, key: object) -> _ResetSlot:
-        from ocannl_core.tensor.registry import operations
-
-        if key is not operations.get("neutral"):
+    def __getitem__(self, key: object) -> Target:
+        target = self.target(key)
+        if target is None:
             raise UsageError(
                 "A slot is written as v[:] = e, v[oc.neutral] += e or v += e.",
                 found=f"{self.name}[{key!r}]",
             )
-        return _ResetSlot(self)
+        return target
 
-    def _assign(self, value: object, combine: BinaryOp, *, reset: bool) -> None:
+    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
+        """Passes an assignment on to the emitter."""
         if not isinstance(value, Slot | SlotApplication | int | float):
             raise UsageError(
                 "The code of an operation is made of its slots, primitives and numbers.",
@@ -96,42 +89,8 @@ class Slot(Expression):
             )
         self.emitter.accumulate(self, combine, reset=reset, value=value)
 
-    def __iadd__(self, value: Any) -> Slot:
-        self._assign(value, BinaryOp.ADD, reset=False)
-        return self
-
-    def __isub__(self, value: Any) -> Slot:
-        self._assign(value, BinaryOp.SUB, reset=False)
-        return self
-
-    def __imul__(self, value: Any) -> Slot:
-        self._assign(value, BinaryOp.MUL, reset=False)
-        return self
-
 
 SlotValue = Slot | SlotApplication | int | float
-
-
-class _Accumulated:
-    """What an in-place operator on a reset slot returns."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ResetSlot:
-    slot: Slot
-
-    def _record(self, value: object, combine: BinaryOp) -> _Accumulated:
-        self.slot._assign(value, combine, reset=True)
-        return _Accumulated()
-
-    def __iadd__(self, value: Any) -> _Accumulated:
-        return self._record(value, BinaryOp.ADD)
-
-    def __isub__(self, value: Any) -> _Accumulated:
-        return self._record(value, BinaryOp.SUB)
-
-    def __imul__(self, value: Any) -> _Accumulated:
-        return self._record(value, BinaryOp.MUL)
 
 
 def slot_application(op: Op, args: tuple[Any, ...]) -> SlotApplication:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,25 +17,32 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ocannl_core.tensor.computation import Computation
-    from ocannl_core.tensor.operation import Operation
-
-
 # ----- how the cells of a tensor come about -------------------------------------------------------
+
+
+class Differentiable(Protocol):
+    """What a tensor knows of the operation that made it: its code, as functions of slots."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def forward(self) -> Callable[..., None]: ...
+
+    @property
+    def gradient(self) -> Callable[..., None] | None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied:
     """By an operation on other tensors."""
 
-    operation: Operation
+    operation: Differentiable
     operands: tuple[Tensor, ...]
     logic: Logic
 
@@ -63,6 +70,8 @@ class Parameter:
     """
 
     initializer: Tensor
+    code: Callable[[Tensor], Any]
+    """Gives the computation of the first value of a parameter defined so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +94,7 @@ class GradientOf:
 Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf
 
 
-class Tensor(Expression):
+class Tensor(Assignable):
     """A multi-dimensional array in a program of tensors.
 
     Its cells live in the contexts that run the program. Make tensors with `tensor`, `param`,
@@ -188,7 +197,7 @@ class Tensor(Expression):
             raise UsageError(
                 "A gradient cannot be replaced, only assigned to inside recorded code.",
                 found=f"an assignment to the attribute grad of {self!r}",
-                where=_here(),
+                where=str(caller_location() or ""),
                 fix="inside a function decorated with @oc.cd, write p.grad[:] = e or p.grad += e",
             )
 
@@ -243,11 +252,10 @@ class Tensor(Expression):
                     pending.append(tensor.definition.initializer)
         return tuple(sorted(found, key=lambda t: t.id))
 
-    def initialization(self) -> Computation:
-        """Returns the code that computes a parameter's first value."""
-        from ocannl_core.tensor.computation import initialization_of
-
-        return initialization_of(self)
+    def initialization(self) -> Any:
+        """Returns the computation of a parameter's first value."""
+        assert isinstance(self.definition, Parameter)
+        return self.definition.code(self)
 
     def describe(self) -> str:
         """Returns what and where the tensor is, for messages."""
@@ -268,42 +276,35 @@ class Tensor(Expression):
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
-        if isinstance(key, slice) and key == slice(None):
-            return Target(self, reset=False)
-        if key is operations.get("neutral"):
-            return Target(self, reset=True)
+        if (target := self.target(key)) is not None:
+            return target
         indices = key if isinstance(key, tuple) else (key,)
         if indices and all(isinstance(i, StaticIndex | int) for i in indices):
             return operations["slice"](self, indices=indices)
         raise UsageError(
             "Indexing takes static indices or integers, for the leading batch axes.",
             found=f"{self.label[0] if self.label else 'x'}[{key!r}]",
-            where=_here(),
-            fix='select and rearrange axes with a specification: oc.einsum("...|2,... => '
-            '...|...", x) takes position 2 '
-            "of the leftmost output axis",
+            where=str(caller_location() or ""),
+            fix="select and rearrange axes with a specification: "
+            'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
-
-    def __setitem__(self, key: object, value: object) -> None:
-        if isinstance(value, Recorded):
-            return  # c[oc.neutral] += e has been recorded by the in-place operator
-        reset, combine = _assignment_key(key)
-        self.assign_with(value, combine, reset=reset)
 
     def assign(self, value: object) -> None:
         """Records `self[:] = value`."""
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
-    def accumulate(
-        self, value: object, with_: Operation | None = None, *, reset: bool = False
-    ) -> None:
-        """Records the accumulation of a value, by addition unless `with_` names another
-        accumulating operation.
+    def accumulate(self, value: object, with_: object = None, *, reset: bool = False) -> None:
+        """Records the accumulation of a value.
+
+        Args:
+            value: What is accumulated.
+            with_: The accumulating operation; addition when not given.
+            reset: Starts from the neutral element.
         """
-        combine = BinaryOp.ADD if with_ is None else _accumulator(with_)
+        combine = BinaryOp.ADD if with_ is None else accumulator(with_)
         self.assign_with(value, combine, reset=reset)
 
-    def assign_with(self, value: object, combine: BinaryOp, *, reset: bool) -> None:
+    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Records an assignment to this tensor.
 
         Raises:
@@ -315,7 +316,7 @@ class Tensor(Expression):
             raise UsageError(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
                 found=f"an assignment to {self!r} outside of one",
-                where=_here(),
+                where=str(caller_location() or ""),
                 fix="put the assignment into a function decorated with @oc.cd and compile what "
                 "it returns",
             )
@@ -325,33 +326,6 @@ class Tensor(Expression):
     def is_assignable(self) -> bool:
         """True for tensors whose cells recorded code may write."""
         return isinstance(self.definition, Declared | Parameter | Placeholder | GradientOf)
-
-    def _in_place(self, other: object, combine: BinaryOp, name: str) -> Any:
-        if not self.is_assignable:
-            return operations[name](self, other)  # rebinds, as Python does
-        self.assign_with(other, combine, reset=False)
-        return self
-
-    def __iadd__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.ADD, "add")
-
-    def __isub__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.SUB, "sub")
-
-    def __imul__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.MUL, "mul")
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.DIV, "div")
-
-    def __ipow__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.POW, "power")
-
-    def __ior__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.OR, "logical_or")
-
-    def __iand__(self, other: Any) -> Any:
-        return self._in_place(other, BinaryOp.AND, "logical_and")
 
     def __repr__(self) -> str:
         name = "_".join(self.label) or f"#{self.id}"
@@ -370,90 +344,6 @@ class MergeBuffer(Expression):
         return f"{self.tensor!r}.merge"
 
 
-class Recorded:
-    """What an in-place operator on a target returns: the assignment has been recorded already."""
-
-
-class Target:
-    """The left-hand side of an in-place operator: `c[oc.neutral] += e` resets first, `c[:] += e` is
-    an error.
-    """
-
-    def __init__(self, tensor: Tensor, *, reset: bool) -> None:
-        self._tensor = tensor
-        self._reset = reset
-
-    def _record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
-        if not self._reset:
-            raise UsageError(
-                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
-                "differ.",
-                found=f"c[:] {symbol}= e",
-                where=_here(),
-                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to "
-                "start afresh",
-            )
-        self._tensor.assign_with(value, combine, reset=True)
-        return Recorded()
-
-    def __iadd__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.ADD, "+")
-
-    def __isub__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.SUB, "-")
-
-    def __imul__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.MUL, "*")
-
-    def __itruediv__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.DIV, "/")
-
-    def __ipow__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.POW, "**")
-
-    def __ior__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.OR, "|")
-
-    def __iand__(self, value: Any) -> Recorded:
-        return self._record(value, BinaryOp.AND, "&")
-
-
-def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
-    """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
-    if isinstance(key, slice) and key == slice(None):
-        return False, BinaryOp.SECOND
-    parts = key if isinstance(key, tuple) else (key,)
-    neutral = operations.get("neutral")
-    reset = any(part is neutral for part in parts)
-    accumulators = [part for part in parts if part is not neutral]
-    if len(accumulators) != 1:
-        raise UsageError(
-            "An assignment names one accumulating operation at most.",
-            found=f"c[{key!r}] = ...",
-            where=_here(),
-            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
-            "c[oc.neutral] += e",
-        )
-    return reset, _accumulator(accumulators[0])
-
-
-def _accumulator(operation: object) -> BinaryOp:
-    primitive = getattr(operation, "primitive", None)
-    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None:
-        raise UsageError(
-            "Accumulation needs an operation with a neutral element.",
-            found=repr(operation),
-            where=_here(),
-            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
-            "c[oc.relu_gate] = e",
-        )
-    return primitive
-
-
-def _here() -> str:
-    return str(caller_location() or "")
-
-
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
     """Returns the tensors and everything they are computed from, oldest first. Parameters are not
     looked into.
@@ -466,8 +356,3 @@ def ancestors(tensors: list[Tensor]) -> list[Tensor]:
                 seen.add(operand)
                 pending.append(operand)
     return sorted(seen, key=lambda tensor: tensor.id)
-
-
-def labels_of(tensors: Iterator[Tensor]) -> tuple[str, ...]:
-    """Returns the label of the first labelled tensor."""
-    return next((t.label for t in tensors if t.label), ())

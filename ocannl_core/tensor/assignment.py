@@ -1,0 +1,156 @@
+"""Left-hand sides: what `c[:] = e`, `c += e`, `c[oc.neutral] += e` and `c[oc.maximum] = e` mean."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ocannl_core.errors import UsageError
+from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.registry import operations
+
+
+class Neutral:
+    """In `c[oc.neutral] += e`: the target starts from the neutral element of the accumulation."""
+
+    def __repr__(self) -> str:
+        return "oc.neutral"
+
+
+neutral = Neutral()
+
+
+def _in_place(combine: BinaryOp, name: str) -> Callable[[Any, Any], Any]:
+    def operator(self: Assignable, value: Any) -> Any:
+        if not self.is_assignable:
+            return operations[name](self, value)  # rebinds the name, as Python does
+        self.assign_with(value, combine, reset=False)
+        return self
+
+    return operator
+
+
+class Assignable(Expression):
+    """An expression whose cells code may write."""
+
+    __slots__ = ()
+
+    __iadd__ = _in_place(BinaryOp.ADD, "add")
+    __isub__ = _in_place(BinaryOp.SUB, "sub")
+    __imul__ = _in_place(BinaryOp.MUL, "mul")
+    __itruediv__ = _in_place(BinaryOp.DIV, "div")
+    __ipow__ = _in_place(BinaryOp.POW, "power")
+    __ior__ = _in_place(BinaryOp.OR, "logical_or")
+    __iand__ = _in_place(BinaryOp.AND, "logical_and")
+
+    @property
+    def is_assignable(self) -> bool:
+        """True when this expression may be written; else in-place operators rebind."""
+        return True
+
+    @abstractmethod
+    def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
+        """Notes the assignment `self = self combine value`, after a reset if asked for."""
+
+    def target(self, key: object) -> Target | None:
+        """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
+        if is_everything(key):
+            return Target(self, reset=False)
+        return Target(self, reset=True) if key is neutral else None
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if isinstance(value, Recorded):
+            return  # c[oc.neutral] += e has been noted by the in-place operator
+        reset, combine = _assignment_key(key)
+        self.assign_with(value, combine, reset=reset)
+
+
+class Recorded:
+    """What an in-place operator on a target returns: the assignment has been noted already."""
+
+
+def _on_target(combine: BinaryOp, symbol: str) -> Callable[[Target, Any], Recorded]:
+    def operator(self: Target, value: Any) -> Recorded:
+        return self.record(value, combine, symbol)
+
+    return operator
+
+
+class Target:
+    """The left-hand side of an in-place operator.
+
+    `c[oc.neutral] += e` resets first; `c[:] += e` is an error.
+    """
+
+    def __init__(self, owner: Assignable, *, reset: bool) -> None:
+        self._owner = owner
+        self._reset = reset
+
+    __iadd__ = _on_target(BinaryOp.ADD, "+")
+    __isub__ = _on_target(BinaryOp.SUB, "-")
+    __imul__ = _on_target(BinaryOp.MUL, "*")
+    __itruediv__ = _on_target(BinaryOp.DIV, "/")
+    __ipow__ = _on_target(BinaryOp.POW, "**")
+    __ior__ = _on_target(BinaryOp.OR, "|")
+    __iand__ = _on_target(BinaryOp.AND, "&")
+
+    def record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
+        """Notes the assignment.
+
+        Raises:
+            UsageError: for `c[:] += e`, which NumPy's readers would take for plain accumulation.
+        """
+        if not self._reset:
+            raise UsageError(
+                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
+                "differ.",
+                found=f"c[:] {symbol}= e",
+                where=str(caller_location() or ""),
+                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to "
+                "start afresh",
+            )
+        self._owner.assign_with(value, combine, reset=True)
+        return Recorded()
+
+
+def is_everything(key: object) -> bool:
+    """True for the key of `c[:]`."""
+    return isinstance(key, slice) and key == slice(None)
+
+
+def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
+    """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
+    if is_everything(key):
+        return False, BinaryOp.SECOND
+    parts = key if isinstance(key, tuple) else (key,)
+    accumulators = [part for part in parts if part is not neutral]
+    if len(accumulators) != 1:
+        raise UsageError(
+            "An assignment names one accumulating operation at most.",
+            found=f"c[{key!r}] = ...",
+            where=str(caller_location() or ""),
+            fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
+            "c[oc.neutral] += e",
+        )
+    return len(parts) > 1, accumulator(accumulators[0])
+
+
+def accumulator(operation: object) -> BinaryOp:
+    """Returns the primitive with which an operation accumulates.
+
+    Raises:
+        UsageError: if it has no neutral element.
+    """
+    primitive = getattr(operation, "primitive", None)
+    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None:
+        raise UsageError(
+            "Accumulation needs an operation with a neutral element.",
+            found=repr(operation),
+            where=str(caller_location() or ""),
+            fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
+            "c[oc.relu_gate] = e",
+        )
+    return primitive
