@@ -33,6 +33,20 @@ def _in_place(combine: BinaryOp, name: str) -> Callable[[Any, Any], Any]:
     return operator
 
 
+def _no_in_place(name: str, symbol: str) -> Callable[[Any, Any], Any]:
+    def operator(self: Assignable, value: Any) -> Any:
+        if not self.is_assignable:
+            return operations[name](self, value)
+        raise UsageError(
+            f"{symbol} accumulates nothing.",
+            found=f"c {symbol}= e on a tensor that can be assigned to",
+            where=str(caller_location() or ""),
+            fix=f"write c[:] = c {symbol} e",
+        )
+
+    return operator
+
+
 class Assignable(Expression):
     """An expression whose cells code may write."""
 
@@ -45,6 +59,8 @@ class Assignable(Expression):
     __ipow__ = _in_place(BinaryOp.POW, "power")
     __ior__ = _in_place(BinaryOp.OR, "logical_or")
     __iand__ = _in_place(BinaryOp.AND, "logical_and")
+    __imod__ = _no_in_place("mod", "%")
+    __imatmul__ = _no_in_place("matmul", "@")
 
     @property
     def is_assignable(self) -> bool:
@@ -55,11 +71,11 @@ class Assignable(Expression):
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Notes the assignment `self = self combine value`, after a reset if asked for."""
 
-    def target(self, key: object) -> Target | None:
+    def target(self, key: object) -> LeftHandSide | None:
         """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
         if is_everything(key):
-            return Target(self, reset=False)
-        return Target(self, reset=True) if key is neutral else None
+            return LeftHandSide(self, reset=False)
+        return LeftHandSide(self, reset=True) if key is neutral else None
 
     def __setitem__(self, key: object, value: object) -> None:
         if isinstance(value, Recorded):
@@ -72,14 +88,14 @@ class Recorded:
     """What an in-place operator on a target returns: the assignment has been noted already."""
 
 
-def _on_target(combine: BinaryOp, symbol: str) -> Callable[[Target, Any], Recorded]:
-    def operator(self: Target, value: Any) -> Recorded:
+def _on_left(combine: BinaryOp, symbol: str) -> Callable[[LeftHandSide, Any], Recorded]:
+    def operator(self: LeftHandSide, value: Any) -> Recorded:
         return self.record(value, combine, symbol)
 
     return operator
 
 
-class Target:
+class LeftHandSide:
     """The left-hand side of an in-place operator.
 
     `c[oc.neutral] += e` resets first; `c[:] += e` is an error.
@@ -89,13 +105,13 @@ class Target:
         self._owner = owner
         self._reset = reset
 
-    __iadd__ = _on_target(BinaryOp.ADD, "+")
-    __isub__ = _on_target(BinaryOp.SUB, "-")
-    __imul__ = _on_target(BinaryOp.MUL, "*")
-    __itruediv__ = _on_target(BinaryOp.DIV, "/")
-    __ipow__ = _on_target(BinaryOp.POW, "**")
-    __ior__ = _on_target(BinaryOp.OR, "|")
-    __iand__ = _on_target(BinaryOp.AND, "&")
+    __iadd__ = _on_left(BinaryOp.ADD, "+")
+    __isub__ = _on_left(BinaryOp.SUB, "-")
+    __imul__ = _on_left(BinaryOp.MUL, "*")
+    __itruediv__ = _on_left(BinaryOp.DIV, "/")
+    __ipow__ = _on_left(BinaryOp.POW, "**")
+    __ior__ = _on_left(BinaryOp.OR, "|")
+    __iand__ = _on_left(BinaryOp.AND, "&")
 
     def record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
         """Notes the assignment.

@@ -51,12 +51,12 @@ class Block(Generic[R]):
         """Returns the body applied to tensors."""
         session = sessions.current()
         application = Application(self, session.block)
-        outer_block, outer_recorder = session.block, session.recorder
-        session.block, session.recorder = application, None
+        outer = session.block
+        session.block = application
         try:
             result = self._function(*tensors, **self.config)
         finally:
-            session.block, session.recorder = outer_block, outer_recorder
+            session.block = outer
         self._applied = True
         _enrich(
             result,

@@ -32,18 +32,26 @@ class Computation:
         steps: What to do.
         results: Tensors that stay readable by default.
         name: A name for printed code and files.
+        temporaries: Tensors that only this computation knows; an assignment that copies one may
+            compute it in place.
     """
 
     steps: tuple[Step, ...]
     results: frozenset[Tensor] = frozenset()
     name: str = "routine"
+    temporaries: frozenset[Tensor] = frozenset()
     _cache: list[Resolved] = field(default_factory=list, compare=False, repr=False)
 
     def __add__(self, other: Computation) -> Computation:
         if not isinstance(other, Computation):
             return NotImplemented
         name = self.name if self.name == other.name else f"{self.name}_{other.name}"
-        return Computation(self.steps + other.steps, self.results | other.results, name)
+        return Computation(
+            self.steps + other.steps,
+            self.results | other.results,
+            name,
+            self.temporaries | other.temporaries,
+        )
 
     def resolve(self) -> AssignProgram:
         """Returns the computation as assignments over closed shapes.
@@ -66,7 +74,7 @@ class Computation:
 
     def _resolved(self) -> Resolved:
         if not self._cache:
-            self._cache.append(resolve(self.steps, self.results, self.name))
+            self._cache.append(resolve(self.steps, self.results, self.name, self.temporaries))
         return self._cache[0]
 
     def __str__(self) -> str:
@@ -80,9 +88,7 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
 
 def forward_step(tensor: Tensor) -> Forward:
     """Returns the own code of a tensor and of everything it is computed from."""
-    embedded = tuple(ancestors([tensor]))
-    tensor.session.consumed.update(embedded)
-    return Forward(embedded)
+    return Forward(tuple(ancestors([tensor])))
 
 
 def gradient_update(loss: Tensor) -> Computation:

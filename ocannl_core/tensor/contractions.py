@@ -16,9 +16,9 @@ from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
-from ocannl_core.tensor.pointwise import maximum, power_primitive, where
+from ocannl_core.tensor.pointwise import add, maximum, power_primitive, where
 from ocannl_core.tensor.registry import operations
-from ocannl_core.tensor.slots import Slot, SlotApplication
+from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
 
 
 def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
@@ -36,17 +36,6 @@ def _products(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
 
 def _spread(g: Any, g1: Any) -> None:
     g1 += g
-
-
-def _compose_accumulate(v: Any, v1: Any, v2: Any, v3: Any) -> None:
-    v[:] = v3
-    v += v1 * v2
-
-
-def _compose_accumulate_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
-    g1 += g * v2
-    g2 += g * v1
-    g3 += g
 
 
 def _copy(v: Any, v1: Any) -> None:
@@ -67,14 +56,6 @@ matmul = define_operation(
     forward=_sum_of_products,
     gradient=_products,
     primitive=BinaryOp.MUL,
-    combine=BinaryOp.ADD,
-)
-_fma = define_operation(
-    "fma",
-    logic="@",
-    forward=_compose_accumulate,
-    gradient=_compose_accumulate_gradient,
-    primitive=TernaryOp.FMA,
     combine=BinaryOp.ADD,
 )
 transpose = define_operation(
@@ -107,8 +88,10 @@ _slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=Un
 
 
 def fma(a: Any, b: Any, c: Any, *, label: str | None = None) -> Any:
-    """Returns `a @ b + c`, accumulated in one operation."""
-    return _fma(a, b, c, label=label)
+    """Returns `a @ b + c`; inside the code of an operation, the fused primitive `a * b + c`."""
+    if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
+        return slot_application(TernaryOp.FMA, (a, b, c))
+    return add(matmul(a, b), c, label=label)
 
 
 def einsum(spec: str, *operands: Any, label: str | None = None) -> Any:
@@ -163,6 +146,8 @@ def _power_by(exponent: float) -> Operation:
         v[:] = power_primitive(v1, exponent)
 
     def gradient(g: Any, g1: Any, v1: Any) -> None:
+        if exponent == 0:
+            return
         if exponent == 1:
             g1 += g
         elif exponent == 2:
@@ -193,7 +178,7 @@ def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
         ShapeError: if there are fewer batch axes, or a position lies outside its axis.
     """
     for index in indices:
-        if isinstance(index, int) and index < 0:
+        if not isinstance(index, StaticIndex) and index < 0:
             raise UsageError(
                 "Positions count from 0; sizes may not be known yet, so they cannot count from "
                 "the end.",

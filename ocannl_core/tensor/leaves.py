@@ -27,7 +27,7 @@ def word(session: Session, source: Callable[[], int], label: str) -> Tensor:
 
 
 def constant(
-    value: float, session: Session, *, dtype: DType | None = None, label: str | None = None
+    value: int | float, session: Session, *, dtype: DType | None = None, label: str | None = None
 ) -> Tensor:
     """Returns a constant of one cell; operands of this kind are printed as numbers and never
     stored.

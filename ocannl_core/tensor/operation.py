@@ -15,7 +15,7 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, logic_from_text
+from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.expression import Expression
@@ -90,10 +90,13 @@ class Operation:
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
             return self._apply_to_slots(args, logic)
         session = self._session(args)
-        if session.recorder is not None and requires_grad is None and label is None:
-            return session.recorder.apply(self, args, logic)
-        operands = tuple(as_tensor(arg, session) for arg in args)
+        if session.recorder is not None and (folded := self._fold(args)) is not None:
+            return folded
+        operands = as_tensors(args, session)
         stated = logic_from_text(self.logic if logic is None else logic, self.operands)
+        reduces_elsewhere = logic is not None and self.combine is None and stated != Pointwise()
+        if session.recorder is not None and reduces_elsewhere:
+            return session.recorder.unreduced(self, operands, stated)
         return self.tensor(operands, stated, label=label, requires_grad=requires_grad)
 
     def tensor(
@@ -117,13 +120,15 @@ class Operation:
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         session.environment.relate(logic, terms, [operand.terms for operand in operands], origin)
         flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
+        if session.recorder is not None and requires_grad is None:
+            requires_grad = False
         if requires_grad and not flows:
             raise UsageError(
                 "A result has a gradient only where the operation and an operand have one.",
                 found=f"{self.name} with requires_grad=True",
                 where=str(origin),
             )
-        return Tensor(
+        tensor = Tensor(
             session,
             Applied(self, operands, logic),
             terms,
@@ -132,6 +137,27 @@ class Operation:
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
+        if session.recorder is not None:
+            session.recorder.made(tensor, is_named=label is not None)
+        return tensor
+
+    def _fold(self, args: tuple[Any, ...]) -> Any:
+        """Returns what an operator with a Python 0 is, or None.
+
+        0 * x  -->  0        x + 0  -->  x        x - 0  -->  x
+        """
+        if len(args) != 2:
+            return None
+        left, right = (isinstance(arg, Real) and float(arg) == 0.0 for arg in args)
+        match self.primitive:
+            case BinaryOp.MUL if (left or right) and self.combine is None:
+                return 0.0
+            case BinaryOp.ADD if left:
+                return args[1]
+            case BinaryOp.ADD | BinaryOp.SUB if right:
+                return args[0]
+            case _:
+                return None
 
     def result_dtype(self, dtypes: Sequence[DType], session: Session) -> DType:
         """Returns the number format of the result for operands of these formats."""
@@ -200,23 +226,41 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
-def as_tensor(value: Any, session: Session) -> Tensor:
-    """Returns a tensor for an operand: numbers become constants, recorded applications become
-    tensors.
-    """
+def as_tensor(value: Any, session: Session, dtype: DType | None = None) -> Tensor:
+    """Returns a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        return constant(float(value), session)
-    materialize = getattr(value, "materialize", None)
-    if materialize is not None:
-        tensor: Tensor = materialize()
-        return tensor
+        return constant(value if isinstance(value, int) else float(value), session, dtype=dtype)
     raise UsageError(
-        "A merge buffer is an operand of recorded assignments only.",
+        "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
+        "is.",
         found=repr(value),
         where=str(caller_location() or ""),
-        fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge",
+        fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge or "
+        "c[oc.neutral] += oc.mul(a, b, logic=...)",
+    )
+
+
+def as_tensors(values: Sequence[Any], session: Session) -> tuple[Tensor, ...]:
+    """Returns tensors for operands.
+
+    A number takes the format of the tensors beside it, unless it has a fraction and they are
+    integers.
+    """
+    formats = [value.dtype for value in values if isinstance(value, Tensor)]
+    beside = promote(*formats) if formats else session.default_dtype
+
+    def fits(value: Any) -> bool:
+        return beside.is_float or (beside.is_integer and float(value).is_integer())
+
+    return tuple(
+        as_tensor(
+            value,
+            session,
+            beside if isinstance(value, Real) and fits(value) else session.default_dtype,
+        )
+        for value in values
     )
 
 

@@ -72,8 +72,8 @@ def _neg(g: Any, g1: Any) -> None:
 
 
 def _power(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
-    g1 += g * (v2 * power_primitive(v1, v2 - 1))
-    g2 += g * (v * log(v1))
+    g1 += g * where(v2 == 0.0, 0.0, v2 * power_primitive(v1, v2 - 1))
+    g2 += g * where(v1 == 0.0, 0.0, v * log(v1))
 
 
 add = lift("add", BinaryOp.ADD, _add)

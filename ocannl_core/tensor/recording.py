@@ -1,9 +1,9 @@
-"""Recording: inside a function decorated with `@cd`, operators and assignments are noted instead of
-computed.
+"""Recording: inside a function decorated with `@cd`, assignments are noted instead of computed.
 
-An operator gives an `Application`: no node, no constraints yet. An assignment absorbs it as one
-primitive accumulation. Any other use, or a write to one of its operands in between, turns it into
-an intermediate tensor whose code stands where the operator was written.
+Operators make tensors as they do elsewhere, without gradients. Each holds its place in the code:
+what is used gets computed where it was written, so later writes to its operands do not change it.
+Resolving the code turns a tensor that one assignment merely copies into that assignment (see
+`resolve`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from types import TracebackType
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
+from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.operation import Operation, as_tensor
+from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.pointwise import identity
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
 from ocannl_core.tensor.tensor import (
+    Applied,
     Declared,
+    Filled,
     GradientOf,
     MergeBuffer,
     Parameter,
@@ -37,98 +40,70 @@ from ocannl_core.tensor.tensor import (
 P = ParamSpec("P")
 
 
-class Application(Expression):
-    """An operator applied while recording.
+class Unreduced(Expression):
+    """A primitive with a logic of its own: the assignment that it stands in says how it reduces.
 
     Attributes:
         operation: What is applied.
-        operands: Tensors and merge buffers.
+        operands: The tensors.
         logic: How axes line up.
-        origin: The operator's line.
+        writes: How many assignments had been recorded before it.
     """
 
-    __slots__ = ("logic", "operands", "operation", "origin", "place", "recorder", "tensor")
+    __slots__ = ("logic", "operands", "operation", "writes")
 
     def __init__(
-        self,
-        recorder: CodeRecorder,
-        operation: Operation,
-        operands: tuple[Argument, ...],
-        logic: Logic,
-        place: _Place,
+        self, operation: Operation, operands: tuple[Tensor, ...], logic: Logic, writes: int
     ) -> None:
-        self.recorder = recorder
         self.operation = operation
         self.operands = operands
         self.logic = logic
-        self.origin = Origin(operation.describe(logic), caller_location())
-        self.place = place
-        self.tensor: Tensor | None = None
-
-    def materialize(self) -> Tensor:
-        """Returns the application as an intermediate tensor, computed where the operator was
-        written.
-        """
-        if self.tensor is None:
-            session = self.recorder.session
-            operands = tuple(as_tensor(operand, session) for operand in self.operands)
-            self.tensor = self.operation.tensor(
-                operands, self.logic, requires_grad=False, origin=self.origin
-            )
-            self.place.steps.append(self.recorder.forward_of(self.tensor))
-        return self.tensor
+        self.writes = writes
 
     def __repr__(self) -> str:
-        return f"{self.operation.name}({', '.join(map(repr, self.operands))})"
-
-
-@dataclass(slots=True)
-class _Place:
-    """A position among the recorded steps at which code of an intermediate tensor may be
-    inserted.
-    """
-
-    steps: list[Step] = field(default_factory=list)
+        return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
 
 
 @dataclass(slots=True)
 class _Section:
-    """Positions under a title."""
+    """Entries under a title."""
 
     title: str
-    places: list[_Place | _Section] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
+
+
+_Entry = Tensor | Assign | _Section
+"""What was written: a tensor made, an assignment, a section."""
 
 
 class CodeRecorder:
-    """The assignments of one recorded function so far."""
+    """The code of one recorded function so far."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.results: set[Tensor] = set()
-        self._open: list[list[_Place | _Section]] = [[]]
-        self._pending: dict[Application, None] = {}
+        self._entries: list[list[_Entry]] = [[]]
+        self._made: set[Tensor] = set()
+        self._named: set[Tensor] = set()
+        self._writes: dict[Tensor, int] = {}
 
     # ----- what operators call --------------------------------------------------------------------
 
-    def apply(self, operation: Operation, operands: tuple[Any, ...], logic: str | None) -> Any:
-        """Returns an operator applied to operands; a Python 0 as a coefficient or a summand folds
-        at once.
-        """
-        folded = _fold(operation, operands)
-        if folded is not None:
-            return folded
-        stated = logic_from_text(operation.logic if logic is None else logic, operation.operands)
-        settled = tuple(self._settle(operand) for operand in operands)
-        place = _Place()
-        self._open[-1].append(place)
-        application = Application(self, operation, settled, stated, place)
-        self._pending[application] = None
-        if operation.primitive is None:
-            application.materialize()
-        return application
+    def made(self, tensor: Tensor, *, is_named: bool) -> None:
+        """Notes that an operator made a tensor here."""
+        self._entries[-1].append(tensor)
+        self._made.add(tensor)
+        if is_named:
+            self._named.add(tensor)
+
+    def unreduced(
+        self, operation: Operation, operands: tuple[Tensor, ...], logic: Logic
+    ) -> Unreduced:
+        """Returns a primitive with a logic of its own, for an assignment to absorb."""
+        return Unreduced(operation, operands, logic, len(self._writes))
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
-        """Records an assignment; absorbs an application that is one primitive."""
+        """Notes an assignment."""
         if not target.is_assignable:
             raise UsageError(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
@@ -137,154 +112,157 @@ class CodeRecorder:
                 fix='declare a tensor to write to: c = oc.declare("c")',
             )
         origin = Origin(f"assignment to {target.label[0]}", caller_location())
-        absorbed = self._absorb(target, value, combine, reset)
-        op, args, logic, combine, reset = absorbed or (
-            UnaryOp.IDENTITY,
-            (self._settle(value),),
-            Pointwise(),
-            combine,
-            reset,
+        if isinstance(value, Unreduced):
+            step = self._reduction(target, value, combine, reset, origin)
+        else:
+            argument = self._settle(target, value, reset)
+            step = Assign(
+                target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
+            )
+        self._label(target, step.args)
+        operands = _tensors(step)
+        self.session.environment.relate(
+            step.logic, target.terms, [operand.terms for operand in operands], origin
         )
-        for arg in args:
-            self._read(arg)
-        self._label(target, args)
-        tensors = [
-            arg.tensor if isinstance(arg, MergeBuffer) else arg
-            for arg in args
-            if isinstance(arg, Expression)
-        ]
-        self.session.environment.relate(logic, target.terms, [t.terms for t in tensors], origin)
-        self._before_write(target)
-        self.add(Assign(target, combine, reset, op, args, logic, origin))
+        self._entries[-1].append(step)
+        self._writes[target] = len(self._writes) + 1
         if not isinstance(target.definition, Declared):
             self.results.add(target)
 
     # ----- inside ---------------------------------------------------------------------------------
 
-    def add(self, step: Step) -> None:
-        self._open[-1].append(_Place([step]))
-
-    def _settle(self, operand: Any) -> Argument:
-        """Returns an operand as a tensor, a merge buffer or a number; applications become
-        tensors.
-        """
-        if isinstance(operand, Application):
-            return operand.materialize()
-        if isinstance(operand, Tensor | MergeBuffer):
-            return operand
-        if isinstance(operand, Real):
-            return float(operand)
+    def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
+        """Returns what an assignment reads. A reset must not clear what is still to be read."""
+        if isinstance(value, Tensor):
+            copied: Tensor = identity(value) if reset and value is target else value
+            return copied
+        if isinstance(value, MergeBuffer):
+            return value
+        if isinstance(value, Real):
+            return float(value)
         raise UsageError(
             "Assignments take tensors, merge buffers and numbers.",
-            found=repr(operand),
+            found=repr(value),
             where=str(caller_location() or ""),
         )
 
-    def _absorb(
-        self, target: Tensor, value: object, combine: BinaryOp, reset: bool
-    ) -> tuple[Op, tuple[Argument, ...], Logic, BinaryOp, bool] | None:
-        """Returns an unused application as the primitive of an assignment, or None when it has to
-        be a tensor.
-        """
-        if not isinstance(value, Application) or value.tensor is not None:
-            return None
-        operation = value.operation
-        needed = operation.combine
-        plain = combine is BinaryOp.SECOND and not reset
-        if operation.primitive is None or not (needed is None or plain or needed is combine):
-            return None
-        if not isinstance(value.logic, Pointwise) and not all(
-            isinstance(arg, Expression) for arg in value.operands
-        ):
-            return None
-        rearranges = needed is not None or reset or not isinstance(value.logic, Pointwise)
-        if rearranges and any(operand is target for operand in value.operands):
-            return None  # the target's cells would change while they are still to be read
-        del self._pending[value]
-        if needed is not None and plain:
-            combine, reset = needed, True
-        return operation.primitive, value.operands, value.logic, combine, reset
-
-    def _read(self, arg: Argument) -> None:
-        if isinstance(arg, Tensor) and arg.operands and arg not in self.session.consumed:
-            self.add(self.forward_of(arg))
-
-    def forward_of(self, tensor: Tensor) -> Forward:
-        """Returns the code of a tensor and of those of its operands that no computation contains
-        yet.
-        """
-        fresh = tuple(t for t in ancestors([tensor]) if t not in self.session.consumed)
-        self.session.consumed.update(fresh)
-        return Forward(fresh)
-
-    def _before_write(self, target: Tensor) -> None:
-        """Fixes the value of applications that read what is about to be written."""
-        for application in list(self._pending):
-            if any(operand is target for operand in application.operands):
-                application.materialize()
-            if application.tensor is not None:
-                del self._pending[application]
+    def _reduction(
+        self, target: Tensor, value: Unreduced, combine: BinaryOp, reset: bool, origin: Origin
+    ) -> Assign:
+        """Returns the assignment that reduces as it accumulates."""
+        stale = [t for t in value.operands if self._writes.get(t, 0) > value.writes]
+        if stale or any(operand is target for operand in value.operands):
+            raise UsageError(
+                "An operation whose reduction an assignment states is read by that assignment.",
+                found=f"{value!r}, of which an operand is written before or by the assignment",
+                where=str(origin),
+                fix="write it in the assignment itself, and assign to another tensor",
+            )
+        if combine is BinaryOp.SECOND:
+            raise UsageError(
+                "A logic of its own leaves the reduction to the assignment, which must state one.",
+                found=f"c[:] = {value!r}",
+                where=str(origin),
+                fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+            )
+        primitive = value.operation.primitive
+        assert primitive is not None
+        return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
     def _label(self, target: Tensor, args: tuple[Argument, ...]) -> None:
         """Completes the label of a declared tensor with that of what is assigned to it first."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
-        for arg in args:
-            source = (
-                arg.definition.tensor
-                if isinstance(arg, Tensor) and isinstance(arg.definition, GradientOf)
-                else arg
-            )
-            if isinstance(source, Tensor) and isinstance(source.definition, Parameter | Declared):
-                extra = (
-                    source.label[1:] if isinstance(source.definition, Declared) else source.label
-                )
-                target.relabel((*target.label, *extra))
+        pending = [arg for arg in args if isinstance(arg, Tensor)]
+        while pending:
+            source = pending.pop(0)
+            if isinstance(source.definition, GradientOf):
+                source = source.definition.tensor
+            if isinstance(source.definition, Parameter | Declared) and source is not target:
+                is_declared = isinstance(source.definition, Declared)
+                target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
+            if source in self._made:
+                pending += source.operands
 
     # ----- sections and the end -------------------------------------------------------------------
 
     def open_section(self, title: str) -> None:
         section = _Section(title)
-        self._open[-1].append(section)
-        self._open.append(section.places)
+        self._entries[-1].append(section)
+        self._entries.append(section.entries)
 
     def close_section(self) -> None:
-        self._open.pop()
+        self._entries.pop()
 
     def finish(self, name: str) -> Computation:
-        """Returns what was recorded."""
-        return Computation(_steps(self._open[0]), frozenset(self.results), name)
+        """Returns what was recorded: assignments, and the code of the tensors that they need."""
+        assigned = [t for step in _assigns(self._entries[0]) for t in _tensors(step)]
+        needed = set(ancestors(assigned)) if assigned else set()
+        steps = _Steps(self.session, self._made, needed)
+        return Computation(
+            steps.of(self._entries[0]),
+            frozenset(self.results),
+            name,
+            frozenset(self._made - self._named),
+        )
 
 
-def _steps(places: Sequence[_Place | _Section]) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    for place in places:
-        if isinstance(place, _Place):
-            steps += place.steps
-        else:
-            steps.append(Titled(place.title, _steps(place.places)))
-    return tuple(steps)
+@dataclass(slots=True)
+class _Steps:
+    """Turns entries into steps: tensors where they were made, others before their first use."""
+
+    session: Session
+    made: set[Tensor]
+    needed: set[Tensor]
+    written: set[Tensor] = field(default_factory=set)
+
+    def of(self, entries: Sequence[_Entry]) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for entry in entries:
+            match entry:
+                case Tensor():
+                    if entry in self.needed:
+                        steps += self.outside(entry.operands)
+                        steps.append(Forward((entry,)))
+                case Assign():
+                    steps += self.outside(_tensors(entry))
+                    steps.append(entry)
+                case _Section(title, inner):
+                    steps.append(Titled(title, self.of(inner)))
+        return tuple(steps)
+
+    def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
+        """Returns the code of what was made outside and is contained in no computation yet."""
+        fresh = [
+            t
+            for t in ancestors(list(tensors))
+            if isinstance(t.definition, Applied | Filled)
+            and t not in self.made
+            and t not in self.written
+            and t not in self.session.consumed
+        ]
+        self.written.update(fresh)
+        return [Forward(tuple(fresh))] if fresh else []
 
 
-def _fold(operation: Operation, operands: tuple[Any, ...]) -> Any:
-    """Returns what an operator with a Python 0 is, or None: `0 * x --> 0`, `x + 0 --> x`, `x - 0
-    --> x`.
-    """
-    if len(operands) != 2:
-        return None
-    left, right = (isinstance(o, Real) and float(o) == 0.0 for o in operands)
-    match operation.primitive:
-        case BinaryOp.MUL if (left or right) and operation.combine is None:
-            return 0.0
-        case BinaryOp.ADD if right:
-            return operands[0]
-        case BinaryOp.ADD if left:
-            return operands[1]
-        case BinaryOp.SUB if right:
-            return operands[0]
-        case _:
-            return None
+def _assigns(entries: Sequence[_Entry]) -> list[Assign]:
+    found: list[Assign] = []
+    for entry in entries:
+        if isinstance(entry, Assign):
+            found.append(entry)
+        elif isinstance(entry, _Section):
+            found += _assigns(entry.entries)
+    return found
+
+
+def _tensors(step: Assign) -> list[Tensor]:
+    """Returns the tensors that an assignment reads."""
+    return [
+        arg.tensor if isinstance(arg, MergeBuffer) else arg
+        for arg in step.args
+        if isinstance(arg, Tensor | MergeBuffer)
+    ]
 
 
 def cd(function: Callable[P, None]) -> Callable[P, Computation]:

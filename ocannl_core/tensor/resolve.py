@@ -26,6 +26,7 @@ from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIn
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.projections import project
+from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
@@ -74,7 +75,12 @@ class Resolved:
     tensors: Mapping[TensorNode, Tensor]
 
 
-def resolve(steps: tuple[Step, ...], results: frozenset[Tensor], name: str) -> Resolved:
+def resolve(
+    steps: tuple[Step, ...],
+    results: frozenset[Tensor],
+    name: str,
+    temporaries: frozenset[Tensor],
+) -> Resolved:
     """Returns steps as assignments over closed shapes."""
     tensors = mentioned(steps)
     by_session: dict[Session, list[Tensor]] = {}
@@ -86,6 +92,8 @@ def resolve(steps: tuple[Step, ...], results: frozenset[Tensor], name: str) -> R
         )
     for session, members in by_session.items():
         session.environment.close([tensor.terms for tensor in members])
+        session.consumed.update(t for t in members if t not in temporaries)
+    steps = absorb(steps, temporaries)
     emitter = _Emitter()
     for step in steps:
         emitter.step(step)
@@ -262,11 +270,7 @@ def _constant_value(tensor: Tensor) -> float | None:
     """Returns the number that every use of a constant of one cell is printed as; None for other
     tensors.
     """
-    if (
-        not isinstance(tensor.definition, Filled)
-        or not tensor.dtype.is_float
-        or tensor.shape.size != 1
-    ):
+    if not isinstance(tensor.definition, Filled) or tensor.shape.size != 1:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
@@ -322,6 +326,8 @@ class _Slots:
                 found=target.name,
                 where=str(self._tensor.origin),
             )
+        if combine is BinaryOp.SECOND:
+            self._refuse_reduction(target, value)
         op, args = as_application(value)
         settled = [as_operand(self._settle(arg)) for arg in args]
         used = {
@@ -349,6 +355,19 @@ class _Slots:
         self._emitter.body.append(
             Accumulate(target.operand.node, combine, reset, op, operands, projections, origin)
         )
+
+    def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
+        """Refuses a plain assignment that would keep the last of several values of a cell."""
+        extents = self._projections.extents
+        reduced = value_variables(value) - value_variables(target)
+        if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
+            raise UsageError(
+                "An operation without an accumulation of its own cannot reduce axes.",
+                found=f"{self._tensor.origin.operation} with a logic that drops axes",
+                where=str(self._tensor.origin),
+                fix="use oc.einsum(spec, ...), or assign it in recorded code: "
+                "c[oc.neutral] += oc.mul(a, b, logic=...)",
+            )
 
     def _domain(
         self, result: IndexMap, used: set[IndexVar] | None

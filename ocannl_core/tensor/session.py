@@ -16,10 +16,14 @@ from ocannl_core.shape.environment import Environment
 
 
 class Recorder(Protocol):
-    """What a recording of code offers to the operators: it takes notes instead of computing."""
+    """What a recording of code takes note of."""
 
-    def apply(self, operation: Any, operands: tuple[Any, ...], logic: str | None) -> Any:
-        """Notes an operation applied to operands; returns what stands for the result."""
+    def made(self, tensor: Any, *, is_named: bool) -> None:
+        """Notes that an operator made a tensor here."""
+        ...
+
+    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+        """Returns a primitive with a logic of its own, for an assignment to absorb."""
         ...
 
     def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
@@ -48,7 +52,7 @@ class Session:
         self.block: Any = None
         """The innermost application of a block that is running."""
         self.consumed: set[Any] = set()
-        """Tensors whose forward code some computation already contains."""
+        """Tensors whose forward code some compiled computation contains."""
         self._ids = count()
         self._outer: list[Session] = []
 

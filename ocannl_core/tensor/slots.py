@@ -20,7 +20,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.tensor.assignment import Assignable, Target
+from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 
 SLOT_NAMES: dict[str, tuple[str, int]] = {
@@ -71,7 +71,7 @@ class Slot(Assignable):
     dims: tuple[int, ...]
     emitter: SlotEmitter
 
-    def __getitem__(self, key: object) -> Target:
+    def __getitem__(self, key: object) -> LeftHandSide:
         target = self.target(key)
         if target is None:
             raise UsageError(

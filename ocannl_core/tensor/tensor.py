@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
@@ -30,6 +31,12 @@ class Differentiable(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def primitive(self) -> Op | None: ...
+
+    @property
+    def combine(self) -> BinaryOp | None: ...
 
     @property
     def forward(self) -> Callable[..., None]: ...
@@ -278,8 +285,9 @@ class Tensor(Assignable):
     def __getitem__(self, key: object) -> Any:
         if (target := self.target(key)) is not None:
             return target
-        indices = key if isinstance(key, tuple) else (key,)
-        if indices and all(isinstance(i, StaticIndex | int) for i in indices):
+        keys = key if isinstance(key, tuple) else (key,)
+        if keys and all(map(_is_position, keys)):
+            indices = tuple(k if isinstance(k, StaticIndex) else operator.index(k) for k in keys)
             return operations["slice"](self, indices=indices)
         raise UsageError(
             "Indexing takes static indices or integers, for the leading batch axes.",
@@ -342,6 +350,12 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
+
+
+def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
+    if isinstance(key, StaticIndex):
+        return True
+    return isinstance(key, SupportsIndex) and not isinstance(key, bool | Tensor)
 
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:

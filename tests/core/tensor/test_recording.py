@@ -228,7 +228,7 @@ def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:
         accumulates_into_all()
     with pytest.raises(oc.UsageError, match="neutral element"):
         accumulates_by_less()
-    with pytest.raises(TypeError):
+    with pytest.raises(oc.UsageError, match="can be assigned to"):
         writes_an_expression()
     with pytest.raises(oc.UsageError, match="can be assigned to"):
         writes_a_literal()

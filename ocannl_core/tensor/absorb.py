@@ -1,0 +1,132 @@
+"""Absorption: an assignment that copies a tensor may compute it in place, when that is the same.
+
+    tmp = a * b;  c += tmp   -->   c += a * b
+    tmp = a @ b;  c[:] = tmp -->   c[neutral] += a * b, composed
+
+The tensor must be known to the computation alone, be used by nothing else, have the format and the
+extents of the target, and be computed by one primitive; nothing that it reads may be written
+between its place and the assignment, nor be changed by the assignment while it is still to be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.steps import (
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    ZeroGradients,
+)
+from ocannl_core.tensor.tensor import Applied, Tensor, ancestors
+
+
+def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
+    """Returns the steps with absorbed tensors left out. Shapes must be closed."""
+    order = list(_flat(steps))
+    uses = _uses(order)
+    places = {
+        t: i for i, step in enumerate(order) if isinstance(step, Forward) for t in step.tensors
+    }
+    absorbed: set[Tensor] = set()
+    replaced: dict[Assign, Assign] = {}
+    for position, step in enumerate(order):
+        if not isinstance(step, Assign) or len(step.args) != 1:
+            continue
+        (value,) = step.args
+        if not isinstance(value, Tensor) or value not in temporaries or uses[value] != 1:
+            continue
+        fused = _fused(step, value)
+        if fused is None or value not in places:
+            continue
+        between = order[places[value] + 1 : position]
+        if not any(_writes(each, value.operands) for each in between):
+            absorbed.add(value)
+            replaced[step] = fused
+    return tuple(_rebuilt(steps, absorbed, replaced)) if absorbed else steps
+
+
+def _flat(steps: tuple[Step, ...]) -> Iterator[Step]:
+    for step in steps:
+        if isinstance(step, Titled):
+            yield from _flat(step.steps)
+        else:
+            yield step
+
+
+def _uses(order: list[Step]) -> Counter[Tensor]:
+    """Returns how often each tensor is read."""
+    uses: Counter[Tensor] = Counter()
+    for step in order:
+        match step:
+            case Assign(args=args):
+                uses.update(arg for arg in args if isinstance(arg, Tensor))
+            case Forward(tensors):
+                for tensor in dict.fromkeys(tensors):
+                    uses.update(tensor.operands)
+            case ZeroGradients(root) | Backpropagate(root):
+                uses.update(ancestors([root]))
+            case Titled():
+                raise ValueError("sections have been taken apart")
+            case _:
+                assert_never(step)
+    return uses
+
+
+def _fused(step: Assign, value: Tensor) -> Assign | None:
+    """Returns the assignment that computes the tensor that it copied, or None."""
+    definition = value.definition
+    if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
+        return None
+    primitive, needed = definition.operation.primitive, definition.operation.combine
+    is_plain = step.combine is BinaryOp.SECOND and not step.reset
+    if primitive is None or not (needed is None or is_plain or needed is step.combine):
+        return None
+    if value.dtype is not step.target.dtype or value.shape != step.target.shape:
+        return None
+    reads_target = any(operand is step.target for operand in definition.operands)
+    rearranges = needed is not None or step.reset or not isinstance(definition.logic, Pointwise)
+    if reads_target and rearranges:
+        return None
+    fused = replace(step, op=primitive, args=definition.operands, logic=definition.logic)
+    if needed is not None and is_plain:
+        fused = replace(fused, combine=needed, reset=True)
+    return fused
+
+
+def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
+    """True if a step may write one of the tensors."""
+    match step:
+        case Assign(target=target):
+            return any(target is tensor for tensor in tensors)
+        case Forward(made):
+            return any(each is tensor for each in made for tensor in tensors)
+        case ZeroGradients() | Backpropagate():
+            return True
+        case Titled():
+            raise ValueError("sections have been taken apart")
+        case _:
+            assert_never(step)
+
+
+def _rebuilt(
+    steps: tuple[Step, ...], absorbed: set[Tensor], replaced: dict[Assign, Assign]
+) -> Iterator[Step]:
+    for step in steps:
+        match step:
+            case Assign():
+                yield replaced.get(step, step)
+            case Forward(tensors):
+                if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
+                    yield Forward(kept)
+            case Titled(title, inner):
+                yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
+            case _:
+                yield step
