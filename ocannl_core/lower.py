@@ -86,6 +86,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.notation import Names
 from ocannl_core.ops import (
     COMPARISONS,
+    LOGICAL,
     BinaryOp,
     Op,
     TernaryOp,
@@ -93,6 +94,7 @@ from ocannl_core.ops import (
     accumulates,
     arity,
     neutral,
+    working_format,
 )
 from ocannl_core.origin import Origin
 
@@ -111,8 +113,6 @@ _KEEPS_FIRST_VALUE = frozenset(
     }
 )
 """Combining the neutral element with a value gives the value."""
-
-_LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
 
 
 def lower(program: AssignProgram) -> LoopProgram:
@@ -306,14 +306,15 @@ class _Lowering:
     ) -> list[Expr]:
         """Returns the operands as expressions, constants in the format the operation works in."""
         found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
-        working = promote(*found) if op in _LOGICAL and found else dtype
+        numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
+        working = working_format(op, found, numbers, dtype)
         exprs: list[Expr] = []
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(
-                        _constant(value, working if fits or op not in _LOGICAL else float64)
+                        _constant(value, working if fits or op not in LOGICAL else float64)
                     )
                 case Cells(node):
                     exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
@@ -359,7 +360,12 @@ class _Lowering:
                 first, second = self.convert(first, dtype), self.convert(second, dtype)
                 return Ternary(op, condition, first, second, dtype)
         self.must_be_number(dtype, op)
-        args = [self.convert(arg, dtype) for arg in args]
+        working = working_format(op, [arg.dtype for arg in args], (), dtype)
+        value = self.computed(op, [self.convert(arg, working) for arg in args], working)
+        return self.convert(value, dtype)
+
+    def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
+        """Returns a primitive applied to operands of the format in which it is computed."""
         match op:
             case UnaryOp():
                 return Unary(op, args[0], dtype)

@@ -1,4 +1,4 @@
-"""The scalar primitives: arity, exact meaning, neutral element, default logic.
+"""The scalar primitives: arity, exact meaning, neutral element.
 
 This is the one table that the interpreter, the code generators, differentiation and the
 documentation read. A meaning is a function of Python numbers (exact for integers, double precision
@@ -9,22 +9,16 @@ the number format at hand with `dtypes.round_to`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Any
 
+from ocannl_core.dtypes import DType, float64, promote, round_to
+
 Words = tuple[int, int, int, int]
 """A 128-bit word as four 32-bit lanes."""
-
-
-class DefaultLogic(Enum):
-    """How the operands of a primitive line up when an assignment does not say."""
-
-    POINTWISE = "pointwise"
-    COMPOSE_ACCUMULATE = "compose-accumulate"
-    MUST_BE_STATED = "must be stated"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,14 +31,14 @@ class Primitive:
         symbol: The infix spelling in printed code, if any.
         neutral: The value that an accumulation starts from; None if the primitive does not
             accumulate.
-        logic: How operands line up by default.
+        is_real: True if the result is a float whatever the operands are.
     """
 
     name: str
     meaning: Callable[..., Any]
     symbol: str = ""
     neutral: float | None = None
-    logic: DefaultLogic = DefaultLogic.POINTWISE
+    is_real: bool = False
 
 
 def _total(
@@ -199,22 +193,22 @@ class UnaryOp(Enum):
     IDENTITY = Primitive("id", lambda v: v)
     RELU = Primitive("relu", lambda v: 0.0 if v < 0 else v)
     SAT01 = Primitive("sat01", lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v)
-    EXP = Primitive("exp", _total(math.exp))
-    LOG = Primitive("log", _total(_log))
-    EXP2 = Primitive("exp2", _total(lambda v: 2.0**v))
-    LOG2 = Primitive("log2", _total(_log2))
-    SIN = Primitive("sin", _total(math.sin))
-    COS = Primitive("cos", _total(math.cos))
-    SQRT = Primitive("sqrt", _total(math.sqrt))
-    RECIP = Primitive("recip", lambda v: _divide(1.0, float(v)))
-    RECIP_SQRT = Primitive("recip_sqrt", lambda v: _divide(1.0, _total(math.sqrt)(v)))
+    EXP = Primitive("exp", _total(math.exp), is_real=True)
+    LOG = Primitive("log", _total(_log), is_real=True)
+    EXP2 = Primitive("exp2", _total(lambda v: 2.0**v), is_real=True)
+    LOG2 = Primitive("log2", _total(_log2), is_real=True)
+    SIN = Primitive("sin", _total(math.sin), is_real=True)
+    COS = Primitive("cos", _total(math.cos), is_real=True)
+    SQRT = Primitive("sqrt", _total(math.sqrt), is_real=True)
+    RECIP = Primitive("recip", lambda v: _divide(1.0, float(v)), is_real=True)
+    RECIP_SQRT = Primitive("recip_sqrt", lambda v: _divide(1.0, _total(math.sqrt)(v)), is_real=True)
     NEG = Primitive("neg", lambda v: -v)
-    TANH = Primitive("tanh", math.tanh)
+    TANH = Primitive("tanh", math.tanh, is_real=True)
     NOT = Primitive("not", lambda v: 1.0 if v == 0 else 0.0)
     TRUNC = Primitive("trunc", _trunc)
     WORD = Primitive("word", lambda v: (int(v) & _MASK, (int(v) >> 32) & _MASK, 0, 0))
     """An integer as a 128-bit word: low lane first."""
-    UNIFORM = Primitive("uniform", _uniform)
+    UNIFORM = Primitive("uniform", _uniform, is_real=True)
     """A number in [0, 1) from a 128-bit word."""
 
 
@@ -225,8 +219,8 @@ class BinaryOp(Enum):
     SECOND = Primitive("second", lambda a, b: b)
     ADD = Primitive("add", lambda a, b: a + b, "+", 0.0)
     SUB = Primitive("sub", lambda a, b: a - b, "-", 0.0)
-    MUL = Primitive("mul", lambda a, b: a * b, "*", 1.0, DefaultLogic.MUST_BE_STATED)
-    DIV = Primitive("div", _divide, "/", 1.0, DefaultLogic.MUST_BE_STATED)
+    MUL = Primitive("mul", lambda a, b: a * b, "*", 1.0)
+    DIV = Primitive("div", _divide, "/", 1.0, is_real=True)
     POW = Primitive("pow", _power, "**", 1.0)
     RELU_GATE = Primitive("relu_gate", lambda a, b: b if a > 0 else 0.0, "", 1.0)
     SAT01_GATE = Primitive("sat01_gate", lambda a, b: b if 0 < a < 1 else 0.0, "", 0.5)
@@ -246,12 +240,15 @@ class TernaryOp(Enum):
     """Functions of three numbers."""
 
     WHERE = Primitive("where", lambda c, a, b: a if c != 0 else b)
-    FMA = Primitive("fma", _fma, logic=DefaultLogic.COMPOSE_ACCUMULATE)
+    FMA = Primitive("fma", _fma)
 
 
 Op = UnaryOp | BinaryOp | TernaryOp
 
 COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
+
+LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
+"""Primitives that give 1 or 0; they compare in the format of their operands."""
 
 
 def arity(op: Op) -> int:
@@ -279,3 +276,21 @@ def neutral(op: BinaryOp) -> float:
 def accumulates(op: BinaryOp) -> bool:
     """True if an assignment can accumulate with the primitive (plain assignment is `SECOND`)."""
     return op is BinaryOp.SECOND or op.value.neutral is not None
+
+
+def working_format(
+    op: Op, found: Sequence[DType], numbers: Sequence[float], target: DType
+) -> DType:
+    """Returns the format in which a primitive is computed before its result is converted.
+
+    That is the promotion of its operands' formats. Where these are integers, a float is needed for
+    primitives with real results and for numbers with fractions.
+    """
+    if not found:
+        return target
+    working = promote(*found)
+    if op in LOGICAL or not working.is_integer:
+        return working
+    if op.value.is_real or any(round_to(number, working) != number for number in numbers):
+        return target if target.is_float else float64
+    return working

@@ -51,7 +51,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import COMPARISONS, LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
 _LIBRARY = {
     UnaryOp.EXP: "exp",
@@ -87,7 +87,6 @@ _EXACT = frozenset(
 )
 """Primitives of narrow floats whose result needs no rounding."""
 
-_LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
 _ZERO = Text("0")
 
 
@@ -375,7 +374,7 @@ class Expressions:
             return self.value(left)
         if op is BinaryOp.SECOND:
             return self.value(right)
-        if op in _LOGICAL:
+        if op in LOGICAL:
             return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
         if op is BinaryOp.THREEFRY4X32:
             return self._helper("threefry4x32", self.value(left), self.value(right))
@@ -561,7 +560,7 @@ def _is_atom(expr: Expr) -> bool:
 
 def _is_logical(expr: Unary | Binary) -> bool:
     """True if the value is 1 or 0 and C computes it as a condition."""
-    return expr.op is UnaryOp.NOT or expr.op in _LOGICAL
+    return expr.op is UnaryOp.NOT or expr.op in LOGICAL
 
 
 def _is_exact(expr: Expr) -> bool:

@@ -26,7 +26,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Unary,
 )
-from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
+from ocannl_core.ops import LOGICAL, BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
 _DEPTH = 4
@@ -35,7 +35,6 @@ _DEPTH = 4
 SIGNIFICANT_BITS = {float8_e5m2: 3, float16: 11, bfloat16: 8, float32: 24, float64: 53}
 """Integers of at most so many bits are numbers of the float format."""
 
-_TRUTH_VALUED = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
 _NEVER_NEGATIVE_ZERO = frozenset(
     {UnaryOp.EXP, UnaryOp.EXP2, UnaryOp.NOT, UnaryOp.UNIFORM, UnaryOp.SAT01}
 )
@@ -84,7 +83,7 @@ def is_truth_value(expr: Expr) -> bool:
         case Unary(op):
             return op is UnaryOp.NOT
         case Binary(op):
-            return op in _TRUTH_VALUED
+            return op in LOGICAL
         case _:
             return is_number(expr, 0.0) or is_number(expr, 1.0)
 

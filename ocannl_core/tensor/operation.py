@@ -13,7 +13,7 @@ from typing import Any
 
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, arity
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
 from ocannl_core.shape.terms import Shape
@@ -27,24 +27,6 @@ from ocannl_core.tensor.tensor import Applied, MergeBuffer, Tensor
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
-
-_REAL_VALUED: frozenset[Op] = frozenset(
-    {
-        BinaryOp.DIV,
-        UnaryOp.EXP,
-        UnaryOp.LOG,
-        UnaryOp.EXP2,
-        UnaryOp.LOG2,
-        UnaryOp.SIN,
-        UnaryOp.COS,
-        UnaryOp.SQRT,
-        UnaryOp.RECIP,
-        UnaryOp.RECIP_SQRT,
-        UnaryOp.TANH,
-        UnaryOp.UNIFORM,
-    }
-)
-"""Primitives whose results are floats, whatever their operands are."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -221,7 +203,7 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     if op is TernaryOp.WHERE:
         dtypes = dtypes[1:]
     promoted = promote(*dtypes)
-    if op in _REAL_VALUED and not promoted.is_float:
+    if op is not None and op.value.is_real and not promoted.is_float:
         return default
     return promoted
 
