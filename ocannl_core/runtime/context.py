@@ -99,6 +99,13 @@ class Context:
                 not store.
             CompileError: if the backend's compiler rejects the code.
         """
+        if not hasattr(computation, "resolve"):
+            raise UsageError(
+                "What is compiled is code.",
+                found=f"{type(computation).__name__}: {computation!r}",
+                fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
+                "to compute gradients, or what a function decorated with @oc.cd returned",
+            )
         program = computation.resolve()
         if name is not None:
             if not name.isidentifier():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Kind, uint4x32
+from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.nan_guard import refuse_nan
+from ocannl_core.host_arrays import check_kind, converted, refuse_nan
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -71,7 +71,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
     if info.dtype is uint4x32:
         array = _as_words(array, name)
     else:
-        _check_kind(array, info.dtype, name)
+        check_kind(array, info.dtype, name)
         refuse_nan(array, name)
     if array.ndim == 0:
         array = np.broadcast_to(array, info.dims)
@@ -84,7 +84,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
                 fix=_shape_fix(array.shape, info.dims),
             )
         array = array.reshape(info.dims)
-    return np.ascontiguousarray(_converted(array, info.dtype, name)).reshape(info.dims)
+    return np.ascontiguousarray(converted(array, info.dtype, name)).reshape(info.dims)
 
 
 def _as_array(value: object, name: str) -> Array:
@@ -110,71 +110,6 @@ def _as_words(array: Array, name: str) -> Array:
         "A tensor of 128-bit words takes records of four uint32, or uint32 with a last axis of 4.",
         found=f"an array of dtype {array.dtype} and shape {array.shape}",
         where=name,
-    )
-
-
-def _check_kind(array: Array, dtype: DType, name: str) -> None:
-    """Raises TransferError unless the array's kind of number can become the node's."""
-    is_whole = array.dtype.kind in "iub"
-    # the narrow floats of ml_dtypes report kind "V"; only theirs is a V dtype with a float's name
-    is_real = array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
-    if is_whole or (is_real and dtype.kind is Kind.FLOAT):
-        return
-    if is_real:
-        raise TransferError(
-            f"A tensor of {dtype} takes integers: fractions would be lost.",
-            found=f"an array of dtype {array.dtype}",
-            where=name,
-            fix=f"convert it: array.astype('{dtype}'), or np.rint(array).astype('{dtype}')",
-        )
-    raise TransferError(
-        "The value of a tensor is an array of real numbers.",
-        found=f"an array of dtype {array.dtype}",
-        where=name,
-        fix=f"convert it: array.astype('{dtype}')",
-    )
-
-
-def _converted(array: Array, dtype: DType, name: str) -> Array:
-    numpy_dtype = dtype.numpy
-    if array.dtype == numpy_dtype:
-        return array
-    if dtype.is_integer:
-        _check_range(array, dtype, name)
-        return array.astype(numpy_dtype)
-    try:
-        with np.errstate(over="raise", invalid="ignore", under="ignore"):
-            result = array.astype(numpy_dtype)
-    except FloatingPointError:
-        raise _overflow(array, dtype, name) from None
-    narrow = dtype.nbytes < 4
-    if narrow and bool((np.isinf(result) & np.isfinite(array)).any()):
-        # conversions to these formats do not report overflow by themselves
-        raise _overflow(array, dtype, name)
-    return result
-
-
-def _check_range(array: Array, dtype: DType, name: str) -> None:
-    limits = np.iinfo(dtype.name)
-    if array.size == 0 or array.dtype == np.bool_:
-        return
-    low, high = int(array.min()), int(array.max())
-    if low < limits.min or high > limits.max:
-        raise TransferError(
-            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
-            found=f"numbers from {low} to {high}",
-            where=name,
-            fix="make the tensor with a wider dtype=",
-        )
-
-
-def _overflow(array: Array, dtype: DType, name: str) -> TransferError:
-    finite: Any = array[np.isfinite(array)]
-    return TransferError(
-        f"Every finite number stays finite in the tensor's format, {dtype}.",
-        found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude",
-        where=name,
-        fix="make the tensor with a wider dtype=, or scale or clip the data",
     )
 
 

@@ -206,7 +206,7 @@ def refine(state: State, constraint: RowBelow) -> None:
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
-    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped)
+    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped, constraint.was_open)
     if opnd.tail is None:
         if res.tail is not None:
             state.journal.put(state.anchored, res.tail, True)
@@ -248,7 +248,8 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
     Raises:
         ShapeError: if the result is not empty, or the operand has more axes.
     """
-    if res.known + constraint.skipped or opnd.known != 1:
+    # a result that was open when this was asked could as well have been given the axis first
+    if constraint.was_open or res.known + constraint.skipped or opnd.known != 1:
         raise too_many_axes(_row(res), _row(opnd), constraint)
     (dim,) = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)

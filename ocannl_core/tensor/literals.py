@@ -12,10 +12,10 @@ from ocannl_core.assign.nodes import (
     EmbedIndex,
     RangeOverOffsets,
 )
-from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.dtypes import DType, dtype_of, uint4x32
 from ocannl_core.errors import UsageError
+from ocannl_core.host_arrays import check_kind, converted, refuse_nan
 from ocannl_core.indexing import StaticIndex, VarIndex
-from ocannl_core.nan_guard import refuse_nan
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
@@ -60,7 +60,7 @@ def tensor(
 
     Raises:
         UsageError: for ragged literals, other values, or more axes named than there are.
-        TransferError: if a cell is NaN.
+        TransferError: if a cell is NaN, or is not a number of the format.
     """
     session = sessions.current()
     location = caller_location()
@@ -71,8 +71,11 @@ def tensor(
         array = _as_array(value, str(location or ""))
         shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
         chosen = _dtype_for(array, session) if dtype is None else dtype_of(dtype)
-    refuse_nan(array, str(location or ""))
-    cells = np.ascontiguousarray(array.astype(chosen.numpy, copy=True)).reshape(shape.dims)
+    if chosen is not uint4x32:
+        check_kind(array, chosen, str(location or ""))
+        refuse_nan(array, str(location or ""))
+        array = converted(array, chosen, str(location or ""))
+    cells = np.array(array, dtype=chosen.numpy, order="C").reshape(shape.dims)
     cells.flags.writeable = False
     origin = Origin("literal", location)
     return Tensor(session, Literal(cells), shape, chosen, (label or "literal",), origin)
@@ -120,7 +123,7 @@ def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     else:
         array = np.asarray(value)
     if array.dtype == np.bool_:
-        array = array.astype(np.uint8)
+        array = array.astype(np.float64)  # truth values are counted and multiplied
     if array.dtype.kind not in "fiuV":
         raise UsageError(
             "A tensor is made of numbers.",
@@ -162,7 +165,7 @@ def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
         if not level:
             break
         level = level[0]
-    cells = np.array(list(_flatten(value, kinds, dims, 0, where)), dtype=np.float64).reshape(dims)
+    cells = np.array(list(_flatten(value, kinds, dims, 0, where))).reshape(dims)
     axes = {kind: [i for i, k in enumerate(kinds) if k is kind] for kind in (Batch, list, tuple)}
     order = axes[Batch] + axes[list] + axes[tuple]
     sizes = {kind: tuple(dims[i] for i in axes[kind]) for kind in axes}
@@ -173,13 +176,13 @@ def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
 
 def _flatten(
     value: Any, kinds: list[type], dims: list[int], depth: int, where: str
-) -> Iterable[float]:
+) -> Iterable[Any]:
     if depth == len(kinds):
         if not isinstance(value, Real):
             raise UsageError(
                 "A literal nests numbers to one depth.", found=repr(value), where=where
             )
-        yield float(value)
+        yield value
         return
     kind = Batch if isinstance(value, Batch) else type(value)
     if kind is not kinds[depth] or len(value) != dims[depth]:

@@ -17,7 +17,13 @@ from ocannl_core import settings
 from ocannl_core.errors import CompileError
 
 _CANDIDATES = ("cc", "gcc", "clang")
-_ARITHMETIC = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+_ARITHMETIC = (
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-builtin-pow",  # or pow(x, 0.5) becomes sqrt, which differs at -inf and -0
+    "-fno-builtin-powf",
+    "-fno-trapping-math",
+)
 """Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
 _BASE = ("-std=gnu11", "-O3", *_ARITHMETIC, "-fPIC", "-shared", "-w")
 _WITHOUT_COMPILER = (

@@ -1,0 +1,99 @@
+"""Host data on its way into tensors: nothing is lost, overflows or is NaN without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocannl_core import settings
+from ocannl_core.dtypes import DType, Kind
+from ocannl_core.errors import TransferError
+
+Array = np.ndarray[Any, Any]
+
+
+def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
+    """Checks host data on its way into a tensor. Infinities pass: masks are made of them.
+
+    Raises:
+        TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
+    """
+    if array.dtype.kind != "f":
+        return
+    is_nan = np.isnan(array)
+    if not is_nan.any() or settings.current().allow_nan:
+        return
+    first = tuple(int(position) for position in np.argwhere(is_nan)[0])
+    raise TransferError(
+        "Host data has no NaN: one of them makes every result that depends on it NaN.",
+        found=f"{int(is_nan.sum())} of {array.size} cells, the first at {list(first)}",
+        where=where,
+        fix="clean the data, as with np.nan_to_num(array); "
+        "where NaN is meant, OCANNL_ALLOW_NAN=1 or settings.overrides(allow_nan=True) lets it pass",
+    )
+
+
+def check_kind(array: Array, dtype: DType, name: str) -> None:
+    """Raises TransferError unless the array's kind of number can become the node's."""
+    is_whole = array.dtype.kind in "iub"
+    # the narrow floats of ml_dtypes report kind "V"; only theirs is a V dtype with a float's name
+    is_real = array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+    if is_whole or (is_real and dtype.kind is Kind.FLOAT):
+        return
+    if is_real:
+        raise TransferError(
+            f"A tensor of {dtype} takes integers: fractions would be lost.",
+            found=f"an array of dtype {array.dtype}",
+            where=name,
+            fix=f"convert it: array.astype('{dtype}'), or np.rint(array).astype('{dtype}')",
+        )
+    raise TransferError(
+        "The value of a tensor is an array of real numbers.",
+        found=f"an array of dtype {array.dtype}",
+        where=name,
+        fix=f"convert it: array.astype('{dtype}')",
+    )
+
+
+def converted(array: Array, dtype: DType, name: str) -> Array:
+    numpy_dtype = dtype.numpy
+    if array.dtype == numpy_dtype:
+        return array
+    if dtype.is_integer:
+        _check_range(array, dtype, name)
+        return array.astype(numpy_dtype)
+    try:
+        with np.errstate(over="raise", invalid="ignore", under="ignore"):
+            result = array.astype(numpy_dtype)
+    except FloatingPointError:
+        raise _overflow(array, dtype, name) from None
+    narrow = dtype.nbytes < 4
+    if narrow and bool((np.isinf(result) & np.isfinite(array)).any()):
+        # conversions to these formats do not report overflow by themselves
+        raise _overflow(array, dtype, name)
+    return result
+
+
+def _check_range(array: Array, dtype: DType, name: str) -> None:
+    limits = np.iinfo(dtype.name)
+    if array.size == 0 or array.dtype == np.bool_:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < limits.min or high > limits.max:
+        raise TransferError(
+            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            found=f"numbers from {low} to {high}",
+            where=name,
+            fix="make the tensor with a wider dtype=",
+        )
+
+
+def _overflow(array: Array, dtype: DType, name: str) -> TransferError:
+    finite: Any = array[np.isfinite(array)]
+    return TransferError(
+        f"Every finite number stays finite in the tensor's format, {dtype}.",
+        found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude",
+        where=name,
+        fix="make the tensor with a wider dtype=, or scale or clip the data",
+    )
