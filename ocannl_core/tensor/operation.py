@@ -6,7 +6,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -15,14 +15,16 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, logic_from_text
+from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.leaves import constant
+from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
+from ocannl_core.tensor.specifications import naming, stated_logic
 from ocannl_core.tensor.tensor import Applied, MergeBuffer, Tensor
 
 Code = Callable[..., None]
@@ -74,6 +76,8 @@ class Operation:
         self,
         *args: Any,
         logic: str | None = None,
+        padded: bool | None = None,
+        values: Mapping[str, int] | None = None,
         label: str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
@@ -82,6 +86,9 @@ class Operation:
         Args:
             args: As many operands as the operation takes.
             logic: Replaces the operation's own logic.
+            padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
+                the axes that they slide over.
+            values: Numbers for names in a specification: for coefficients, and sizes of axes.
             label: A name for the result.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
@@ -90,10 +97,11 @@ class Operation:
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
             return self._apply_to_slots(args, logic)
         session = self._session(args)
+        text = self.logic if logic is None else logic
+        stated = stated_logic(self.name, text, self.operands, padded, values)
         if session.recorder is not None and requires_grad is None and label is None:
-            return session.recorder.apply(self, args, logic)
+            return session.recorder.apply(self, args, stated)
         operands = tuple(as_tensor(arg, session) for arg in args)
-        stated = logic_from_text(self.logic if logic is None else logic, self.operands)
         return self.tensor(operands, stated, label=label, requires_grad=requires_grad)
 
     def tensor(
@@ -115,7 +123,8 @@ class Operation:
         session = operands[0].session
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
-        session.environment.relate(logic, terms, [operand.terms for operand in operands], origin)
+        with naming(operands):
+            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
         flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
         if requires_grad and not flows:
             raise UsageError(
@@ -123,7 +132,7 @@ class Operation:
                 found=f"{self.name} with requires_grad=True",
                 where=str(origin),
             )
-        return Tensor(
+        result = Tensor(
             session,
             Applied(self, operands, logic),
             terms,
@@ -132,6 +141,8 @@ class Operation:
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
+        note_accesses(logic, result, operands, origin)
+        return result
 
     def result_dtype(self, dtypes: Sequence[DType], session: Session) -> DType:
         """Returns the number format of the result for operands of these formats."""
@@ -200,6 +211,14 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
+def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+    """Tells tensors of an operation that accesses them through padded windows."""
+    shapes = [operand.terms for operand in operands]
+    for access in window_accesses(logic, result.terms, shapes, origin):
+        tensor = result if access.position is None else operands[access.position]
+        tensor.add_access(access)
+
+
 def as_tensor(value: Any, session: Session) -> Tensor:
     """Returns a tensor for an operand: numbers become constants, recorded applications become
     tensors.
@@ -229,6 +248,7 @@ def define_operation(
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
     register: bool = True,
+    operands: int | None = None,
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
 
@@ -247,6 +267,7 @@ def define_operation(
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
             specification.
+        operands: How many tensors it takes, where the slots `vs` and `gs` stand for all of them.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
@@ -254,11 +275,12 @@ def define_operation(
     names = slot_names(forward)
     if gradient is not None:
         slot_names(gradient)
-    operands = (
-        arity(primitive)
-        if primitive is not None
-        else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
-    )
+    if operands is None:
+        operands = (
+            arity(primitive)
+            if primitive is not None
+            else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+        )
     operation = Operation(
         name=name,
         operands=operands,

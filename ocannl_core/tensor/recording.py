@@ -18,12 +18,13 @@ from typing import Any, ParamSpec
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
+from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.operation import Operation, as_tensor
+from ocannl_core.tensor.operation import Operation, as_tensor, note_accesses
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
 from ocannl_core.tensor.tensor import (
     Declared,
@@ -110,18 +111,17 @@ class CodeRecorder:
 
     # ----- what operators call --------------------------------------------------------------------
 
-    def apply(self, operation: Operation, operands: tuple[Any, ...], logic: str | None) -> Any:
+    def apply(self, operation: Operation, operands: tuple[Any, ...], logic: Logic) -> Any:
         """Returns an operator applied to operands; a Python 0 as a coefficient or a summand folds
         at once.
         """
         folded = _fold(operation, operands)
         if folded is not None:
             return folded
-        stated = logic_from_text(operation.logic if logic is None else logic, operation.operands)
         settled = tuple(self._settle(operand) for operand in operands)
         place = _Place()
         self._open[-1].append(place)
-        application = Application(self, operation, settled, stated, place)
+        application = Application(self, operation, settled, logic, place)
         self._pending[application] = None
         if operation.primitive is None:
             application.materialize()
@@ -153,7 +153,9 @@ class CodeRecorder:
             for arg in args
             if isinstance(arg, Expression)
         ]
-        self.session.environment.relate(logic, target.terms, [t.terms for t in tensors], origin)
+        with naming(tensors, target):
+            self.session.environment.relate(logic, target.terms, [t.terms for t in tensors], origin)
+        note_accesses(logic, target, tensors, origin)
         self._before_write(target)
         self.add(Assign(target, combine, reset, op, args, logic, origin))
         if not isinstance(target.definition, Declared):
@@ -271,11 +273,11 @@ def _fold(operation: Operation, operands: tuple[Any, ...]) -> Any:
     """Returns what an operator with a Python 0 is, or None: `0 * x --> 0`, `x + 0 --> x`, `x - 0
     --> x`.
     """
-    if len(operands) != 2:
+    if len(operands) != 2 or operation.combine is not None:
         return None
     left, right = (isinstance(o, Real) and float(o) == 0.0 for o in operands)
     match operation.primitive:
-        case BinaryOp.MUL if (left or right) and operation.combine is None:
+        case BinaryOp.MUL if left or right:
             return 0.0
         case BinaryOp.ADD if right:
             return operands[0]

@@ -13,12 +13,13 @@ from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.logic import Logic
 
 
 class Recorder(Protocol):
     """What a recording of code offers to the operators: it takes notes instead of computing."""
 
-    def apply(self, operation: Any, operands: tuple[Any, ...], logic: str | None) -> Any:
+    def apply(self, operation: Any, operands: tuple[Any, ...], logic: Logic) -> Any:
         """Notes an operation applied to operands; returns what stands for the result."""
         ...
 
