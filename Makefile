@@ -12,13 +12,16 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test fuzz lint types docs bench clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
 test: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+fuzz: $(VENV)/.for-test
+	$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import settings, train
+from ocannl_core import nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -32,6 +32,7 @@ from ocannl_core.errors import (
     SettingsError,
     ShapeError,
     SpecError,
+    SpecWarning,
     TransferError,
     UsageError,
     VerifyError,
@@ -41,12 +42,17 @@ from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
+    concat,
     einmax,
     einsum,
     fma,
+    interleave,
     matmul,
+    outer_sum,
     power,
+    stack,
     transpose,
+    tropical,
 )
 from ocannl_core.tensor.literals import arange, batch, number, tensor
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -91,6 +97,7 @@ from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
@@ -100,6 +107,7 @@ __version__ = "0.1.0"
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
     "Routine": "ocannl_core.runtime.routine",
+    "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
 }
 
@@ -133,6 +141,7 @@ __all__ = [
     "SettingsError",
     "ShapeError",
     "SpecError",
+    "SpecWarning",
     "StaticIndex",
     "Tensor",
     "TransferError",
@@ -143,6 +152,7 @@ __all__ = [
     "batch",
     "bfloat16",
     "cd",
+    "concat",
     "cos",
     "declare",
     "define_operation",
@@ -152,6 +162,7 @@ __all__ = [
     "equal",
     "exp",
     "exp2",
+    "explain",
     "float16",
     "float32",
     "float64",
@@ -159,6 +170,7 @@ __all__ = [
     "hookimpl",
     "int32",
     "int64",
+    "interleave",
     "less",
     "less_equal",
     "log",
@@ -173,9 +185,11 @@ __all__ = [
     "mul",
     "neg",
     "neutral",
+    "nn",
     "not_equal",
     "number",
     "op",
+    "outer_sum",
     "param",
     "placeholder",
     "power",
@@ -190,6 +204,7 @@ __all__ = [
     "settings",
     "sin",
     "sqrt",
+    "stack",
     "static_index",
     "stop_gradient",
     "sub",
@@ -198,6 +213,7 @@ __all__ = [
     "threefry4x32",
     "train",
     "transpose",
+    "tropical",
     "trunc",
     "uint4x32",
     "uint8",

@@ -43,6 +43,10 @@ class SpecError(OcannlError):
     """An einsum specification does not follow the notation."""
 
 
+class SpecWarning(UserWarning):
+    """An einsum specification follows the notation, but hardly says what its author means."""
+
+
 class UsageError(OcannlError):
     """An operation was used in a way that its contract excludes."""
 

@@ -186,6 +186,14 @@ IndexMap = tuple[AxisIndex, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """Cells around the interior of one axis."""
+
+    left: int = 0
+    right: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Projections:
     """The domain of an assignment and the index map of each tensor it touches.
 
@@ -196,6 +204,10 @@ class Projections:
         rhs: The index map of each operand, in buffer order.
         lhs_dims: The extents of the result's axes.
         rhs_dims: The extents of each operand's axes.
+        margins: Per operand and axis, the cells beyond the interior that windows reach; index maps
+            are in interior coordinates, so that a position may be negative. Empty when there are
+            no margins at all.
+        lhs_margins: The same for the result, of which windows may be written.
     """
 
     domain: tuple[tuple[LoopVar, int], ...]
@@ -203,6 +215,8 @@ class Projections:
     rhs: tuple[IndexMap, ...]
     lhs_dims: tuple[int, ...]
     rhs_dims: tuple[tuple[int, ...], ...]
+    margins: tuple[tuple[Margin, ...], ...] = ()
+    lhs_margins: tuple[Margin, ...] = ()
 
     @property
     def extents(self) -> dict[LoopVar, int]:

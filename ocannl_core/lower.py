@@ -10,17 +10,19 @@ store. The rules:
   is written exactly once; when no cell is written twice, it combines with the neutral element and
   does not read the target.
 - Indices of a padded node are shifted by its left margins. Before a nest reads a margin, the margin
-  is filled with the neutral element of the accumulation that reads it.
-- A concatenated index becomes one nest per component.
+  is filled with the neutral element of the accumulation that reads it, or with what the assignment
+  says is beyond the axes.
+- A concatenated index becomes one nest per component; several become one for each choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import isinf, prod
 from typing import assert_never
 
+from ocannl_core.assign.concatenation import traversals
 from ocannl_core.assign.nodes import (
     Accumulate,
     AssignProgram,
@@ -44,7 +46,6 @@ from ocannl_core.dtypes import DType, Kind, float64, int64, promote, round_to, u
 from ocannl_core.errors import LoweringError
 from ocannl_core.indexing import (
     AxisIndex,
-    ConcatIndex,
     FixedIndex,
     IndexMap,
     IndexVar,
@@ -59,7 +60,6 @@ from ocannl_core.indexing import (
     is_surjective,
     row_major,
     substitute,
-    variables,
 )
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -222,7 +222,7 @@ class _Lowering:
             self.fill(target, _neutral_number(combine, dtype))
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
-            self.prepare_margins(assignment.args, nest, combine)
+            self.prepare_margins(assignment, nest)
             self.remark(assignment)
             indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
@@ -257,7 +257,7 @@ class _Lowering:
         if self.info(target).buffer_dims != self.info(target).dims:
             raise self.error("Vectors are written to nodes without margins.", target.name)
         for nest in self.nests(assignment.projections):
-            self.prepare_margins((assignment.arg,), nest, BinaryOp.SECOND)
+            self.prepare_margins(assignment, nest)
             self.remark(assignment)
             (word,) = self.operands(UnaryOp.UNIFORM, (assignment.arg,), nest.rhs, uint4x32)
             if word.dtype is not uint4x32:
@@ -269,31 +269,13 @@ class _Lowering:
             self.forget_margins(target, nest)
 
     def nests(self, projections: Projections) -> Iterator[_Nest]:
-        """Yields the nests of an assignment: one, or one for each part of a concatenated axis."""
-        maps = (projections.lhs, *projections.rhs)
-        parts = {i.parts for index_map in maps for i in index_map if isinstance(i, ConcatIndex)}
-        if len(parts) > 1:
-            raise self.error("An assignment has at most one concatenated axis.", f"{len(parts)}")
-        if not parts:
-            yield _freshened(projections.domain, maps)
-            return
-        extents: dict[IndexVar, int] = dict(projections.domain)
-        (components,) = parts
-        offset = 0
+        """Yields the nests of an assignment: one, or one for each choice of a part of every
+        concatenated axis.
+        """
         found = False
-        for active in components:
-            chosen = affine([(1, active)], offset)
-            offset += extents[active]
-            others = set(components) - {active}
-            component_maps = tuple(
-                tuple(chosen if isinstance(i, ConcatIndex) else i for i in index_map)
-                for index_map in maps
-            )
-            mentioned = {v for index_map in component_maps for i in index_map for v in variables(i)}
-            if mentioned.isdisjoint(others):
-                found = True
-                domain = tuple((v, n) for v, n in projections.domain if v not in others)
-                yield _freshened(domain, component_maps)
+        for domain, maps in traversals(projections):
+            found = True
+            yield _freshened(domain, maps)
         if not found:
             raise self.error(
                 "Some component of a concatenated axis determines every operand.", "none does"
@@ -478,13 +460,33 @@ class _Lowering:
                 return True
         return False
 
-    def prepare_margins(self, args: tuple[Operand, ...], nest: _Nest, combine: BinaryOp) -> None:
+    def prepare_margins(self, assignment: Accumulate | SetVector, nest: _Nest) -> None:
         """Appends fills of the margins that a nest reads, where they may hold something else."""
-        needed = 0.0 if combine is BinaryOp.SECOND else neutral(combine)
+        match assignment:
+            case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
+                needed = _outside(combine) if beyond is None else beyond
+            case SetVector(arg=arg):
+                args, op, needed = (arg,), UnaryOp.IDENTITY, 0.0
+            case _:
+                assert_never(assignment)
         for arg, index_map in zip(args, nest.rhs, strict=True):
-            if not isinstance(arg, Cells) or not self.reaches_margins(arg.node, index_map, nest):
+            if isinstance(arg, Scalar) or not self.reaches_margins(arg.node, index_map, nest):
                 continue
-            value = _representable(needed, self.info(arg.node).dtype)
+            if isinstance(arg, Merge):
+                raise self.error(
+                    "A merge buffer is read inside the axes of its node: margins are not "
+                    "transferred.",
+                    f"windows over {arg.node.name} that leave them",
+                    "assign the merge buffer to a declared tensor, and read that",
+                )
+            dtype = self.info(arg.node).dtype
+            if isinf(needed) and dtype.is_integer and op is not UnaryOp.IDENTITY:
+                raise self.error(
+                    "Arithmetic on what lies beyond an axis needs a format with infinities.",
+                    f"{arg.node.name}: {dtype}, where {needed} is needed",
+                    "convert the tensor to a float format first",
+                )
+            value = _representable(needed, dtype)
             if self.margins.get(arg.node) != value:
                 self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
@@ -492,6 +494,11 @@ class _Lowering:
     def forget_margins(self, target: TensorNode, nest: _Nest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
+
+
+def _outside(combine: BinaryOp) -> float:
+    """Returns what an accumulation finds beyond the axes that windows leave."""
+    return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
 
 
 def _writes_each_once(projections: Projections) -> bool:

@@ -12,6 +12,9 @@ from math import prod
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
+from ocannl_core.indexing import Margin
+
+__all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +44,6 @@ class TensorNode:
 
     def __repr__(self) -> str:
         return f"<node {self.id} {self.name}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """Cells around the interior of one axis."""
-
-    left: int = 0
-    right: int = 0
 
 
 @dataclass(frozen=True, slots=True)

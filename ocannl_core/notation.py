@@ -57,6 +57,8 @@ class Names:
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
         self._names: dict[Hashable, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._scopes: list[list[LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
         return self.of(node, node.name)
@@ -72,25 +74,30 @@ class Names:
 
     def of(self, thing: Hashable, hint: str) -> str:
         """Returns the name of a thing: its hint, numbered when something else has that name."""
-        if thing not in self._names:
-            hint = hint if hint.isidentifier() else "x"
-            name, number = hint, 0
-            while name in self._taken:
-                number += 1
-                name = f"{hint}_{number}" if hint[-1].isdigit() else f"{hint}{number}"
-            self._taken.add(name)
-            self._names[thing] = name
-        return self._names[thing]
+        if thing in self._names:
+            return self._names[thing]
+        hint = hint if hint.isidentifier() else "x"
+        # names of loop variables become free again, the others never do
+        number = 0 if isinstance(thing, LoopVar) else self._numbers.get(hint, 0)
+        while (name := _numbered(hint, number)) in self._taken:
+            number += 1
+        self._taken.add(name)
+        self._names[thing] = name
+        if not isinstance(thing, LoopVar):
+            self._numbers[hint] = number
+        elif self._scopes:
+            self._scopes[-1].append(thing)
+        return name
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """On leaving, forgets loop variables named inside: their names can be used again."""
-        known = set(self._names)
-        yield
-        for thing in [
-            each for each in self._names if each not in known and isinstance(each, LoopVar)
-        ]:
-            self._taken.discard(self._names.pop(thing))
+        self._scopes.append([])
+        try:
+            yield
+        finally:
+            for var in self._scopes.pop():
+                self._taken.discard(self._names.pop(var))
 
     def index(self, index: AxisIndex) -> str:
         """Returns an axis index as text: `2*o + k - 1`."""
@@ -118,6 +125,13 @@ class Names:
     def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
         """Returns a cell as text: `w[o, i]`; a node without axes is its name alone."""
         return bracketed(self.node(node), map(self.index, indices))
+
+
+def _numbered(hint: str, number: int) -> str:
+    """Returns `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
+    if number == 0:
+        return hint
+    return f"{hint}_{number}" if hint[-1].isdigit() else f"{hint}{number}"
 
 
 def _signed(sign: int, text: str, follows: bool) -> str:

@@ -51,12 +51,28 @@ class Origin:
         return f"{what}, at {self.location}" if self.location else what
 
 
+def caller_depth() -> int:
+    """Returns the `stacklevel` with which a warning of the calling function points at the innermost
+    line outside this package.
+    """
+    depth = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame = frame.f_back
+        depth += 1
+    return depth
+
+
+def _is_inside(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, "<frozen"))
+
+
 def caller_location() -> Location | None:
     """Returns the innermost line on the call stack that lies outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith(_PACKAGE) and not filename.startswith("<frozen"):
+        if not _is_inside(filename):
             return Location(filename, frame.f_lineno)
         if frame.f_back is None:
             return None

@@ -138,6 +138,12 @@ class Settings:
         "float32", _FLOAT_FORMAT, "the number format of tensors that state none"
     )
     allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
+    warn_summed_once: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether a label of a specification with several operands that occurs once and is summed "
+        "gives a warning",
+    )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
         _OPTIONAL_NAMES,

@@ -50,6 +50,8 @@ class Accumulate:
             `args[i]`.
         projections: The domain and the index maps.
         origin: What asked for it.
+        beyond: What operands hold beyond their axes, where windows leave these; when None, the
+            neutral element of `combine`. The gradient of a maximum sees what the maximum saw.
     """
 
     target: TensorNode
@@ -59,6 +61,7 @@ class Accumulate:
     args: tuple[Operand, ...]
     projections: Projections
     origin: Origin | None = field(default=None, compare=False)
+    beyond: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from ocannl_core.assign import printer as assign_printer
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir import printer as loop_printer
-from ocannl_core.node import Placement, TensorNode
+from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link
 from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.store import Stored
 from ocannl_core.runtime.usage import Limit, Usage
+from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
 
 
@@ -96,6 +97,16 @@ class Routine:
     def source(self) -> str:
         """The generated code."""
         return self._build.source.text
+
+    @property
+    def plan(self) -> Plan:
+        """The kernels and the order in which they run."""
+        return self._build.plan
+
+    @property
+    def nodes(self) -> Mapping[TensorNode, NodeInfo]:
+        """What is known of every node compiled, those that were optimised away included."""
+        return {**self._build.assignments.nodes, **self._build.optimised.nodes}
 
     @property
     def language(self) -> str:

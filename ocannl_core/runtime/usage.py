@@ -10,6 +10,7 @@ from ocannl_core.indexing import (
     FixedIndex,
     IndexVar,
     LoopVar,
+    Margin,
     StaticIndex,
     affine,
     as_affine,
@@ -81,8 +82,7 @@ def usage_of(program: LoopProgram) -> Usage:
                 if access.node not in writes:
                     reads_first.add(access.node)
         if isinstance(node, Load | LoadMerge | Gather | Store | StoreVector):
-            dims = program.nodes[node.node].buffer_dims
-            limits.update(_limits(node, dims, bounds))
+            limits.update(_limits(node, program.nodes[node.node], bounds))
     params = frozenset(program.params)
     return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
 
@@ -123,21 +123,29 @@ def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar
 
 def _limits(
     access: Load | LoadMerge | Gather | Store | StoreVector,
-    dims: tuple[int, ...],
+    info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
 ) -> Iterator[Limit]:
-    """Yields what the static indices in an access must satisfy, whatever the loop variables are."""
+    """Yields what the static indices in an access must satisfy, whatever the loop variables are.
+
+    A position given by static indices alone is one of the node's own cells, not of its margins.
+    """
+    dims = info.buffer_dims
+    margins = info.padding or (Margin(),) * len(dims)
     spans = [1] * len(dims)
     indices: list[AxisIndex] = list(access.indices)
     if isinstance(access, StoreVector) and dims:
         spans[-1] = access.length
     if isinstance(access, Gather):
         indices[access.axis] = FixedIndex(0)  # the position computed there never leaves the axis
-    for index, extent, span in zip(indices, dims, spans, strict=True):
+    for index, extent, margin, span in zip(indices, dims, margins, spans, strict=True):
         terms, offset = as_affine(index)
         statics = tuple((c, var) for c, var in terms if isinstance(var, StaticIndex))
         if statics:
             rest = affine([(c, var) for c, var in terms if isinstance(var, LoopVar)], offset)
             reached = index_range(rest, bounds)
             if reached is not None:
-                yield Limit(statics, -reached.low, extent - span - reached.high, access.node)
+                low, high = -reached.low, extent - span - reached.high
+                if len(statics) == len(terms):
+                    low, high = low + margin.left, high - margin.right
+                yield Limit(statics, low, high, access.node)

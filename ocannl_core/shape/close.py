@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ocannl_core.origin import Origin
 from ocannl_core.shape import cycles, ranks
+from ocannl_core.shape.close_formulas import (
+    close_counted_leaf_rows,
+    close_counted_rows,
+    join_parts,
+    waiting_dims,
+)
 from ocannl_core.shape.closing import Closing, Reader
 from ocannl_core.shape.constraints import DimEqual, RowEqual
-from ocannl_core.shape.hidden import refuse_guesses
+from ocannl_core.shape.hidden import may_be_guessed, refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
 
@@ -47,6 +53,8 @@ def join_circles(closing: Closing) -> None:
     for ring in cycles.components(row_vars, lambda var: _bare_operands(state, var)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(state, dims)]
+    for equation in equations:
+        closing.note_guess(equation, "circles")
     closing.demand(equations)
 
 
@@ -101,19 +109,24 @@ def close_leaves(closing: Closing) -> None:
 
 
 def close_unused_leaf_dims(closing: Closing) -> None:
-    """Stage 5: sizes of leaves that no use says anything about are 1."""
+    """Stage 5: sizes of leaves that no use says anything about are 1.
+
+    Those of parameters wait: rows that end later may still say what they are.
+    """
     state = closing.state
     news = closing.dim_reader()
     while True:
+        waiting = waiting_dims(state)
         guesses = {
-            dim: Size(1)
+            dim: Size(0 if state.optional.get(dim) else 1)
             for dim in closing.open_dims(news.take())
             if dim in state.dim_leaves
+            and dim not in waiting
             and dim not in state.ceilings
             and _floor(state, dim) <= 1
             and _is_dim_ready(state, dim)
+            and may_be_guessed(state, dim)
         }
-        refuse_guesses(state, (), guesses)
         if not closing.decide_dims(guesses, "sizes of leaves"):
             return
 
@@ -217,10 +230,12 @@ def close_dims_from_uses(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
+        waiting = waiting_dims(state)
         ready = [
             dim
             for dim in closing.open_dims(news.take())
-            if (dim in state.ceilings or dim in state.units) and _is_dim_ready(state, dim)
+            if (dim in state.ceilings or (dim in state.units and dim not in waiting))
+            and _is_dim_ready(state, dim)
         ]
         if not ready:
             ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
@@ -239,21 +254,39 @@ def _settled(state: State, dim: DimVar) -> Size:
 
 
 def close_dims(closing: Closing) -> None:
-    """Stage 7: every other size is as small as the accessed positions allow."""
+    """Stage 7: every other size is as small as the accessed positions allow.
+
+    What formulas compute is left to them: kernels are guessed before positions, and these before
+    the axes that they address.
+    """
     state = closing.state
     news = closing.dim_reader()
     while True:
-        guesses = {dim: Size(max(1, _floor(state, dim))) for dim in closing.open_dims(news.take())}
-        refuse_guesses(state, (), guesses)
+        waiting = waiting_dims(state)
+        found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
+        if not found:
+            left = closing.open_dims()
+            found = [dim for dim in left if dim not in waiting] or left
+        guesses = {dim: _smallest(state, dim) for dim in found}
+        refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "remaining sizes"):
             return
+
+
+def _smallest(state: State, dim: DimVar) -> Size:
+    if dim in state.ceilings:
+        return _settled(state, dim)
+    return Size(max(0 if state.optional.get(dim) else 1, _floor(state, dim)))
 
 
 STAGES: tuple[Callable[[Closing], None], ...] = (
     join_circles,
     close_leaf_rows,
+    close_counted_leaf_rows,
+    join_parts,
     close_leaves,
     close_unused_leaf_dims,
+    close_counted_rows,
     close_rows,
     close_dims_from_uses,
     close_dims,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from ocannl_core.origin import Origin
 from ocannl_core.shape import dims, rows, solver
-from ocannl_core.shape.constraints import Constraint, DimEqual, RowConstraint, RowEqual
+from ocannl_core.shape.constraints import (
+    Constraint,
+    DimEqual,
+    RowConstraint,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.state import Known, State, sides
-from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 _Variable = TypeVar("_Variable", DimVar, RowVar)
 
@@ -74,6 +81,7 @@ class Closing:
         """Gives row variables numbers of axes, all at once; returns whether there were any."""
         state = self.state
         for var, number in guesses.items():
+            state.journal.put(state.guesses, var, stage)
             row = Row(trailing=state.fresh.dims(number))
             rows.solve(state, var, row, RowEqual(Row(tail=var), row, Origin(f"closing {stage}")))
         self.run()
@@ -83,6 +91,7 @@ class Closing:
         """Decides sizes, all at once; returns whether there were any."""
         state = self.state
         for dim, size in guesses.items():
+            state.journal.put(state.guesses, dim, stage)
             ceiling = state.ceilings.get(dim)
             if ceiling is not None and ceiling.size == size:
                 dims.learn(state, dim, ceiling)
@@ -92,6 +101,13 @@ class Closing:
                 dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin)))
         self.run()
         return bool(guesses)
+
+    def note_guess(self, equation: DimEqual | RowEqual, stage: str) -> None:
+        """Remembers that a stage guesses that two variables are the same."""
+        for side in (equation.left, equation.right):
+            var = side.tail if isinstance(side, Row) else side
+            if isinstance(var, DimVar | RowVar):
+                self.state.journal.put(self.state.guesses, var, stage)
 
     def demand(self, constraints: Iterable[Constraint]) -> None:
         """Adds constraints and draws the conclusions."""
@@ -127,14 +143,32 @@ def connected(
         if isinstance(var, RowVar):
             if var not in found_rows:
                 found_rows[var] = None
-                pending += _mentioned(state, state.suspended.get(var, {}))
+                waiting = state.suspended.get(var, {})
+                pending += _mentioned(state, waiting)
+                pending += state.undecided(tuple(counted_by(waiting)))
         elif var not in found_dims:
             found_dims[var] = None
             for edges in (state.results, state.operands):
                 pending += state.undecided(tuple(edges.get(var, ())))
             mentions = state.within.get(var, {})
             pending += _mentioned(state, [c for c in mentions if state.is_suspended(c)])
+            formulas = [f for f in state.formulas.get(var, ()) if f in state.open_formulas]
+            counts = [f for f in formulas if isinstance(f, TotalElements)]
+            pending += _mentioned(state, counts)
+            pending += state.undecided(tuple(counted_by(counts)))
+            for formula in formulas:
+                if isinstance(formula, DimEqual):
+                    pending += state.undecided((formula.left, formula.right))
     return found_dims, found_rows
+
+
+def counted_by(constraints: Iterable[RowConstraint]) -> Iterator[Dim]:
+    """Yields the sizes outside of rows in constraints on numbers of cells."""
+    for constraint in constraints:
+        if isinstance(constraint, TotalElements):
+            yield from constraint.divided_by
+            if isinstance(constraint.count, Strided):
+                yield constraint.count.dim
 
 
 def _variables(state: State, row: Row) -> list[DimVar | RowVar]:

@@ -93,6 +93,52 @@ class RowBelow:
         return self.opened or self.res.tail is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A count that grows with a size: `coefficient * size / denominator`."""
+
+    coefficient: int
+    dim: Dim
+    denominator: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TotalElements:
+    """Rows have so many cells together.
+
+    Attributes:
+        rows: The rows; the one that takes what the others leave comes last.
+        count: The number of cells.
+        origin: What demands it.
+        divided_by: Sizes by which the count is divided.
+    """
+
+    rows: tuple[Row, ...]
+    count: int | Strided
+    origin: Origin = field(compare=False)
+    divided_by: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Rows, one after the other, have exactly these axes."""
+
+    rows: tuple[Row, ...]
+    dims: tuple[Dim, ...]
+    origin: Origin = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReverseEqual:
+    """A row has the axes of another one in reverse order."""
+
+    left: Row
+    right: Row
+    origin: Origin = field(compare=False)
+
+
 DimConstraint = DimEqual | DimBelow | AtLeast
-RowConstraint = RowEqual | RowBelow
+RowConstraint = RowEqual | RowBelow | TotalElements | Exact | ReverseEqual
+Formula = DimEqual | TotalElements
+"""What relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint

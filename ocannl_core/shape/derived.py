@@ -1,23 +1,216 @@
-"""Sizes computed from other sizes: strided, windowed and concatenated axes."""
+"""Sizes computed from other sizes: strided, windowed and concatenated axes.
+
+Every such size is a linear form of the sizes it depends on:
+
+    stride*over                     -->  stride*over
+    stride*over=+dilation*kernel    -->  stride*over
+    stride*over<+dilation*kernel    -->  stride*over + dilation*kernel + (1 - stride - dilation)
+    one^other                       -->  one + other
+
+so that an equation says `sum(coefficient * unknown) = constant`. With one unknown it is solved;
+with two that cancel it makes them the same; otherwise it waits for more sizes. Nothing is
+substituted for a variable but a size, hence no circle of formulas can be followed for ever.
+"""
 
 from __future__ import annotations
 
-from ocannl_core.errors import SpecError
-from ocannl_core.shape.constraints import DimBelow, DimEqual
-from ocannl_core.shape.messages import place
+from collections.abc import Iterator
+from enum import IntEnum
+from math import gcd
+from typing import NamedTuple, assert_never
+
+from ocannl_core.shape import formula_messages as messages
+from ocannl_core.shape.constraints import DimEqual
 from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import Dim
+from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 
 
-def equate_derived(state: State, left: Dim, right: Dim, cause: DimEqual | DimBelow) -> None:
-    """Equates two sizes, at least one of which is computed from others.
+class Role(IntEnum):
+    """What a size is in a formula; lower ones are guessed before higher ones follow from them."""
+
+    KERNEL = 0
+    PART = 1
+    WHOLE = 2
+
+
+class Linear(NamedTuple):
+    """`sum(coefficient * variable) + constant`; the variables are undecided representatives."""
+
+    terms: dict[DimVar, int]
+    constant: int
+
+
+class Outcome(NamedTuple):
+    """What an equation says at the moment.
+
+    Attributes:
+        solved: The one unknown, and its size.
+        same: Two unknowns that are the same.
+        waits: True when more sizes are needed.
+    """
+
+    solved: tuple[DimVar, Size] | None = None
+    same: tuple[DimVar, DimVar] | None = None
+    waits: bool = False
+
+
+def linear(state: State, dim: Dim) -> Linear:
+    """Returns a size as a linear form of what is unknown."""
+    match dim:
+        case Size(n):
+            return Linear({}, n)
+        case DimVar():
+            known = state.size(dim)
+            return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
+        case AffineDim(stride, over, window):
+            scaled = _combined((stride, linear(state, over)))
+            if window is None or window.padded:
+                return scaled
+            kernel = linear(state, window.kernel)
+            terms, constant = _combined((1, scaled), (window.dilation, kernel))
+            return Linear(terms, constant + 1 - stride - window.dilation)
+        case ConcatDim(parts):
+            return _combined(*((1, linear(state, part)) for part in parts))
+        case _:
+            assert_never(dim)
+
+
+def _combined(*forms: tuple[int, Linear]) -> Linear:
+    terms: dict[DimVar, int] = {}
+    for factor, form in forms:
+        for var, coefficient in form.terms.items():
+            terms[var] = terms.get(var, 0) + factor * coefficient
+    kept = {var: coefficient for var, coefficient in terms.items() if coefficient}
+    return Linear(kept, sum(factor * form.constant for factor, form in forms))
+
+
+def roles(equation: DimEqual) -> Iterator[tuple[DimVar, Role]]:
+    """Yields the variables of an equation and what they are in it."""
+    for side in (equation.left, equation.right):
+        if isinstance(side, DimVar):
+            yield side, Role.WHOLE
+        else:
+            yield from _roles_within(side)
+
+
+def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, Role]]:
+    match dim:
+        case DimVar():
+            yield dim, Role.PART
+        case AffineDim(over=over, window=window):
+            yield from _roles_within(over)
+            if window is not None:
+                for var, _ in _roles_within(window.kernel):
+                    yield var, Role.KERNEL
+        case ConcatDim(parts):
+            for part in parts:
+                yield from _roles_within(part)
+        case Size():
+            return
+        case _:
+            assert_never(dim)
+
+
+def solve(state: State, equation: DimEqual) -> Outcome:
+    """Returns what follows from an equation of sizes, at least one of them computed from others.
 
     Raises:
-        SpecError: always; strides, windows and concatenations are not inferred.
+        ShapeError: if nothing satisfies it.
     """
-    raise SpecError(
-        "Sizes of strided, windowed and concatenated axes are not supported here.",
-        found=f"{left} = {right}",
-        where=place(cause),
-        fix="name the axis plainly",
-    )
+    left, right = linear(state, equation.left), linear(state, equation.right)
+    terms, excess = _combined((1, left), (-1, right))
+    _check_windows(state, equation)
+    if not terms:
+        if excess:
+            raise messages.formula_fails(state, equation, left.constant, right.constant)
+        return Outcome(solved=_basis_news(state, equation))
+    constant = -excess
+    if constant % gcd(*terms.values()):
+        raise messages.does_not_divide(state, equation)
+    if len(terms) == 1:
+        ((var, coefficient),) = terms.items()
+        n = constant // coefficient
+        itself = var in left.terms and var in right.terms
+        if n < _least(state, equation, var) or (n == 0 and itself):
+            raise messages.too_short(state, equation, itself=itself)
+        return Outcome(solved=(var, Size(n, _basis(state, equation, var))))
+    if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
+        one, other = terms
+        return Outcome(same=(one, other))
+    if all(coefficient > 0 for coefficient in terms.values()):
+        least = sum(c * _least(state, equation, var) for var, c in terms.items())
+        if constant < least:
+            raise messages.too_short(state, equation, itself=False)
+    return Outcome(waits=True)
+
+
+def _windows(dim: Dim) -> Iterator[AffineDim]:
+    """Yields the parts of a size whose window must lie inside."""
+    if isinstance(dim, AffineDim):
+        if dim.window is not None and not dim.window.padded:
+            yield dim
+        yield from _windows(dim.over)
+    elif isinstance(dim, ConcatDim):
+        for part in dim.parts:
+            yield from _windows(part)
+
+
+def _check_windows(state: State, equation: DimEqual) -> None:
+    """A window that must lie inside has a position, and its kernel too."""
+    for side in (equation.left, equation.right):
+        for dim in _windows(side):
+            assert dim.window is not None
+            for part in (dim.over, dim.window.kernel):
+                size = state.size(part)
+                if size is not None and size.n < 1:
+                    raise messages.too_short(state, equation, itself=False)
+
+
+def _least(state: State, equation: DimEqual, var: DimVar) -> int:
+    """Returns the least size that a variable can have in an equation."""
+    for side in (equation.left, equation.right):
+        for dim in _windows(side):
+            assert dim.window is not None
+            if any(
+                isinstance(p, DimVar) and state.find(p) == var
+                for p in (dim.over, dim.window.kernel)
+            ):
+                return 1
+    return 0
+
+
+# ----- bases --------------------------------------------------------------------------------------
+
+
+def _aligned(equation: DimEqual) -> tuple[Dim, Dim] | None:
+    """Returns the sizes of a strided axis and of its positions, which have one basis."""
+    for whole, formula in ((equation.left, equation.right), (equation.right, equation.left)):
+        if isinstance(formula, AffineDim) and isinstance(whole, DimVar | Size):
+            return whole, formula.over
+    return None
+
+
+def _basis(state: State, equation: DimEqual, var: DimVar) -> str | None:
+    """Returns the basis that a variable takes from the other end of a strided axis."""
+    pair = _aligned(equation)
+    if pair is not None:
+        for one, other in (pair, pair[::-1]):
+            size = state.size(other)
+            if isinstance(one, DimVar) and state.find(one) == var and size is not None:
+                return size.basis
+    return None
+
+
+def _basis_news(state: State, equation: DimEqual) -> tuple[DimVar, Size] | None:
+    """Returns a size that learns its basis from the other end of a strided axis."""
+    pair = _aligned(equation)
+    if pair is None:
+        return None
+    sizes = [state.size(dim) for dim in pair]
+    bases = {size.basis for size in sizes if size is not None and size.basis}
+    if len(bases) > 1:
+        raise messages.bases_of_formula_differ(state, equation, sorted(filter(None, bases)))
+    for dim, size in zip(pair, sizes, strict=True):
+        if bases and size is not None and size.basis is None and isinstance(dim, DimVar):
+            return state.find(dim), Size(size.n, bases.pop())
+    return None

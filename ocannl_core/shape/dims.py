@@ -7,8 +7,10 @@ is left to `close`.
 
 from __future__ import annotations
 
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape import derived
 from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual
-from ocannl_core.shape.derived import equate_derived
+from ocannl_core.shape.explain import sources
 from ocannl_core.shape.messages import sizes_differ, too_small
 from ocannl_core.shape.state import Edge, Floor, Known, State
 from ocannl_core.shape.terms import DimVar, Size
@@ -28,7 +30,23 @@ def equate(state: State, constraint: DimEqual) -> None:
             if _merged(left, right) is None:
                 raise sizes_differ(left, constraint, right, constraint)
         case _:
-            equate_derived(state, left, right, constraint)
+            _equate_formula(state, constraint)
+
+
+def _equate_formula(state: State, equation: DimEqual) -> None:
+    """Draws the conclusions from an equation with a computed size; it waits if there are none."""
+    state.watch(equation, (equation.left, equation.right))
+    outcome = derived.solve(state, equation)
+    if outcome.waits:
+        state.wait(equation)
+        state.touched_dims.update(dict.fromkeys(state.undecided((equation.left, equation.right))))
+        return
+    state.journal.remove(state.open_formulas, equation)
+    if outcome.same is not None:
+        _join(state, *outcome.same, equation)
+    if outcome.solved is not None:
+        var, size = outcome.solved
+        learn(state, var, Known(size, True, equation))
 
 
 def refine(state: State, constraint: DimBelow) -> None:
@@ -47,8 +65,17 @@ def refine(state: State, constraint: DimBelow) -> None:
         case Size(), Size():
             if opnd.n != 1 and _merged(res, opnd) is None:
                 raise sizes_differ(res, constraint, opnd, constraint)
+        case (DimVar() | Size(), _):
+            state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
+        case (_, DimVar()):
+            # The operand may turn out to be 1, and then says nothing about the formula.
+            whole = state.fresh.dim()
+            state.agenda.append(DimEqual(whole, res, constraint.origin, constraint.axis))
+            state.agenda.append(DimBelow(whole, opnd, constraint.origin, constraint.axis))
+        case (_, Size(1)):
+            pass
         case _:
-            equate_derived(state, res, opnd, constraint)
+            state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
 
 
 def propagate(state: State, edge: Edge) -> None:
@@ -88,7 +115,7 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
     if (old := state.values.get(var)) is not None:
         merged = _merged(old.size, size)
         if merged is None:
-            raise sizes_differ(old.size, old.cause, size, blame or cause)
+            raise _differ(state, old, Known(size, explicit, blame or cause))
         if merged.basis == old.size.basis and old.explicit >= explicit:
             return
         size, explicit, cause = merged, old.explicit or explicit, old.cause
@@ -97,14 +124,25 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         if ceiling is not None and size.n != 1:
             merged = _merged(ceiling.size, size)
             if merged is None:
-                raise sizes_differ(ceiling.size, ceiling.cause, size, blame or cause)
+                raise _differ(state, ceiling, Known(size, explicit, blame or cause))
             size = merged
         floor = state.floors.get(var)
         if floor is not None and size.n < floor.n:
-            raise too_small(size, cause, floor.n, floor.cause)
+            raise _lacks(state, Known(size, explicit, blame or cause), floor)
     state.journal.put(state.values, var, Known(size, explicit, cause))
+    state.agenda.extend(state.formulas.get(var, ()))
     _tell_results(state, var)
     _tell_operands(state, var)
+
+
+def _differ(state: State, one: Known, other: Known) -> ShapeError:
+    causes = sources(state, one.cause, other.cause)
+    return sizes_differ(one.size, one.cause, other.size, other.cause, causes)
+
+
+def _lacks(state: State, known: Known, floor: Floor) -> ShapeError:
+    causes = sources(state, known.cause, floor.cause)
+    return too_small(known.size, known.cause, floor.n, floor.cause, causes)
 
 
 def at_least(state: State, constraint: AtLeast) -> None:
@@ -122,7 +160,8 @@ def at_least(state: State, constraint: AtLeast) -> None:
                 raise too_small(dim, constraint, constraint.n, constraint)
         case _:
             fresh = state.fresh.dim()
-            equate_derived(state, fresh, dim, DimEqual(fresh, dim, constraint.origin))
+            state.agenda.append(DimEqual(fresh, dim, constraint.origin, constraint.axis))
+            state.agenda.append(AtLeast(fresh, constraint.n, constraint.origin, constraint.axis))
 
 
 def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
@@ -131,7 +170,7 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
         return
     known = state.values.get(var)
     if known is not None and known.size.n < floor.n:
-        raise too_small(known.size, known.cause, floor.n, floor.cause)
+        raise _lacks(state, known, floor)
     state.journal.put(state.floors, var, floor)
     state.touched_dims[var] = None
     if known is None and (ceiling := state.ceilings.get(var)) is not None:
@@ -142,7 +181,7 @@ def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> 
     """A variable that is `n` or 1, and not 1, is `n`."""
     if floor.n > 1:
         if ceiling.size.n < floor.n:
-            raise too_small(ceiling.size, ceiling.cause, floor.n, floor.cause)
+            raise _lacks(state, ceiling, floor)
         learn(state, var, ceiling)
 
 
@@ -199,9 +238,15 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
         light, heavy = heavy, light
     journal = state.journal
     journal.put(state.parents, light, heavy)
+    journal.put(state.joins, light, cause)
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
         state.put_inner(state.within, heavy, constraint, None)
+    for formula in state.formulas.get(light, ()):
+        state.put_inner(state.formulas, heavy, formula, None)
+        state.agenda.append(formula)
+    if state.optional.get(light) != state.optional.get(heavy):
+        journal.put(state.optional, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     if (leaf := state.dim_leaves.get(light)) is not None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import EllipsisType
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import Origin
 from ocannl_core.shape import solver
+from ocannl_core.shape.capture import DimRef, fill
 from ocannl_core.shape.close import close
-from ocannl_core.shape.constraints import Constraint
-from ocannl_core.shape.logic import Logic, constraints_of, contracted_rows
+from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, TotalElements
+from ocannl_core.shape.counts import cells
+from ocannl_core.shape.explain import ShapeReport, explain
+from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrowed
 from ocannl_core.shape.state import Leaf, State
-from ocannl_core.shape.terms import DimVar, Row, RowKind, RowVar, Shape, Size
+from ocannl_core.shape.terms import AffineDim, DimVar, Row, RowKind, RowVar, Shape, Size
 
-Axes = Sequence[int | Size] | None
-"""The axes of a row; None when they are to be inferred."""
+Axes = Sequence[int | Size | EllipsisType] | None
+"""The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
 
 
 class Environment:
@@ -42,23 +46,39 @@ class Environment:
         )
 
     def relate(
-        self, logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin
+        self,
+        logic: Logic,
+        result: Shape,
+        operands: Sequence[Shape],
+        origin: Origin,
+        capture: Mapping[str, DimRef] | None = None,
     ) -> None:
         """Adds what an operation says about the shapes of its result and operands.
+
+        Args:
+            logic: How the axes correspond.
+            result: The result's shape.
+            operands: The operands' shapes.
+            origin: The operation.
+            capture: References to bind to names of the spec, for `size_of` and the like.
 
         Raises:
             ShapeError: if this contradicts what is known; then nothing is added.
             SpecError: if the operation's specification does not fit.
         """
         state = self._state
-        constraints = constraints_of(logic, result, operands, origin, state.fresh)
+        relation = relation_of(logic, result, operands, origin, state.fresh)
         with self._atomically():
             for row in contracted_rows(logic, operands):
                 tail = state.flat(row).tail
                 if tail is not None:
                     state.journal.put(state.contracted, tail, True)
-            state.agenda.extend(constraints)
+            for part in relation.optional:
+                state.journal.put(state.optional, part, True)
+            state.agenda.extend(relation.constraints)
             solver.run(state)
+            if capture:
+                fill(capture, relation.labels, origin)
             state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
@@ -90,22 +110,103 @@ class Environment:
             self._state.agenda.extend(constraints)
             solver.run(self._state)
 
+    def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
+        """Demands that a shape has so many cells.
+
+        Raises:
+            ShapeError: if it cannot.
+        """
+        origin = origin or Origin(f"total_elements {n}")
+        rows = (shape.batch, shape.input, shape.output)
+        self.constrain([TotalElements(rows, n, origin)])
+
+    def exact(self, shape: Shape, dims: Sequence[int | Size], origin: Origin | None = None) -> None:
+        """Demands that a shape's axes, in buffer order, have exactly these sizes.
+
+        Raises:
+            ShapeError: if they cannot.
+        """
+        sizes = tuple(dim if isinstance(dim, Size) else Size(dim) for dim in dims)
+        origin = origin or Origin(f"exact {', '.join(map(str, sizes))}")
+        self.constrain([Exact(tuple(row for _, row in shape.rows()), sizes, origin)])
+
+    def set_dim(self, ref: DimRef, n: int, origin: Origin | None = None) -> None:
+        """Gives a captured axis its size, or captured axes the product of theirs.
+
+        Raises:
+            ShapeError: if it has another one.
+        """
+        origin = origin or Origin(f"set_dim {ref.label} to {n}")
+        if isinstance(ref.captured, RowVar):
+            self.constrain([TotalElements((Row(tail=ref.captured),), n, origin)])
+        else:
+            self.constrain([DimEqual(ref.captured, Size(n), origin)])
+
+    def set_equal(self, one: DimRef, other: DimRef, origin: Origin | None = None) -> None:
+        """Makes two captured sizes the same.
+
+        Raises:
+            ShapeError: if they differ.
+        """
+        self.set_scale(one, 1, other, origin or Origin(f"set_equal {one.label}, {other.label}"))
+
+    def set_scale(
+        self, ref: DimRef, factor: int, other: DimRef, origin: Origin | None = None
+    ) -> None:
+        """Makes a captured size a multiple of another: `ref = factor * other`.
+
+        Raises:
+            ShapeError: if it is not.
+            UsageError: if the factor is not positive.
+        """
+        if factor < 1:
+            raise UsageError("A size is a positive multiple of another.", found=f"factor {factor}")
+        origin = origin or Origin(f"set_scale {ref.label} to {factor}*{other.label}")
+        constraints: list[Constraint] = []
+        sizes = [self._captured_size(each, constraints, origin) for each in (ref, other)]
+        scaled = sizes[1] if factor == 1 else AffineDim(factor, sizes[1])
+        self.constrain([*constraints, DimEqual(sizes[0], scaled, origin)])
+
+    def size_of(self, ref: DimRef) -> int | None:
+        """Returns the size of a captured axis, or the product of captured ones; None if unknown."""
+        if isinstance(ref.captured, RowVar):
+            return cells(self._state, Row(tail=ref.captured))
+        size = self._state.size(ref.captured)
+        return size.n if size else None
+
     def view(self, shape: Shape) -> Shape:
         """Returns the shape as far as it is known. Looking does not influence inference."""
         return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
 
-    def close(self, shapes: Iterable[Shape]) -> None:
+    def close(self, shapes: Iterable[Shape], refs: Iterable[DimRef] = ()) -> None:
         """Decides the shapes, those they were computed from, and all that is connected with them.
 
         Guesses where constraints leave freedom. Other tensors, even those that share operands, stay
-        as they are unless an undecided size or row ties them to these.
+        as they are unless an undecided size or row ties them to these. Captured names are decided
+        too if they are given.
 
         Raises:
             ShapeError: if that is impossible, or would guess the shape of a parameter; then nothing
                 is decided.
         """
         with self._atomically():
-            close(self._state, self._with_operands(shapes))
+            captured = [_shape_of(ref.captured) for ref in refs]
+            close(self._state, [*self._with_operands(shapes), *captured])
+
+    def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
+        """Returns the shapes as `close` would leave them now. Decides nothing.
+
+        Raises:
+            ShapeError: if `close` would.
+        """
+        state = self._state
+        shapes = list(shapes)
+        with self._atomically():
+            close(state, self._with_operands(shapes))
+            found = [self.view(shape) for shape in shapes]
+            state.agenda.clear()
+            state.journal.rollback()
+        return found
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
         """Returns what decided a variable, or bounds it; None if nothing did."""
@@ -116,6 +217,12 @@ class Environment:
         found = state.find(var)
         known = state.values.get(found) or state.ceilings.get(found)
         return narrowed(known.cause) if known else None
+
+    def explain(self, shape: Shape) -> ShapeReport:
+        """Returns why the shape is as it is, and what bounds what is open. Looking does not
+        influence inference.
+        """
+        return explain(self._state, shape)
 
     # ----- details ------------------------------------------------------------------------------
 
@@ -131,6 +238,15 @@ class Environment:
                 pending += operands
             self._state.journal.remove(self._made_from, key)
         return found
+
+    def _captured_size(self, ref: DimRef, constraints: list[Constraint], origin: Origin) -> DimVar:
+        """Returns a captured size; for a row variable, a new one that is the product."""
+        if isinstance(ref.captured, DimVar):
+            return ref.captured
+        product = self._state.fresh.dim(ref.label)
+        row = Row(tail=ref.captured)
+        constraints.append(TotalElements((row,), Strided(1, product), origin))
+        return product
 
     @contextmanager
     def _atomically(self) -> Iterator[None]:
@@ -150,14 +266,28 @@ class Environment:
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:
             return Row(tail=self._state.fresh.row(f"{name}.{kind.value}" if name else ""))
-        sizes = tuple(axis if isinstance(axis, Size) else Size(axis) for axis in axes)
+        cut = [position for position, axis in enumerate(axes) if axis is ...]
+        sizes = tuple(
+            axis if isinstance(axis, Size) else Size(axis)
+            for axis in axes
+            if not isinstance(axis, EllipsisType)
+        )
+        if len(cut) > 1:
+            raise UsageError(
+                "A row has one stretch of axes that are inferred.",
+                found=f"`...` {len(cut)} times in the {kind.value} axes"
+                + (f" of {name}" if name else ""),
+            )
         if any(size.n < 0 for size in sizes):
             raise UsageError(
                 "The size of an axis cannot be negative.",
                 found=f"{kind.value} axes {', '.join(map(str, sizes))}"
                 + (f" of {name}" if name else ""),
             )
-        return Row(trailing=sizes)
+        if not cut:
+            return Row(trailing=sizes)
+        tail = self._state.fresh.row(f"{name}.{kind.value}" if name else "")
+        return Row(sizes[: cut[0]], tail, sizes[cut[0] :])
 
     def _seen(self, row: Row) -> Row:
         flat = self._state.flat(row)
@@ -172,3 +302,9 @@ class Environment:
 def _key(shape: Shape) -> Shape | int:
     """Returns what identifies a shape: closed ones can be equal although the tensors differ."""
     return id(shape) if shape.is_closed else shape
+
+
+def _shape_of(captured: DimVar | RowVar) -> Shape:
+    if isinstance(captured, RowVar):
+        return Shape(output=Row(tail=captured))
+    return Shape(output=Row(trailing=(captured,)))

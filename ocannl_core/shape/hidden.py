@@ -25,12 +25,18 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
         if leaf and leaf.parameter and state.contracted.get(var) and not state.anchored.get(var):
             found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
     for dim in dims:
-        leaf = state.dim_leaves.get(state.find(dim))
-        if leaf and leaf.parameter and not _has_unit(state, state.find(dim)):
+        if not may_be_guessed(state, dim):
+            leaf = state.dim_leaves[state.find(dim)]
             axis = _position(state, leaf, dim)
             found[leaf.order, leaf.kind] = leaf, f"the size of its {leaf.kind.value} axis{axis}"
     if found:
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
+
+
+def may_be_guessed(state: State, dim: DimVar) -> bool:
+    """True unless a size belongs to a parameter and nothing suggests that it is 1."""
+    leaf = state.dim_leaves.get(state.find(dim))
+    return not (leaf and leaf.parameter) or _has_unit(state, state.find(dim))
 
 
 def _has_unit(state: State, dim: DimVar) -> bool:

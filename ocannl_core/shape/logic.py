@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.errors import SpecError
-from ocannl_core.indexing import AxisIndex, FixedIndex, StaticIndex, VarIndex
+from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.notation import Affine, Anything, AxisSpec, Concat, Fixed, Label, RowSpec
-from ocannl_core.shape.spec import Spec, parse_spec, spec_error
+from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
+from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.terms import Dim, Row, Shape, Size
+
+__all__ = [
+    "BatchSlice",
+    "Compose",
+    "ComposeAccumulate",
+    "Einsum",
+    "Logic",
+    "Pointwise",
+    "Relation",
+    "Transpose",
+    "constraints_of",
+    "contracted_rows",
+    "logic_from_text",
+    "relation_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +52,6 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True)
-class Einsum:
-    """As a specification says."""
-
-    spec: Spec
-
-
-@dataclass(frozen=True, slots=True)
 class BatchSlice:
     """One position of each of the leading batch axes."""
 
@@ -53,8 +61,19 @@ class BatchSlice:
 Logic = Pointwise | Compose | ComposeAccumulate | Transpose | Einsum | BatchSlice
 
 
-def logic_from_text(text: str, operands: int) -> Logic:
+def logic_from_text(
+    text: str,
+    operands: int,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+) -> Logic:
     """Returns the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
+
+    Args:
+        text: The text.
+        operands: The number of operands.
+        padded: As in `Einsum`.
+        values: As in `Einsum`.
 
     Raises:
         SpecError: if the text is none of these, or is not for this number of operands.
@@ -67,7 +86,7 @@ def logic_from_text(text: str, operands: int) -> Logic:
         case "T":
             logic = Transpose()
         case _:
-            logic = Einsum(parse_spec(text))
+            logic = Einsum(parse_spec(text), padded, tuple(sorted((values or {}).items())))
     _check_operands(logic, operands, "")
     return logic
 
@@ -91,19 +110,6 @@ def constraints_of(
     return relation_of(logic, result, operands, origin, fresh).constraints
 
 
-@dataclass(slots=True)
-class Relation:
-    """What an operation says about shapes and about positions.
-
-    Attributes:
-        constraints: The constraints on shapes.
-        pins: Sizes whose axes are accessed at one given position.
-    """
-
-    constraints: list[Constraint] = field(default_factory=list)
-    pins: dict[DimVar, AxisIndex] = field(default_factory=dict)
-
-
 def relation_of(
     logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: Supply
 ) -> Relation:
@@ -119,8 +125,8 @@ def relation_of(
             return Relation([*composed, *_pointwise(result, operands[2:], origin, first=2)])
         case Transpose():
             return Relation(list(_transpose(result, operands[0], origin)))
-        case Einsum(spec):
-            return _Instance(spec, origin, fresh).relate(result, operands)
+        case Einsum():
+            return Instance(logic, origin, fresh).relate(result, operands)
         case BatchSlice(indices):
             return _slice(indices, result, operands[0], origin, fresh)
         case _:
@@ -178,20 +184,13 @@ def _count(operands: int) -> str:
 
 # ----- the fixed correspondences ------------------------------------------------------------------
 
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-
-
-def _operand(position: int) -> str:
-    name = _ORDINALS[position] if position < len(_ORDINALS) else f"{position + 1}th"
-    return f"the {name} operand"
-
 
 def _pointwise(
     result: Shape, operands: Sequence[Shape], origin: Origin, first: int = 0
 ) -> Iterator[Constraint]:
     for position, operand in enumerate(operands, start=first):
         for kind, row in operand.rows():
-            detail = f"{kind.value} row of {_operand(position)}"
+            detail = f"{kind.value} row of {operand_name(position)}"
             yield RowBelow(result.row(kind), row, origin.at(detail))
 
 
@@ -240,96 +239,3 @@ def _slice(
         RowEqual(result.output, operand.output, origin.at("output row of the operand")),
     ]
     return relation
-
-
-# ----- einsum -------------------------------------------------------------------------------------
-
-
-class _Instance:
-    """One application of a spec, with variables of its own."""
-
-    def __init__(self, spec: Spec, origin: Origin, fresh: Supply) -> None:
-        self._spec = spec
-        self._origin = origin
-        self._fresh = fresh
-        self._dims: dict[str, DimVar] = {}
-        self._rows: dict[str, RowVar] = {}
-        self._relation = Relation()
-
-    def relate(self, result: Shape, operands: Sequence[Shape]) -> Relation:
-        """Returns the constraints: the result refines its rows of the spec, these the operands."""
-        constraints = self._relation.constraints
-        for position, (shape_spec, operand) in enumerate(
-            zip(self._spec.operands, operands, strict=True)
-        ):
-            for kind, row in operand.rows():
-                origin = self._origin.at(f"{kind.value} row of {_operand(position)}")
-                spec_row = self._operand_row(shape_spec.row(kind), origin)
-                constraints.append(RowBelow(spec_row, row, origin))
-        for kind, row in result.rows():
-            origin = self._origin.at(f"{kind.value} row of the result")
-            spec_row = self._result_row(
-                self._spec.result.row(kind), origin, is_free=row.tail is not None
-            )
-            constraints.append(RowBelow(row, spec_row, origin))
-        return self._relation
-
-    def _operand_row(self, row: RowSpec | None, origin: Origin) -> Row:
-        """A row without a row variable leaves further axes to its left to be reduced."""
-        if row is None:
-            return Row(tail=self._fresh.row())
-        tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin)
-        return Row(leading, tail, trailing)
-
-    def _result_row(self, row: RowSpec | None, origin: Origin, *, is_free: bool) -> Row:
-        """A result may always have further axes, so that no variable is needed for them."""
-        if row is None:
-            return Row()
-        tail = None if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin, is_free=is_free)
-        return Row(leading, tail, trailing)
-
-    def _row_variable(self, name: str) -> RowVar:
-        return self._rows.setdefault(name, self._fresh.row(name))
-
-    def _axes(
-        self, row: RowSpec, origin: Origin, *, is_free: bool = False
-    ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-        leading = tuple(
-            self._dim(axis, origin, position, is_free=is_free)
-            for position, axis in enumerate(row.leading)
-        )
-        trailing = tuple(
-            self._dim(axis, origin, position - len(row.trailing), is_free=is_free)
-            for position, axis in enumerate(row.trailing)
-        )
-        return leading, trailing
-
-    def _dim(self, axis: AxisSpec, origin: Origin, position: int, *, is_free: bool) -> Dim:
-        match axis:
-            case Label(name):
-                if name not in self._dims:
-                    self._dims[name] = self._fresh.dim(name)
-                return self._dims[name]
-            case Anything():
-                return self._fresh.dim()
-            case Fixed(0) if is_free:
-                return Size(1)
-            case Fixed(index):
-                dim = self._fresh.dim()
-                self._relation.pins[dim] = FixedIndex(index)
-                self._relation.constraints.append(AtLeast(dim, index + 1, origin, position))
-                return dim
-            case Affine():
-                raise self._unsupported(axis, "Strided and windowed axes are not supported here.")
-            case Concat():
-                raise self._unsupported(axis, "Concatenated axes are not supported here.")
-            case _:
-                assert_never(axis)
-
-    def _unsupported(self, axis: Affine | Concat, rule: str) -> SpecError:
-        error = spec_error(self._spec.text or str(self._spec), axis.at, rule)
-        return SpecError(
-            error.rule, found=error.found, where=str(self._origin), fix="name the axis plainly"
-        )

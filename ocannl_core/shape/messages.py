@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import Constraint, DimBelow, RowBelow, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+)
 from ocannl_core.shape.terms import Row, Size
 
 
@@ -18,20 +27,36 @@ def narrowed(cause: Constraint) -> Origin:
 
     output row of the second operand  -->  output axis -1 of the second operand
     """
-    if isinstance(cause, RowEqual | RowBelow) or cause.axis is None:
+    if not isinstance(cause, DimEqual | DimBelow | AtLeast) or cause.axis is None:
         return cause.origin
     return cause.origin.at(cause.origin.detail.replace(" row", f" axis {cause.axis}"))
 
 
-def _both(first: str, second: str) -> str:
-    return first if first == second else f"{first}\n{second}"
+def _places(causes: Sequence[Constraint]) -> str:
+    """Returns where constraints come from, each place once."""
+    return "\n".join(dict.fromkeys(map(place, causes)))
+
+
+_SHOWN_ORIGINS = 6
+
+
+def _all(cause: Constraint, others: Sequence[Constraint]) -> str:
+    """Returns where constraints come from, one line each; the first ones if there are many."""
+    lines = list(dict.fromkeys([str(cause.origin), *(str(other.origin) for other in others)]))
+    if len(lines) > _SHOWN_ORIGINS:
+        lines[_SHOWN_ORIGINS:] = [f"and {len(lines) - _SHOWN_ORIGINS} more"]
+    return "\n".join(lines)
 
 
 def sizes_differ(
-    one: Size, one_cause: Constraint, other: Size, other_cause: Constraint
+    one: Size,
+    one_cause: Constraint,
+    other: Size,
+    other_cause: Constraint,
+    sources: Sequence[Constraint] = (),
 ) -> ShapeError:
     """Two sizes, or two bases, that must be the same are not."""
-    where = _both(place(one_cause), place(other_cause))
+    where = _places(sources or (one_cause, other_cause))
     if one.n == other.n:
         return ShapeError(
             "Axes that meet must have the same basis.",
@@ -50,53 +75,73 @@ def sizes_differ(
     return ShapeError(rule, found=f"size {one} and size {other}", where=where, fix=fix)
 
 
-def too_small(size: Size, size_cause: Constraint, at_least: int, cause: Constraint) -> ShapeError:
+def too_small(
+    size: Size,
+    size_cause: Constraint,
+    at_least: int,
+    cause: Constraint,
+    sources: Sequence[Constraint] = (),
+) -> ShapeError:
     """An axis does not have the position that is accessed."""
     return ShapeError(
         f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions.",
         found=f"size {size}",
-        where=_both(place(size_cause), place(cause)),
+        where=_places(sources or (size_cause, cause)),
         fix="use a smaller index, or make the axis longer",
     )
 
 
-def too_many_axes(result: Row, operand: Row, cause: RowBelow) -> ShapeError:
+def too_many_axes(
+    result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
+) -> ShapeError:
     """An operand has more axes than the fixed result."""
+    found = f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}"
+    if ", against " in cause.origin.detail:
+        return ShapeError(
+            "The outputs of an operand must not have more axes than the inputs that they meet.",
+            found=found,
+            where=_all(cause, others),
+            fix="give the first operand more input axes, turn the surplus output axes of the\n"
+            "second into batch axes, or use `*` if its cells should meet one by one",
+        )
     return ShapeError(
         "An operand must not have more axes than the result that it is repeated to.",
-        found=f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}",
-        where=str(cause.origin),
+        found=found,
+        where=_all(cause, others),
         fix="reduce the surplus axes with einsum, or give the result more axes;\n"
         "if the operand's outputs should meet inputs, use `@` rather than `*`",
     )
 
 
-def axes_differ(left: Row, right: Row, cause: RowEqual) -> ShapeError:
+def axes_differ(
+    left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
+) -> ShapeError:
     """Two rows that must be equal have different numbers of axes."""
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
         found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",
-        where=str(cause.origin),
-        fix="give both rows the same number of axes",
+        where=_all(cause, others),
+        fix="give both rows the same number of axes"
+        + ("; each index takes one batch axis" if "batch" in cause.origin.detail else ""),
     )
 
 
-def self_reference(cause: Constraint, found: str) -> ShapeError:
+def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] = ()) -> ShapeError:
     """A row would have to contain itself and more."""
     return ShapeError(
         "A row cannot contain itself and further axes: it would have infinitely many.",
         found=found,
-        where=str(cause.origin),
+        where=_all(cause, others),
         fix="give the rows of this operation explicitly, or write an einsum that names its axes",
     )
 
 
-def rank_cycle(cause: Constraint) -> ShapeError:
+def rank_cycle(cause: Constraint, circle: Sequence[Constraint] = ()) -> ShapeError:
     """Rows need each other to be longer, all the way round."""
     return ShapeError(
         "Rows that each need more axes than the next, in a circle, would have infinitely many.",
         found="a circle of operations in which a row gains axes",
-        where=str(cause.origin),
+        where=_all(cause, circle),
         fix="give the shape of one of the tensors involved explicitly",
     )
 

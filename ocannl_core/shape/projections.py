@@ -2,24 +2,33 @@
 
 Every occurrence of an axis gets an identity of its own, and the operation's constraints are solved
 anew, so that nothing learned elsewhere can tie axes together. Axes that the constraints pair are
-then traversed by one variable.
+then traversed by one variable. That is the first stratum; in the second, the indices of strided,
+windowed and concatenated axes are computed from these variables, and whatever else is said of such
+an axis must agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError, VerifyError
 from ocannl_core.indexing import (
+    AffineIndex,
     AxisIndex,
+    ConcatIndex,
     FixedIndex,
     IndexMap,
+    IndexVar,
     LoopVar,
+    Margin,
     Projections,
     StaticIndex,
+    SubAxis,
     VarIndex,
+    affine,
+    as_affine,
     fresh_var,
 )
 from ocannl_core.origin import Origin
@@ -30,13 +39,26 @@ from ocannl_core.shape.constraints import (
     Constraint,
     DimBelow,
     DimEqual,
+    Exact,
+    ReverseEqual,
     RowBelow,
     RowEqual,
+    TotalElements,
 )
+from ocannl_core.shape.einsum import Relation
 from ocannl_core.shape.logic import Logic, relation_of
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State, sides
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowKind, Shape, Size
+from ocannl_core.shape.terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Row,
+    RowKind,
+    Shape,
+    Size,
+)
 
 _HINTS = {RowKind.BATCH: "b", RowKind.OUTPUT: "o", RowKind.INPUT: "i"}
 
@@ -44,18 +66,32 @@ Axis = int | DimVar
 """An axis of a tensor, by its identity, or an axis of a spec."""
 
 
-def project(logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin) -> Projections:
+def project(
+    logic: Logic,
+    result: Shape,
+    operands: Sequence[Shape],
+    origin: Origin,
+    sizes: Mapping[str, int] | None = None,
+) -> Projections:
     """Returns the domain and the index maps of an operation on closed shapes.
+
+    An axis `a^b` of which one part is taken, as in `a^b => b`, has the part's index plus the sizes
+    of the parts before it, and no loop goes over the others. Otherwise its index is a
+    `ConcatIndex`, of which lowering makes one nest per part. For an operation like `a; b => a^b`
+    the caller emits one assignment per operand, with that operand's index map alone and a domain
+    restricted to the variables of the result and of this operand: the first one resets the
+    result, the others do not. Only the nest of the operand's own part is then generated.
 
     Args:
         logic: How the axes correspond.
         result: The result's shape.
         operands: The operands' shapes.
         origin: The operation.
+        sizes: Sizes of labels that were decided outside of the operation.
 
     Raises:
-        ShapeError: if the shapes contradict the operation, or one axis would be accessed in two
-            ways.
+        ShapeError: if the shapes contradict the operation, one axis would be accessed in two
+            ways, or nothing says how large a window is.
         SpecError: if the operation's specification does not fit.
     """
     ids = count()
@@ -63,8 +99,25 @@ def project(logic: Logic, result: Shape, operands: Sequence[Shape], origin: Orig
     operands = [_identified(operand, ids) for operand in operands]
     state = State()
     relation = relation_of(logic, result, operands, origin, state.fresh)
+    for label, n in (sizes or {}).items():
+        dim = relation.labels.get(label)
+        if isinstance(dim, DimVar):
+            where = origin.at(f"the size of {label}")
+            relation.constraints.append(DimEqual(dim, Size(n), where))
+    return derive(state, relation, result, operands)
+
+
+def derive(
+    state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
+) -> Projections:
+    """Returns the projections of a relation between shapes whose axes have identities."""
+    for part in relation.optional:
+        state.journal.put(state.optional, part, True)
     state.agenda.extend(relation.constraints)
     solver.run(state)
+    for constraint in relation.constraints:
+        if isinstance(constraint, DimEqual):
+            _check_kernel(state, constraint)
     close(state, [Shape(output=row) for c in relation.constraints for row in _rows(c)])
     axes = _Axes(state)
     for dim, index in relation.pins.items():
@@ -73,6 +126,19 @@ def project(logic: Logic, result: Shape, operands: Sequence[Shape], origin: Orig
         for pair in _paired(state, constraint):
             axes.meet(pair)
     return axes.projections(result, operands)
+
+
+def _check_kernel(state: State, equation: DimEqual) -> None:
+    """The size of a window that reaches into margins does not follow from that of the axis."""
+    formula = equation.right
+    window = formula.window if isinstance(formula, AffineDim) else None
+    if window is not None and window.padded and state.size(window.kernel) is None:
+        raise ShapeError(
+            "The size of a padded window does not follow from the axis it slides over.",
+            found=f"nothing says how large {window.kernel} is in {formula}",
+            where=place(equation),
+            fix=f"give values={{'{window.kernel}': ...}}, or an operand with this axis",
+        )
 
 
 def _identified(shape: Shape, ids: Iterator[int]) -> Shape:
@@ -95,6 +161,8 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             return (Row(trailing=(res, opnd)),)
         case AtLeast(dim):
             return (Row(trailing=(dim,)),)
+        case TotalElements() | Exact() | ReverseEqual():
+            return sides(constraint)
         case _:
             assert_never(constraint)
 
@@ -112,7 +180,7 @@ def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqua
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
-        case AtLeast():
+        case AtLeast() | TotalElements() | Exact() | ReverseEqual():
             pass
         case _:
             assert_never(constraint)
@@ -123,7 +191,13 @@ def _reversed(state: State, row: Row) -> Iterator[Dim]:
 
 
 class _Axes:
-    """Classes of axes that one loop variable traverses (union-find)."""
+    """Classes of axes that one loop variable traverses (union-find), and formulas for others.
+
+    Attributes:
+        formulas: For a class, what computes its index; more than one must agree.
+        plain: Axes of the spec that are named outside of concatenations.
+        margins: For a class, the cells beyond the axis that its windows reach.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -131,42 +205,71 @@ class _Axes:
         self._pins: dict[Axis, AxisIndex] = {}
         self._hints: dict[Axis, str] = {}
         self._vars: dict[Axis, LoopVar] = {}
+        self._formulas: dict[Axis, list[tuple[AffineDim | ConcatDim, DimBelow | DimEqual]]] = {}
+        self._plain: set[Axis] = set()
+        self._parts: set[Axis] = set()
+        self._margins: dict[Axis, Margin] = {}
+        self._indices: dict[Axis, AxisIndex] = {}
+        self._under_way: set[Axis] = set()
 
     def pin(self, dim: DimVar, index: AxisIndex) -> None:
         """Accesses an axis at one position only."""
-        self._pins[self._state.find(dim)] = index
+        self._pins[dim] = index
 
     def meet(self, pair: DimBelow | DimEqual) -> None:
         """Traverses two axes together, unless one of them is repeated along the other."""
         left, right = (
             (pair.res, pair.opnd) if isinstance(pair, DimBelow) else (pair.left, pair.right)
         )
+        if isinstance(right, AffineDim | ConcatDim):
+            self._compute(left, right, pair)
+            return
         one, other = self._axis(left), self._axis(right)
         if one is None or other is None:
             return
+        self._plain.update((one, other))
         repeated = isinstance(pair, DimBelow) and self._size(right) == 1 != self._size(left)
         if not repeated or self._find(other) in self._pins:
             self._join(one, other, pair)
 
+    def _compute(
+        self, whole: Dim, formula: AffineDim | ConcatDim, pair: DimBelow | DimEqual
+    ) -> None:
+        axis = self._axis(whole)
+        assert axis is not None
+        self._formulas.setdefault(self._find(axis), []).append((formula, pair))
+        if isinstance(formula, ConcatDim):
+            self._parts.update(p for part in formula.parts if (p := self._axis(part)) is not None)
+            return
+        for dim in (formula.over, formula.window.kernel if formula.window else None):
+            if dim is not None and (inner := self._axis(dim)) is not None:
+                self._plain.add(inner)
+
     def projections(self, result: Shape, operands: Sequence[Shape]) -> Projections:
         """Returns the index maps; the domain lists variables in order of first appearance."""
+        self._parts = {self._find(axis) for axis in self._parts}
+        self._plain = {self._find(axis) for axis in self._plain}
         domain: dict[LoopVar, int] = {}
         lhs = self._index_map(result, domain)
         rhs = tuple(self._index_map(operand, domain) for operand in operands)
+        lhs_margins = self._margins_of(result)
+        margins = tuple(self._margins_of(operand) for operand in operands)
         return Projections(
             domain=tuple(domain.items()),
             lhs=lhs,
             rhs=rhs,
             lhs_dims=result.dims,
             rhs_dims=tuple(operand.dims for operand in operands),
+            margins=margins if any(map(any, map(_reaching, margins))) else (),
+            lhs_margins=lhs_margins if any(_reaching(lhs_margins)) else (),
         )
 
     def _axis(self, dim: Dim) -> Axis | None:
         if isinstance(dim, DimVar):
-            var = self._state.find(dim)
-            if dim.name:
-                self._hints.setdefault(self._find(var), dim.name)
-            return var
+            # Equal sizes do not make one axis of two: the solver's representatives are not used.
+            if dim.name.isidentifier():
+                self._hints.setdefault(self._find(dim), dim.name)
+            return dim
         return dim.axis_id if isinstance(dim, Size) else None
 
     def _size(self, dim: Dim) -> int:
@@ -188,12 +291,7 @@ class _Axes:
             return
         first, second = self._pins.get(one), self._pins.get(other)
         if first is not None and second is not None and first != second:
-            raise ShapeError(
-                "An axis is accessed either at one position or at another.",
-                found=f"position {_position(first)} and position {_position(second)}",
-                where=place(pair),
-                fix="use two operations",
-            )
+            raise _accessed_twice(first, second, pair)
         self._parents[one] = other
         pin = first if first is not None else second
         if pin is not None:
@@ -201,23 +299,36 @@ class _Axes:
         hint = self._hints.get(one)
         if hint is not None:
             self._hints.setdefault(other, hint)
+        if one in self._formulas:
+            self._formulas.setdefault(other, []).extend(self._formulas.pop(one))
+
+    # ----- the second stratum -------------------------------------------------------------------
+
+    def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:
+        axes = [self._axis(dim) for _, row in shape.rows() for dim in row.trailing]
+        roots = [self._find(axis) for axis in axes if axis is not None]
+        return tuple(self._margins.get(root, Margin()) for root in roots)
 
     def _index_map(self, shape: Shape, domain: dict[LoopVar, int]) -> IndexMap:
         return tuple(
-            self._index(dim, kind, domain) for kind, row in shape.rows() for dim in row.trailing
+            self._index(dim, _HINTS[kind], domain)
+            for kind, row in shape.rows()
+            for dim in row.trailing
         )
 
-    def _index(self, dim: Dim, kind: RowKind, domain: dict[LoopVar, int]) -> AxisIndex:
+    def _index(self, dim: Dim, hint: str, domain: dict[LoopVar, int]) -> AxisIndex:
         axis, extent = self._axis(dim), self._size(dim)
         assert axis is not None
         root = self._find(axis)
         pin = self._pins.get(root)
+        if root in self._formulas:
+            return self._computed(root, pin, domain)
         if pin is not None:
             return pin
-        if extent == 1:
+        if extent == 1 and root not in self._parts:
             return FixedIndex(0)
         if root not in self._vars:
-            self._vars[root] = fresh_var(self._hints.get(root, _HINTS[kind]))
+            self._vars[root] = fresh_var(self._hints.get(root, hint))
         var = self._vars[root]
         if domain.setdefault(var, extent) != extent:
             raise VerifyError(
@@ -225,12 +336,130 @@ class _Axes:
             )
         return VarIndex(var)
 
+    def _computed(self, root: Axis, pin: AxisIndex | None, domain: dict[LoopVar, int]) -> AxisIndex:
+        """Returns the index that formulas give an axis.
+
+        Raises:
+            ShapeError: if they, or a given position, do not agree.
+        """
+        if root in self._indices:
+            return self._indices[root]
+        if root in self._under_way:
+            _, pair = self._formulas[root][0]
+            raise ShapeError(
+                "The position on an axis cannot be computed from itself.",
+                found=str(self._formulas[root][0][0]),
+                where=place(pair),
+                fix="name one of the axes differently",
+            )
+        self._under_way.add(root)
+        found = pin
+        for formula, pair in self._formulas[root]:
+            index = (
+                self._affine(root, formula, domain)
+                if isinstance(formula, AffineDim)
+                else self._concatenated(formula, domain)
+            )
+            if found is not None and not _agree(found, index):
+                raise _accessed_twice(found, index, pair)
+            found = index
+        assert found is not None
+        self._indices[root] = found
+        return found
+
+    def _affine(self, root: Axis, formula: AffineDim, domain: dict[LoopVar, int]) -> AxisIndex:
+        """Returns `stride*over + dilation*kernel + offset - left`; notes the margins."""
+        terms, offset = _scaled(formula.stride, self._index(formula.over, "o", domain))
+        offset += formula.offset
+        window = formula.window
+        if window is not None:
+            kernel_terms, kernel_offset = _scaled(
+                window.dilation, self._index(window.kernel, "k", domain)
+            )
+            terms += kernel_terms
+            margin = Margin(0, formula.offset)
+            if window.padded:
+                span = 1 + (self._size(window.kernel) - 1) * window.dilation
+                margin = Margin(span - (span + 1) // 2, (span + 1) // 2)
+            offset += kernel_offset - margin.left
+            old = self._margins.get(root, Margin())
+            self._margins[root] = Margin(max(old.left, margin.left), max(old.right, margin.right))
+        return affine(terms, offset)
+
+    def _concatenated(self, formula: ConcatDim, domain: dict[LoopVar, int]) -> AxisIndex:
+        """Returns the index of the one part that is taken, or all parts in sequence."""
+        roots = [None if isinstance(p, Size) else self._root(p) for p in formula.parts]
+        taken = [root for root in roots if root in self._plain] or list(filter(None, roots))
+        starts: list[int] = [0]
+        for part in formula.parts:
+            starts.append(starts[-1] + self._size(part))
+        if len(taken) == 1:
+            position = roots.index(taken[0])
+            index = self._index(formula.parts[position], "p", domain)
+            return affine(*_shifted(index, starts[position]))
+        parts: list[IndexVar] = []
+        for root, part in zip(roots, formula.parts, strict=True):
+            if root is None:
+                var = fresh_var("skipped")
+                domain[var] = self._size(part)
+                parts.append(var)
+                continue
+            index = self._index(part, "p", domain)
+            assert isinstance(index, VarIndex), "parts of concatenations have loops"
+            parts.append(index.var)
+        return ConcatIndex(tuple(parts))
+
+    def _root(self, dim: Dim) -> Axis | None:
+        axis = self._axis(dim)
+        return None if axis is None else self._find(axis)
+
+
+def _scaled(factor: int, index: AxisIndex) -> tuple[list[tuple[int, IndexVar]], int]:
+    terms, offset = as_affine(index)
+    return [(factor * coefficient, var) for coefficient, var in terms], factor * offset
+
+
+def _shifted(index: AxisIndex, distance: int) -> tuple[list[tuple[int, IndexVar]], int]:
+    terms, offset = as_affine(index)
+    return list(terms), offset + distance
+
+
+def _agree(one: AxisIndex, other: AxisIndex) -> bool:
+    if isinstance(one, ConcatIndex) or isinstance(other, ConcatIndex):
+        return one == other
+    (terms, offset), (other_terms, other_offset) = as_affine(one), as_affine(other)
+    return set(terms) == set(other_terms) and offset == other_offset
+
+
+def _reaching(margins: Sequence[Margin]) -> list[bool]:
+    return [bool(margin.left or margin.right) for margin in margins]
+
+
+def _accessed_twice(first: AxisIndex, second: AxisIndex, pair: DimBelow | DimEqual) -> ShapeError:
+    return ShapeError(
+        "An axis is accessed either at one position or at another.",
+        found=f"position {_position(first)} and position {_position(second)}",
+        where=place(pair),
+        fix="use two operations",
+    )
+
 
 def _position(index: AxisIndex) -> str:
     match index:
         case FixedIndex(value):
             return str(value)
-        case VarIndex(StaticIndex(name=name)):
-            return name
+        case VarIndex(var):
+            return _variable(var)
+        case AffineIndex(terms, offset):
+            text = " + ".join(f"{coefficient}*{_variable(var)}" for coefficient, var in terms)
+            return text + (f" + {offset}" if offset else "")
+        case ConcatIndex(parts):
+            return "^".join(map(_variable, parts))
+        case SubAxis():
+            return "0"
         case _:
-            return str(index)
+            assert_never(index)
+
+
+def _variable(var: IndexVar) -> str:
+    return var.name if isinstance(var, StaticIndex) else var.hint

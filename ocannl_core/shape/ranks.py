@@ -17,7 +17,7 @@ _SUSPICIOUS_DEPTH = 16
 # ----- growing without end ------------------------------------------------------------------------
 
 
-def record(state: State, longer: RowVar, shorter: RowVar, surplus: int) -> None:
+def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint) -> None:
     """Records that one row variable stands for at least `surplus` more axes than another."""
     long_root, long_outside = state.root(longer)
     short_root, short_outside = state.root(shorter)
@@ -27,6 +27,7 @@ def record(state: State, longer: RowVar, shorter: RowVar, surplus: int) -> None:
     edges = state.rank_edges.get(long_root, {})
     if edges.get(short_root, surplus - 1) < surplus:
         state.put_inner(state.rank_edges, long_root, short_root, surplus)
+        state.put_inner(state.rank_causes, long_root, short_root, cause)
 
 
 def born_within(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
@@ -43,15 +44,22 @@ def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
         ShapeError: if the row takes part in a circle of rows each longer than the next.
     """
     depth = state.depths.get(var, 0)
-    if depth >= _SUSPICIOUS_DEPTH and depth & (depth - 1) == 0 and _has_gaining_cycle(state, var):
-        raise rank_cycle(cause)
+    if (
+        depth >= _SUSPICIOUS_DEPTH
+        and depth & (depth - 1) == 0
+        and (circle := _gaining_circle(state, var))
+    ):
+        raise rank_cycle(cause, circle)
 
 
-def _has_gaining_cycle(state: State, var: RowVar) -> bool:
-    """True if a circle of rank edges with a positive sum can be reached (Bellman and Ford)."""
+def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
+    """Returns the causes of rank edges that form a circle with a positive sum, if one can be
+    reached (Bellman and Ford); otherwise nothing.
+    """
     start, _ = state.root(var)
     best = {start: 0}
     length = {start: 0}
+    came_from: dict[RowVar, RowVar] = {}
     queue = deque([start])
     while queue:
         here = queue.popleft()
@@ -59,10 +67,27 @@ def _has_gaining_cycle(state: State, var: RowVar) -> bool:
             if best.get(there, best[here] + surplus - 1) < best[here] + surplus:
                 best[there] = best[here] + surplus
                 length[there] = length[here] + 1
+                came_from[there] = here
                 if length[there] > len(best):
-                    return True
+                    return _circle(state, came_from, there)
                 queue.append(there)
-    return False
+    return []
+
+
+def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
+    """Returns the causes along the circle that the way back from a variable ends in."""
+    passed: set[RowVar] = set()
+    while var not in passed:
+        passed.add(var)
+        var = came_from[var]
+    causes: list[Constraint] = []
+    last = var
+    while True:
+        before = came_from[var]
+        causes.append(state.rank_causes[before][var])
+        var = before
+        if var == last:
+            return causes
 
 
 # ----- the greatest number of axes ----------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
-from ocannl_core.shape.state import Flat, State
+from ocannl_core.shape.state import Flat, State, sides
 from ocannl_core.shape.terms import Dim, Row, RowVar, Size
 
 _EMPTY = Row()
@@ -21,13 +21,14 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
     journal = state.journal
     journal.put(state.rows, var, row)
     journal.put(state.row_causes, var, cause)
+    journal.put(state.decided_rows, var, row)
     tail = row.tail
     if tail is not None:
         for marks in (state.anchored, state.contracted):
             if marks.get(var):
                 journal.put(marks, tail, True)
-        ranks.record(state, var, tail, len(row.dims))
-        ranks.record(state, tail, var, -len(row.dims))
+        ranks.record(state, var, tail, len(row.dims), cause)
+        ranks.record(state, tail, var, -len(row.dims), cause)
         state.touched_rows[tail] = None
     state.touched_dims.update(dict.fromkeys(state.undecided(row.dims)))
     if (leaf := state.row_leaves.get(var)) is not None:
@@ -62,14 +63,24 @@ def equate(state: State, constraint: RowEqual) -> None:
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is None and right.tail is None:
         if left.known != right.known:
-            raise axes_differ(_row(left), _row(right), constraint)
+            raise axes_differ(
+                _shown(state, left),
+                _shown(state, right),
+                constraint,
+                _decided_by(state, constraint),
+            )
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
     elif left.tail == right.tail:
         _equate_to_itself(state, left, right, constraint)
     elif left.tail is None or right.tail is None:
         closed, opened = (left, right) if left.tail is None else (right, left)
         if opened.known > closed.known:
-            raise axes_differ(_row(left), _row(right), constraint)
+            raise axes_differ(
+                _shown(state, left),
+                _shown(state, right),
+                constraint,
+                _decided_by(state, constraint),
+            )
         _solve_against(state, opened, closed, constraint)
     else:
         _equate_open(state, left, right, constraint)
@@ -77,7 +88,8 @@ def equate(state: State, constraint: RowEqual) -> None:
 
 def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
-        raise self_reference(constraint, f"{_row(left)} = {_row(right)}")
+        found = f"{_row(left)} = {_row(right)}"
+        raise self_reference(constraint, found, _decided_by(state, constraint))
     if len(left.leading) == len(right.leading):
         _equate_axes(state, left.leading, right.leading, constraint, from_right=False)
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
@@ -193,7 +205,7 @@ def refine(state: State, constraint: RowBelow) -> None:
     if res.tail is not None and res.known < opnd.known:
         missing = opnd.known - res.known
         if opnd.tail is not None:
-            ranks.record(state, res.tail, opnd.tail, missing)
+            ranks.record(state, res.tail, opnd.tail, missing, constraint)
         tail, dims = extend(state, res.tail, missing, constraint)
         res = Flat(res.leading, tail, dims + res.trailing)
     paired = min(len(res.trailing), len(opnd.trailing))
@@ -220,7 +232,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
             solve(state, opnd.tail, _EMPTY, constraint)
             return
     else:
-        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known)
+        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
         if (
             not res.known
             and not opnd.known
@@ -250,11 +262,15 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
     """
     # a result that was open when this was asked could as well have been given the axis first
     if constraint.was_open or res.known + constraint.skipped or opnd.known != 1:
-        raise too_many_axes(_row(res), _row(opnd), constraint)
+        raise too_many_axes(
+            _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
+        )
     (dim,) = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
     if size is not None and size.n != 1:
-        raise too_many_axes(_row(res), _row(opnd), constraint)
+        raise too_many_axes(
+            _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
+        )
     state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
     if opnd.tail is not None:
         solve(state, opnd.tail, _EMPTY, constraint)
@@ -262,13 +278,25 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
 
 def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
-        raise self_reference(constraint, f"{_row(res)} has at least the axes of {_row(opnd)}")
+        found = f"{_row(res)} has at least the axes of {_row(opnd)}"
+        raise self_reference(constraint, found, _decided_by(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
         state.suspend(RowBelow(_row(res), _row(opnd), constraint.origin, constraint.skipped))
+
+
+def _decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
+    """Returns what gave the rows of a constraint the axes that they have."""
+    return [cause for row in sides(constraint) for cause in state.causes(row)]
+
+
+def _shown(state: State, flat: Flat) -> Row:
+    """Returns the row with the sizes that are known."""
+    leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
+    return Row(leading, flat.tail, trailing)
 
 
 def _row(flat: Flat) -> Row:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ocannl_core.shape import dims, rows
-from ocannl_core.shape.constraints import AtLeast, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape import counts, dims, rows
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    DimBelow,
+    DimEqual,
+    Exact,
+    ReverseEqual,
+    RowBelow,
+    RowEqual,
+    TotalElements,
+)
 from ocannl_core.shape.messages import out_of_steps
 from ocannl_core.shape.state import Edge, State, Work
 
@@ -25,7 +34,7 @@ def run(state: State, budget: int | None = None) -> None:
     """
     agenda = state.agenda
     if budget is None:
-        known = len(state.suspended) + len(state.operands) + len(agenda)
+        known = len(state.suspended) + len(state.operands) + len(state.formulas) + len(agenda)
         budget = _STEPS_AT_LEAST + _STEPS_PER_CONSTRAINT * known
     steps = 0
     while agenda:
@@ -51,5 +60,11 @@ def step(state: State, work: Work) -> None:
             rows.refine(state, work)
         case RowEqual():
             rows.equate(state, work)
+        case TotalElements():
+            counts.total(state, work)
+        case Exact():
+            counts.exact(state, work)
+        case ReverseEqual():
+            counts.reverse(state, work)
         case _:
             assert_never(work)

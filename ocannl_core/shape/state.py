@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, assert_never
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import Constraint, RowBelow, RowConstraint
+from ocannl_core.shape.constraints import (
+    Constraint,
+    Exact,
+    Formula,
+    ReverseEqual,
+    RowBelow,
+    RowConstraint,
+    RowEqual,
+    TotalElements,
+)
 from ocannl_core.shape.journal import Journal
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowKind, RowVar, Size
+from ocannl_core.shape.terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Row,
+    RowKind,
+    RowVar,
+    Size,
+    dim_variables,
+)
 
 _Key = TypeVar("_Key")
 _Inner = TypeVar("_Inner")
@@ -103,11 +122,18 @@ class State:
         suspended: For a row variable, the row constraints that wait for it.
         within: For a size, the suspended row constraints that mention it; may hold constraints that
             are done.
+        formulas: For a size, the formulas that mention it; may hold formulas that are done.
+        open_formulas: The formulas that wait for sizes.
+        optional: Parts of concatenated axes that may be empty.
         anchored: Row variables above a closed operand, which therefore need no more axes.
         contracted: Row variables that meet another row in a product, so that their axes are not
             free to guess. touched_rows, touched_dims: Variables about which something may have been
             learned; a hint for closing.
         rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
+        rank_causes: What says so.
+        joins: For a variable that is represented by another one, what made them equal.
+        decided_rows: As `rows`, but never shortened by substitution.
+        guesses: The stage of closing, for variables that it decided.
     """
 
     def __init__(self) -> None:
@@ -122,14 +148,21 @@ class State:
         self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.units: dict[DimVar, Constraint] = {}
         self.dim_leaves: dict[DimVar, Leaf] = {}
+        self.joins: dict[DimVar, Constraint] = {}
         self.rows: dict[RowVar, Row] = {}
         self.row_causes: dict[RowVar, Constraint] = {}
+        self.decided_rows: dict[RowVar, Row] = {}
+        self.guesses: dict[DimVar | RowVar, str] = {}
         self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
+        self.formulas: dict[DimVar, dict[Formula, None]] = {}
+        self.open_formulas: dict[Formula, None] = {}
+        self.optional: dict[DimVar, bool] = {}
         self.row_leaves: dict[RowVar, Leaf] = {}
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
         self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
+        self.rank_causes: dict[RowVar, dict[RowVar, Constraint]] = {}
         self.roots: dict[RowVar, tuple[RowVar, int]] = {}
         self.depths: dict[RowVar, int] = {}
         self.touched_rows: dict[RowVar, None] = {}
@@ -144,21 +177,34 @@ class State:
         return var
 
     def size(self, dim: Dim) -> Size | None:
-        """Returns the size, if it is decided."""
-        if isinstance(dim, Size):
-            return dim
-        if isinstance(dim, DimVar):
-            known = self.values.get(self.find(dim))
-            return known.size if known else None
-        return None
+        """Returns the size, if it is decided or can be computed from decided ones."""
+        match dim:
+            case Size():
+                return dim
+            case DimVar():
+                known = self.values.get(self.find(dim))
+                return known.size if known else None
+            case ConcatDim(parts):
+                sizes = [self.size(part) for part in parts]
+                return None if None in sizes else Size(sum(size.n for size in sizes if size))
+            case AffineDim(stride, over, window):
+                positions = self.size(over)
+                if positions is None or window is None or window.padded:
+                    return Size(stride * positions.n) if positions else None
+                kernel = self.size(window.kernel)
+                if kernel is None:
+                    return None
+                span = 1 + (kernel.n - 1) * window.dilation
+                return Size(stride * (positions.n - 1) + span)
+            case _:
+                assert_never(dim)
 
     def current(self, dim: Dim) -> Dim:
         """Returns the size, or the representative of its variable."""
-        if not isinstance(dim, DimVar):
-            return dim
-        var = self.find(dim)
-        known = self.values.get(var)
-        return known.size if known else var
+        size = self.size(dim)
+        if size is not None:
+            return size
+        return self.find(dim) if isinstance(dim, DimVar) else dim
 
     def flat(self, row: Row) -> Flat:
         """Returns the row with its variable's solution substituted; sizes are left as they are."""
@@ -183,16 +229,27 @@ class State:
         return flat.tail, list(self.undecided((*flat.leading, *flat.trailing)))
 
     def undecided(self, dims: tuple[Dim, ...]) -> Iterator[DimVar]:
-        """Yields the representatives of the undecided variables among sizes."""
+        """Yields the representatives of the undecided variables in sizes."""
         for dim in dims:
-            if isinstance(dim, DimVar):
-                var = self.find(dim)
+            for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
+                var = self.find(each)
                 if var not in self.values:
                     yield var
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
         """Returns the variable that another is a part of, and how many axes lie outside it."""
         return self.roots.get(var, (var, 0))
+
+    def causes(self, row: Row) -> list[Constraint]:
+        """Returns what decided the row's variable, then what decided the variable in its solution,
+        and so on.
+        """
+        found: list[Constraint] = []
+        tail = row.tail
+        while tail is not None and tail in self.decided_rows:
+            found.append(self.row_causes[tail])
+            tail = self.decided_rows[tail].tail
+        return found
 
     # ----- recording ----------------------------------------------------------------------------
 
@@ -219,8 +276,7 @@ class State:
 
     def suspend(self, constraint: RowConstraint) -> None:
         """Keeps a constraint until one of the row variables in it is solved."""
-        left, right = sides(constraint)
-        for row in (left, right):
+        for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
                 self.touched_rows[row.tail] = None
@@ -234,6 +290,17 @@ class State:
             for row in sides(constraint)
         )
 
+    def watch(self, formula: Formula, dims: tuple[Dim, ...]) -> None:
+        """Has a formula looked at again whenever more is known of one of its sizes."""
+        for dim in dims:
+            for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
+                self.put_inner(self.formulas, self.find(var), formula, None)
+
+    def wait(self, formula: Formula) -> None:
+        """Notes that a formula is not solved yet."""
+        if formula not in self.open_formulas:
+            self.journal.put(self.open_formulas, formula, None)
+
     def wake(self, var: RowVar) -> None:
         """Puts the constraints that wait for a row variable on the agenda."""
         for constraint in list(self.suspended.get(var, ())):
@@ -243,14 +310,17 @@ class State:
             self.agenda.append(constraint)
 
 
-def sides(constraint: RowConstraint) -> tuple[Row, Row]:
-    """Returns the two rows of a constraint: left and right, or result and operand."""
-    left, right = (
-        (constraint.res, constraint.opnd)
-        if isinstance(constraint, RowBelow)
-        else (constraint.left, constraint.right)
-    )
-    return left, right
+def sides(constraint: RowConstraint) -> tuple[Row, ...]:
+    """Returns the rows of a constraint: left and right, result and operand, or all it is about."""
+    match constraint:
+        case RowBelow(res, opnd):
+            return res, opnd
+        case RowEqual(left, right) | ReverseEqual(left, right):
+            return left, right
+        case TotalElements(rows=rows) | Exact(rows=rows):
+            return rows
+        case _:
+            assert_never(constraint)
 
 
 def _stronger(one: Leaf | None, other: Leaf) -> Leaf:

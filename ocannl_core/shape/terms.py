@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
+from typing import assert_never
 
 
 class RowKind(Enum):
@@ -113,6 +114,24 @@ class ConcatDim:
 
 
 Dim = DimVar | Size | AffineDim | ConcatDim
+
+
+def dim_variables(dim: Dim) -> Iterator[DimVar]:
+    """Yields the unknown sizes that a size depends on."""
+    match dim:
+        case DimVar():
+            yield dim
+        case Size():
+            return
+        case AffineDim(over=over, window=window):
+            yield from dim_variables(over)
+            if window is not None:
+                yield from dim_variables(window.kernel)
+        case ConcatDim(parts):
+            for part in parts:
+                yield from dim_variables(part)
+        case _:
+            assert_never(dim)
 
 
 # ----- rows and shapes ----------------------------------------------------------------------------

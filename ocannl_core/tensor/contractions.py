@@ -4,6 +4,7 @@ number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from numbers import Real
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.origin import caller_location
+from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import BatchSlice
+from ocannl_core.shape.spec import parse_spec
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
+from ocannl_core.tensor.placement import covers_result
 from ocannl_core.tensor.pointwise import add, maximum, power_primitive, where
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
@@ -27,6 +30,25 @@ def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
 
 def _sum(v: Any, v1: Any) -> None:
     v[neutral] += v1
+
+
+def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:
+    v[neutral] += v1 * v2 * v3
+
+
+def _triple_products(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any, v3: Any) -> None:
+    g1 += g * v2 * v3
+    g2 += g * v1 * v3
+    g3 += g * v1 * v2
+
+
+def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
+    v[neutral] += v1 + v2
+
+
+def _spread_to_both(g: Any, g1: Any, g2: Any) -> None:
+    g1 += g
+    g2 += g
 
 
 def _products(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
@@ -48,6 +70,30 @@ def _greatest(v: Any, v1: Any) -> None:
 
 def _greatest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
     g1 += where(v1 == v, g, 0.0)
+
+
+def _greatest_sum(v: Any, v1: Any, v2: Any) -> None:
+    v[neutral, maximum] = v1 + v2
+
+
+def _greatest_sum_gradient(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
+    g1 += where(v1 + v2 == v, g, 0.0)
+    g2 += where(v1 + v2 == v, g, 0.0)
+
+
+def _place_all(v: Any, vs: Any) -> None:
+    for operand in vs:
+        v[:] = operand
+
+
+def _place_all_among_zeros(v: Any, vs: Any) -> None:
+    v[:] = 0.0
+    _place_all(v, vs)
+
+
+def _take_from_each(g: Any, gs: Any) -> None:
+    for operand in gs:
+        operand += g
 
 
 matmul = define_operation(
@@ -77,6 +123,27 @@ _einsum_of_two = define_operation(
     combine=BinaryOp.ADD,
     register=False,
 )
+_einsum_of_three = define_operation(
+    "einsum",
+    forward=_sum_of_triple_products,
+    gradient=_triple_products,
+    combine=BinaryOp.ADD,
+    register=False,
+)
+_outer_sum = define_operation(
+    "outer_sum",
+    forward=_sum_of_sums,
+    gradient=_spread_to_both,
+    primitive=BinaryOp.ADD,
+    combine=BinaryOp.ADD,
+)
+_tropical = define_operation(
+    "tropical",
+    forward=_greatest_sum,
+    gradient=_greatest_sum_gradient,
+    primitive=BinaryOp.ADD,
+    combine=BinaryOp.MAX,
+)
 _einmax = define_operation(
     "einmax",
     forward=_greatest,
@@ -94,21 +161,32 @@ def fma(a: Any, b: Any, c: Any, *, label: str | None = None) -> Any:
     return add(matmul(a, b), c, label=label)
 
 
-def einsum(spec: str, *operands: Any, label: str | None = None) -> Any:
+def einsum(
+    spec: str,
+    *operands: Any,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    label: str | None = None,
+) -> Any:
     """Returns the sum of the products of the operands' cells, lined up by a specification.
 
         oc.einsum("ij;jk=>ik", a, b)         # a product of matrices written as rows of output axes
         oc.einsum("...|... => 0", a)         # the sum of all cells
         oc.einsum("...|c => ...|0", a)       # the sum over the last output axis
+        oc.einsum("i=+k; k => i", a, b)      # a convolution that keeps the size
 
     Operands come first, the result last. A row is written `batch|input->output`; `...` stands for
     all further axes of its kind, `..name..` for axes shared across kinds, an integer for a
     position, `_` for an axis that lines up with nothing. Axes that the result does not mention are
-    summed.
+    summed. `2*i+3*k` is a window: its positions `i` are 2 apart (the stride), its cells `k` are 3
+    apart (the dilation). Marked `2*i<+3*k` it stays inside the axis; marked `2*i=+3*k` it may leave
+    the axis on both sides, where it finds zeros.
 
     Args:
         spec: The specification, with as many operands as are given.
-        operands: One or two tensors.
+        operands: One to three tensors.
+        padded: Whether windows without a mark may leave their axis.
+        values: Numbers for names in the specification: for coefficients, and sizes of axes.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
@@ -117,25 +195,154 @@ def einsum(spec: str, *operands: Any, label: str | None = None) -> Any:
     """
     match len(operands):
         case 1:
-            return _einsum_of_one(*operands, logic=spec, label=label)
+            return _einsum_of_one(*operands, logic=spec, padded=padded, values=values, label=label)
         case 2:
-            return _einsum_of_two(*operands, logic=spec, label=label)
+            return _einsum_of_two(*operands, logic=spec, padded=padded, values=values, label=label)
+        case 3:
+            return _einsum_of_three(
+                *operands, logic=spec, padded=padded, values=values, label=label
+            )
         case count:
             raise UsageError(
-                "einsum takes one or two tensors after the specification.",
+                "einsum takes one to three tensors after the specification.",
                 found=f"{count} tensors with {spec!r}",
                 where=str(caller_location() or ""),
-                fix="contract step by step, two tensors at a time",
+                fix="contract step by step, two or three tensors at a time",
             )
 
 
-def einmax(spec: str, operand: Any, *, label: str | None = None) -> Any:
+def einmax(
+    spec: str,
+    operand: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    label: str | None = None,
+) -> Any:
     """Returns the greatest cells of the operand over the axes that the specification's result does
     not mention.
 
-    The gradient goes to every cell that equals the maximum.
+    `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Windows that leave an axis find
+    nothing there. The gradient goes to every cell that equals the maximum.
+
+    Args:
+        spec: A specification with one operand.
+        operand: The tensor.
+        padded: Whether windows without a mark may leave their axis.
+        values: Numbers for names in the specification: for coefficients, and sizes of axes.
     """
-    return _einmax(operand, logic=spec, label=label)
+    return _einmax(operand, logic=spec, padded=padded, values=values, label=label)
+
+
+def outer_sum(
+    spec: str,
+    a: Any,
+    b: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    label: str | None = None,
+) -> Any:
+    """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
+
+    Axes that the result does not mention are summed.
+    """
+    return _outer_sum(a, b, logic=spec, padded=padded, values=values, label=label)
+
+
+def tropical(
+    spec: str,
+    a: Any,
+    b: Any,
+    *,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    label: str | None = None,
+) -> Any:
+    """Returns the greatest sums of the operands' cells over the axes that the specification's
+    result does not mention.
+
+    This is einsum with maxima for sums and sums for products. With zeros as the second operand,
+    which fix the size of windows, it is max pooling. The gradient goes to every pair of cells whose
+    sum is the maximum.
+    """
+    return _tropical(a, b, logic=spec, padded=padded, values=values, label=label)
+
+
+@cache
+def _concat_of(operands: int, covers_all: bool) -> Operation:
+    return define_operation(
+        "concat",
+        forward=_place_all if covers_all else _place_all_among_zeros,
+        gradient=_take_from_each,
+        register=False,
+        operands=operands,
+    )
+
+
+def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
+    """Returns the operands one after the other along axes of the result.
+
+    `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
+    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a matrix of blocks, with zeros where there is no
+    operand. The parts of an axis are taken out by `oc.einsum("...,a^b => ...,a", xy)`.
+
+    Args:
+        spec: A specification whose result has an axis `a^b^...`.
+        operands: As many tensors as the specification has operands.
+
+    Raises:
+        SpecError: if an operand has an axis that the result has not, or two have the same place.
+    """
+    if not operands:
+        raise UsageError(
+            "concat takes tensors after the specification.",
+            found=f"none with {spec!r}",
+            where=str(caller_location() or ""),
+        )
+    covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
+    return _concat_of(len(operands), covers_all)(*operands, logic=spec, label=label)
+
+
+_NEW_AXIS = {
+    "batch": "...|...->... => {},...|...->...",
+    "input": "...|...->... => ...|{},...->...",
+    "output": "...|...->... => ...|...->{},...",
+}
+
+
+def stack(*operands: Any, axis: str = "output", label: str | None = None) -> Any:
+    """Returns the operands, all of one shape, along a new axis.
+
+    Args:
+        operands: One tensor or more.
+        axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
+            "output".
+    """
+    if axis not in _NEW_AXIS or not operands:
+        raise UsageError(
+            "stack takes tensors, and the kind of the new axis.",
+            found=f"{len(operands)} tensors, axis={axis!r}",
+            where=str(caller_location() or ""),
+            fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
+        )
+    single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
+    widened = [einsum(f"{single} => {stacked.format(0)}", operand) for operand in operands]
+    parts = [f"part{i}" for i in range(len(operands))]
+    if len(parts) == 1:
+        return widened[0]
+    inputs = "; ".join(stacked.format(part) for part in parts)
+    return concat(f"{inputs} => {stacked.format('^'.join(parts))}", *widened, label=label)
+
+
+def interleave(a: Any, b: Any, *, label: str | None = None) -> Any:
+    """Returns a tensor whose last output axis alternates between the cells of two tensors.
+
+    The first operand is at the even positions, which `oc.einsum("..., 2*i => ..., i", x)` takes out
+    again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
+    """
+    spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
+    return einsum(spec, stack(a, b), label=label)
 
 
 @cache

@@ -40,6 +40,7 @@ def tensor(
     *,
     batch_axes: int = 0,
     input_axes: int = 0,
+    margins: Sequence[tuple[int, int]] | None = None,
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
@@ -54,6 +55,9 @@ def tensor(
             copied.
         batch_axes: How many leading axes of an array are batch axes.
         input_axes: How many trailing axes of an array are input axes.
+        margins: For data that comes padded, the cells before and after the tensor's own ones, axis
+            by axis of the array; they are left out. What windows find there depends on the
+            operation.
         dtype: The number format. Without it, literals and float64 arrays get the session's default
             float; other arrays keep theirs.
         label: A name.
@@ -64,6 +68,10 @@ def tensor(
     """
     session = sessions.current()
     location = caller_location()
+    if margins is not None:
+        value = _without_margins(
+            _as_array(value, str(location or "")), margins, str(location or "")
+        )
     if isinstance(value, list | tuple) and not _holds_arrays(value):
         array, shape = _nested(value, str(location or ""))
         chosen = session.default_dtype if dtype is None else dtype_of(dtype)
@@ -115,6 +123,24 @@ def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = N
 def _holds_arrays(value: Sequence[Any]) -> bool:
     """True for sequences of arrays, which NumPy stacks."""
     return any(isinstance(each, np.ndarray) for each in value)
+
+
+def _without_margins(
+    array: np.ndarray[Any, Any], margins: Sequence[tuple[int, int]], where: str
+) -> np.ndarray[Any, Any]:
+    fits = len(margins) == array.ndim and all(
+        left >= 0 and right >= 0 and left + right <= n
+        for n, (left, right) in zip(array.shape, margins, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            "Margins are two numbers of cells for each axis of an array, no more than it has.",
+            found=f"margins={list(margins)} for an array of shape {array.shape}",
+            where=where,
+        )
+    own = zip(array.shape, margins, strict=True)
+    cells: np.ndarray[Any, Any] = array[tuple(slice(left, n - right) for n, (left, right) in own)]
+    return cells
 
 
 def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:

@@ -6,7 +6,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -15,14 +15,16 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, Pointwise, logic_from_text
+from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.leaves import constant
+from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
+from ocannl_core.tensor.specifications import naming, stated_logic
 from ocannl_core.tensor.tensor import Applied, MergeBuffer, Tensor
 
 Code = Callable[..., None]
@@ -56,6 +58,8 @@ class Operation:
         self,
         *args: Any,
         logic: str | None = None,
+        padded: bool | None = None,
+        values: Mapping[str, int] | None = None,
         label: str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
@@ -64,6 +68,9 @@ class Operation:
         Args:
             args: As many operands as the operation takes.
             logic: Replaces the operation's own logic.
+            padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
+                the axes that they slide over.
+            values: Numbers for names in a specification: for coefficients, and sizes of axes.
             label: A name for the result.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
@@ -75,8 +82,14 @@ class Operation:
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
         operands = as_tensors(args, session)
-        stated = logic_from_text(self.logic if logic is None else logic, self.operands)
-        reduces_elsewhere = logic is not None and self.combine is None and stated != Pointwise()
+        text = self.logic if logic is None else logic
+        stated = stated_logic(self.name, text, self.operands, padded, values)
+        reduces_elsewhere = (
+            logic is not None
+            and self.primitive is not None
+            and self.combine is None
+            and stated != Pointwise()
+        )
         if session.recorder is not None and reduces_elsewhere:
             return session.recorder.unreduced(self, operands, stated)
         return self.tensor(operands, stated, label=label, requires_grad=requires_grad)
@@ -100,7 +113,8 @@ class Operation:
         session = operands[0].session
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
-        session.environment.relate(logic, terms, [operand.terms for operand in operands], origin)
+        with naming(operands):
+            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
         flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
         if session.recorder is not None and requires_grad is None:
             requires_grad = False
@@ -110,7 +124,7 @@ class Operation:
                 found=f"{self.name} with requires_grad=True",
                 where=str(origin),
             )
-        tensor = Tensor(
+        result = Tensor(
             session,
             Applied(self, operands, logic),
             terms,
@@ -119,20 +133,21 @@ class Operation:
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
+        note_accesses(logic, result, operands, origin)
         if session.recorder is not None:
-            session.recorder.made(tensor, is_named=label is not None)
-        return tensor
+            session.recorder.made(result, is_named=label is not None)
+        return result
 
     def _fold(self, args: tuple[Any, ...]) -> Any:
         """Returns what an operator with a Python 0 is, or None.
 
         0 * x  -->  0        x + 0  -->  x        x - 0  -->  x
         """
-        if len(args) != 2:
+        if len(args) != 2 or self.combine is not None:
             return None
         left, right = (isinstance(arg, Real) and float(arg) == 0.0 for arg in args)
         match self.primitive:
-            case BinaryOp.MUL if (left or right) and self.combine is None:
+            case BinaryOp.MUL if left or right:
                 return 0.0
             case BinaryOp.ADD if left:
                 return args[1]
@@ -208,6 +223,14 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
+def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+    """Tells tensors of an operation that accesses them through padded windows."""
+    shapes = [operand.terms for operand in operands]
+    for access in window_accesses(logic, result.terms, shapes, origin):
+        tensor = result if access.position is None else operands[access.position]
+        tensor.add_access(access)
+
+
 def as_tensor(value: Any, session: Session, dtype: DType | None = None) -> Tensor:
     """Returns a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
@@ -255,6 +278,7 @@ def define_operation(
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
     register: bool = True,
+    operands: int | None = None,
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
 
@@ -273,6 +297,7 @@ def define_operation(
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
             specification.
+        operands: How many tensors it takes, where the slots `vs` and `gs` stand for all of them.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
@@ -280,11 +305,12 @@ def define_operation(
     names = slot_names(forward)
     if gradient is not None:
         slot_names(gradient)
-    operands = (
-        arity(primitive)
-        if primitive is not None
-        else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
-    )
+    if operands is None:
+        operands = (
+            arity(primitive)
+            if primitive is not None
+            else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+        )
     operation = Operation(
         name=name,
         operands=operands,

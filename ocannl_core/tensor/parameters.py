@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,15 @@ from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Declared, Parameter, Placeholder, Tensor
 
 Axes = Sequence[int | Size]
+OpenAxes = Sequence[int | Size | EllipsisType]
+"""Sizes, and `...` for axes to be inferred."""
 
 
 def param(
     name: str,
     *,
-    output: Axes | None = None,
-    input: Axes | None = None,
+    output: OpenAxes | None = None,
+    input: OpenAxes | None = None,
     init: Any = None,
     dtype: DType | str | None = None,
     requires_grad: bool = True,
@@ -44,8 +47,8 @@ def param(
 
     Args:
         name: The name; printed code and labels start with it.
-        output: Sizes of the output axes; inferred when not given.
-        input: Sizes of the input axes; inferred when not given.
+        output: Sizes of the output axes; inferred when not given. `[3, ...]` states the first only.
+        input: Sizes of the input axes, in the same way.
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             or a tensor expression. By default uniform, centred, scaled by fan-in.
@@ -66,15 +69,15 @@ def param(
     )
 
 
-def _hashable(axes: Axes | None) -> tuple[int | Size, ...] | None:
+def _hashable(axes: OpenAxes | None) -> tuple[int | Size | EllipsisType, ...] | None:
     return None if axes is None else tuple(axes)
 
 
 def _new(
     session: Session,
     label: tuple[str, ...],
-    output: Axes | None,
-    input: Axes | None,
+    output: OpenAxes | None,
+    input: OpenAxes | None,
     init: Any,
     dtype: DType | str | None,
     requires_grad: bool,
@@ -116,7 +119,7 @@ def _fixes_shape(init: Any) -> bool:
     return init is not None and not isinstance(init, Real)
 
 
-def _as_literal(init: Any, input: Axes | None) -> Tensor:
+def _as_literal(init: Any, input: OpenAxes | None) -> Tensor:
     """Returns the literal behind an initial array: its trailing axes are input axes as far as
     `input` states sizes.
     """
@@ -135,13 +138,12 @@ def _initializer(session: Session, init: Any, given: Tensor | None, shape: Shape
     return constant(float(init), session)
 
 
-def _checked(shape: Shape, output: Axes | None, input: Axes | None, origin: Origin) -> Shape:
+def _checked(
+    shape: Shape, output: OpenAxes | None, input: OpenAxes | None, origin: Origin
+) -> Shape:
     """Returns the shape of an initial array, which must agree with sizes stated beside it."""
     for kind, stated, found in (("output", output, shape.output), ("input", input, shape.input)):
-        if (
-            stated is not None
-            and tuple(n.n if isinstance(n, Size) else n for n in stated) != found.sizes
-        ):
+        if stated is not None and not _agree(stated, found.sizes):
             raise UsageError(
                 "An initial array fixes the shape of a parameter; sizes stated beside it must "
                 "agree.",
@@ -150,6 +152,17 @@ def _checked(shape: Shape, output: Axes | None, input: Axes | None, origin: Orig
                 fix=f"leave out {kind}=, or give an array of that shape",
             )
     return shape
+
+
+def _agree(stated: OpenAxes, found: tuple[int, ...]) -> bool:
+    """True if sizes are as stated, where `...` stands for any number of them."""
+    sizes = [axis.n if isinstance(axis, Size) else axis for axis in stated]
+    if ... not in sizes:
+        return tuple(sizes) == found
+    cut = sizes.index(...)
+    before, after = sizes[:cut], sizes[cut + 1 :]
+    fits = len(found) >= len(before) + len(after)
+    return fits and [*found[:cut], *found[len(found) - len(after) :]] == [*before, *after]
 
 
 def placeholder(

@@ -22,9 +22,10 @@ from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.operation import Operation, note_accesses
 from ocannl_core.tensor.pointwise import identity
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
 from ocannl_core.tensor.tensor import (
     Applied,
@@ -121,9 +122,11 @@ class CodeRecorder:
             )
         self._label(target, step.args)
         operands = _tensors(step)
-        self.session.environment.relate(
-            step.logic, target.terms, [operand.terms for operand in operands], origin
-        )
+        with naming(operands, target):
+            self.session.environment.relate(
+                step.logic, target.terms, [operand.terms for operand in operands], origin
+            )
+        note_accesses(step.logic, target, operands, origin)
         self._entries[-1].append(step)
         self._writes[target] = len(self._writes) + 1
         if not isinstance(target.definition, Declared):

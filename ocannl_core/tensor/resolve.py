@@ -4,7 +4,7 @@ concrete index maps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -24,16 +24,20 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, neutral
+from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
+from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
+    ALL,
     SLOT_NAMES,
     Slot,
     SlotApplication,
     SlotValue,
+    accumulation_of,
     as_application,
     as_operand,
     slot_names,
@@ -147,7 +151,7 @@ class _Emitter:
         """Returns a tensor's node, listed among the program's nodes."""
         node = tensor.node
         if node not in self.nodes:
-            self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims)
+            self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims, tensor.layout.margins)
             self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)
@@ -184,11 +188,12 @@ class _Emitter:
         found = project(
             step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin
         )
-        maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
+        check_margins(found, step.target, tensors, step.origin)
+        maps = iter(zip(found.rhs, found.rhs_dims, _has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
-            index, dims = ((), ()) if isinstance(arg, float) else next(maps)
-            operand = self.operand(arg)
+            index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
+            operand = self.operand(arg, is_padded=is_padded)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
             )
@@ -213,14 +218,19 @@ class _Emitter:
         )
         self.embedded.add(target)
 
-    def operand(self, argument: Argument) -> Operand:
+    def operand(self, argument: Argument, *, is_padded: bool = False) -> Operand:
         """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
         cell.
+
+        A constant that is read beyond its axis differs there, so that it has to be stored.
         """
         if isinstance(argument, float):
             return Scalar(argument)
         if isinstance(argument, MergeBuffer):
             return Merge(self.node_of(argument.tensor))
+        if is_padded:
+            self.constant_result(argument)
+            return Cells(self.node_of(argument))
         value = _constant_value(argument)
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
@@ -243,7 +253,7 @@ class _Emitter:
                 assert_never(tensor.definition)
 
     def constant_result(self, tensor: Tensor) -> None:
-        """Stores a constant that is itself a result; elsewhere constants are printed as numbers."""
+        """Stores a constant, once; elsewhere constants are printed as numbers."""
         if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
             node = self.node_of(tensor)
             self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
@@ -264,6 +274,22 @@ class _Emitter:
         ):
             return
         _Slots(self, tensor).run(definition.operation.gradient)
+
+
+def check_margins(
+    projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
+) -> None:
+    """Raises ShapeError unless an operation finds the margins that it needs."""
+    positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
+    for position, tensor in positions:
+        needed = margins_of(projections, position)
+        if needed:
+            tensor.layout.check(needed, tensor.describe(), origin)
+
+
+def _has_margins(projections: Projections) -> tuple[bool, ...]:
+    """Returns, for each operand, whether it is read beyond its axes."""
+    return tuple(bool(margins_of(projections, i)) for i in range(len(projections.rhs)))
 
 
 def _constant_value(tensor: Tensor) -> float | None:
@@ -293,13 +319,25 @@ class _Slots:
             [operand.shape for operand in operands],
             tensor.origin,
         )
+        check_margins(self._projections, tensor, operands, tensor.origin)
+        self._is_padded = _has_margins(self._projections)
+        self._beyond: float | None = None
+        if any(self._is_padded):
+            combine = accumulation_of(tensor.definition.operation.forward, len(operands))
+            self._beyond = None if combine is None else neutral(combine)
 
     def run(self, code: Code) -> None:
         """Calls a defining function with the slots that its parameters name."""
         code(*(self._slot(name) for name in slot_names(code)))
 
-    def _slot(self, name: str) -> Slot:
+    def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
         role, position = SLOT_NAMES[name]
+        if position != ALL:
+            return self._slot_at(name, role, position)
+        count = len(self._definition.operands)
+        return tuple(self._slot_at(f"{name}[{i}]", role, i + 1) for i in range(count))
+
+    def _slot_at(self, name: str, role: str, position: int) -> Slot:
         tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
         p = self._projections
         index, dims = (
@@ -309,7 +347,8 @@ class _Slots:
         )
         operand: Operand | None
         if role == "value":
-            operand = self._emitter.operand(tensor)
+            is_padded = position > 0 and self._is_padded[position - 1]
+            operand = self._emitter.operand(tensor, is_padded=is_padded)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
         return Slot(name, operand, tensor.dtype, index, dims, self)
@@ -353,7 +392,16 @@ class _Slots:
         operands = tuple(operand for operand, _, _ in settled)
         origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(target.operand.node, combine, reset, op, operands, projections, origin)
+            Accumulate(
+                target.operand.node,
+                combine,
+                reset,
+                op,
+                operands,
+                projections,
+                origin,
+                self._beyond,
+            )
         )
 
     def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:

@@ -13,6 +13,7 @@ from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.logic import Logic
 
 
 class Recorder(Protocol):
@@ -22,7 +23,7 @@ class Recorder(Protocol):
         """Notes that an operator made a tensor here."""
         ...
 
-    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Logic) -> Any:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
         ...
 

@@ -16,21 +16,26 @@ from functools import cache
 from typing import Any, NoReturn, Protocol
 
 from ocannl_core.assign.nodes import Operand, Scalar
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 
+ALL = -1
+"""In place of a position: a parameter that gets the slots of all operands, as a tuple."""
+
 SLOT_NAMES: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("v", "t", "lhs"), ("value", 0)),
     **{f"{name}{i}": ("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "vs": ("value", ALL),
     "g": ("gradient", 0),
+    "gs": ("gradient", ALL),
     **{f"g{i}": ("gradient", i) for i in (1, 2, 3)},
 }
-"""What a parameter name of a defining function stands for: value or gradient, of the result (0) or
-an operand (1-3).
+"""What a parameter name of a defining function stands for: value or gradient, of the result (0), an
+operand (1-3), or all operands.
 """
 
 
@@ -125,6 +130,31 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
             fix="use " + ", ".join(SLOT_NAMES),
         )
     return names
+
+
+@cache
+def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
+    """Returns the accumulation with which a defining function writes the result; None for plain
+    assignment.
+    """
+    written = _Accumulations()
+
+    def slot(name: str) -> Slot | tuple[Slot, ...]:
+        empty = Slot(name, Scalar(0.0), float32, (), (), written)
+        return (empty,) * operands if SLOT_NAMES[name][1] == ALL else empty
+
+    forward(*(slot(name) for name in slot_names(forward)))
+    return next((each for each in written.found if each is not BinaryOp.SECOND), None)
+
+
+class _Accumulations:
+    """Notes how slots are written."""
+
+    def __init__(self) -> None:
+        self.found: list[BinaryOp] = []
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        self.found.append(combine)
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:

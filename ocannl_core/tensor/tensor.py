@@ -20,6 +20,7 @@ from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
@@ -119,7 +120,9 @@ class Tensor(Assignable):
     """
 
     __slots__ = (
+        "_accesses",
         "_grad",
+        "_layout",
         "_node",
         "_terms",
         "definition",
@@ -150,6 +153,8 @@ class Tensor(Assignable):
         self.origin = origin
         self._node: TensorNode | None = None
         self._grad: Tensor | None = None
+        self._accesses: tuple[WindowAccess, ...] = ()
+        self._layout: Layout | None = None
         if requires_grad:
             self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
 
@@ -184,9 +189,37 @@ class Tensor(Assignable):
 
     @property
     def info(self) -> NodeInfo:
-        """Format and extents; closes the shape."""
+        """Format, extents, and margins as far as they are known; closes the shape."""
         self.session.environment.close([self._terms])
-        return NodeInfo(self.dtype, self.shape.dims)
+        return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
+
+    # ----- margins --------------------------------------------------------------------------------
+
+    def add_access(self, access: WindowAccess) -> None:
+        """Notes an operation that accesses the tensor through padded windows."""
+        self._accesses = (*self._accesses, access)
+
+    @property
+    def layout(self) -> Layout:
+        """The margins around the tensor's cells, final once this has been asked for."""
+        if self._layout is None:
+            if isinstance(self.definition, GradientOf):
+                _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
+            self._layout = Layout(self._needed_margins(), caller_location())
+        return self._layout
+
+    def _needed_margins(self) -> Margins:
+        """Returns the margins if they are final, else the maximum over the accesses so far.
+
+        A gradient is written through the same windows that the tensor is read through.
+        """
+        if self._layout is not None:
+            return self._layout.margins
+        environment = self.session.environment
+        needed = [access.margins(environment) for access in self._accesses]
+        if isinstance(self.definition, GradientOf):
+            needed.append(self.definition.tensor._needed_margins())
+        return widest(needed)
 
     @property
     def requires_grad(self) -> bool:

@@ -97,12 +97,15 @@ class Code:
         domain: dict[LoopVar, int],
         *maps: tuple[AxisIndex, ...],
         reset: bool = True,
+        beyond: float | None = None,
     ) -> None:
         operands: list[Operand] = [
             Cells(arg) if isinstance(arg, TensorNode) else Scalar(arg) for arg in args
         ]
         projections = self.projections(domain, target, *maps)
-        self.body.append(Accumulate(target, combine, reset, op, tuple(operands), projections))
+        self.body.append(
+            Accumulate(target, combine, reset, op, tuple(operands), projections, None, beyond)
+        )
 
     def lowered(self) -> LoopProgram:
         program = lower(AssignProgram(tuple(self.body), self.nodes))
@@ -539,6 +542,30 @@ def test_concatenation_places_components_after_each_other(interpret: Run) -> Non
     code.accumulate(c, BinaryOp.ADD, UnaryOp.IDENTITY, (y,), {I: 2, j: 3}, both, at(j), reset=False)
     found = interpret(code.lowered(), {x: [1, 2], y: [3, 4, 5]})
     np.testing.assert_array_equal(found[c], [1, 2, 3, 4, 5])
+
+
+def test_several_concatenated_axes_are_traversed_part_by_part(interpret: Run) -> None:
+    code = Code()
+    corner, c = code.node("corner", 2, 1), code.node("c", 5, 4)
+    j, k, m = fresh_var("j"), fresh_var("k"), fresh_var("m")
+    block = (ConcatIndex((I, j)), ConcatIndex((k, m)))
+    domain = {I: 2, j: 3, k: 3, m: 1}
+    code.accumulate(c, BinaryOp.ADD, UnaryOp.IDENTITY, (corner,), domain, block, at(I, m))
+    code.accumulate(c, BinaryOp.ADD, UnaryOp.IDENTITY, (1.0,), domain, block, (), reset=False)
+    found = interpret(code.lowered(), {corner: [[5], [6]]})
+    expected = np.ones((5, 4))
+    expected[:2, 3] = [6, 7]
+    np.testing.assert_array_equal(found[c], expected)
+
+
+def test_an_assignment_may_say_what_is_beyond_the_axes(interpret: Run) -> None:
+    code = Code()
+    x, c = code.node("x", 2, padding=(Margin(1, 2),)), code.node("c", 5)
+    window = (affine([(1, I)], -1),)
+    code.accumulate(c, BinaryOp.ADD, UnaryOp.NEG, (x,), {I: 5}, at(I), window, beyond=-7.0)
+    code.accumulate(c, BinaryOp.ADD, UnaryOp.NEG, (x,), {I: 5}, at(I), window, reset=False)
+    found = interpret(code.lowered(), {x: 2.0})
+    np.testing.assert_array_equal(found[c], [7, -4, -4, 7, 7])
 
 
 def test_static_indices_and_offsets_are_numbers(interpret: Run) -> None:

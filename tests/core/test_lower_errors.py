@@ -14,20 +14,21 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     Fetch,
+    Merge,
     SetVector,
 )
-from ocannl_core.dtypes import float32, uint4x32
+from ocannl_core.dtypes import float32, int32, uint4x32
 from ocannl_core.errors import LoweringError
-from ocannl_core.indexing import ConcatIndex, IndexMap, Projections, VarIndex, fresh_var
+from ocannl_core.indexing import ConcatIndex, IndexMap, Projections, VarIndex, affine, fresh_var
 from ocannl_core.lower import lower
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Location, Origin
 
 ORIGIN = Origin("demo", Location("model.py", 7))
-X, C, WORDS, TABLE, PADDED, UNKNOWN = (
+X, C, WORDS, TABLE, PADDED, WHOLE, UNKNOWN = (
     TensorNode(number, (name,))
-    for number, name in enumerate(["x", "c", "words", "table", "padded", "unknown"])
+    for number, name in enumerate(["x", "c", "words", "table", "padded", "whole", "unknown"])
 )
 NODES = {
     X: NodeInfo(float32, (3,)),
@@ -35,6 +36,7 @@ NODES = {
     WORDS: NodeInfo(uint4x32, (3,)),
     TABLE: NodeInfo(float32, (3, 3)),
     PADDED: NodeInfo(float32, (12,), (Margin(1, 0),)),
+    WHOLE: NodeInfo(int32, (3,), (Margin(1, 0),)),
 }
 i, j, k, m = (fresh_var(name) for name in "ijkm")
 AT: IndexMap = (VarIndex(i),)
@@ -64,7 +66,7 @@ def refusal(assignment: Assignment) -> str:
 
 
 def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
-    first, second = (ConcatIndex((i, j)),), (ConcatIndex((k, m)),)
+    first = (ConcatIndex((i, j)),)
     refused: dict[str, Assignment] = {
         "long fill": Fetch(C, ConstantFill((1.0,) * 17), ORIGIN),
         "empty fill": Fetch(C, ConstantFill(()), ORIGIN),
@@ -82,7 +84,22 @@ def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
         "unknown node": assign(C, UnaryOp.EXP, UNKNOWN),
         "vector of numbers": SetVector(C, Cells(X), over(AT, AT), ORIGIN),
         "vector into margins": SetVector(PADDED, Cells(WORDS), over(AT, AT), ORIGIN),
-        "two concatenations": assign(C, UnaryOp.EXP, X, projections=over(first, second)),
+        "merge buffer": Accumulate(
+            C,
+            BinaryOp.ADD,
+            False,
+            UnaryOp.IDENTITY,
+            (Merge(PADDED),),
+            over(AT, (affine([(1, i)], -1),)),
+            ORIGIN,
+        ),
+        "no infinity": assign(
+            C,
+            UnaryOp.NEG,
+            WHOLE,
+            combine=BinaryOp.MAX,
+            projections=over(AT, (affine([(1, i)], -1),)),
+        ),
         "no component": assign(
             TABLE, UnaryOp.EXP, X, projections=over((VarIndex(i), VarIndex(j)), first)
         ),
@@ -105,7 +122,8 @@ def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
             "unknown node": "Every node of a program has a shape. | none is known for unknown | ",
             "vector of numbers": "A vector is written from random words. | operand of float32 | ",
             "vector into margins": "Vectors are written to nodes without margins. | padded | ",
-            "two concatenations": "An assignment has at most one concatenated axis. | 2 | ",
+            "merge buffer": "A merge buffer is read inside the axes of its node: margins are not transferred. | windows over padded that leave them | assign the merge buffer to a declared tensor, and read that",
+            "no infinity": "Arithmetic on what lies beyond an axis needs a format with infinities. | whole: int32, where -inf is needed | convert the tensor to a float format first",
             "no component": "Some component of a concatenated axis determines every operand. | none does | ",
         }
     )

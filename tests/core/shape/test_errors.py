@@ -171,7 +171,7 @@ def test_a_slice_of_nothing(model: Model) -> None:
 Rows that must be equal have different numbers of axes.
   found  at least 1 axis ($3,..$0..) and no axes
   where  batch row of the operand of x[0], at model.py:1
-  try    give both rows the same number of axes\
+  try    give both rows the same number of axes; each index takes one batch axis\
 """)
 
 
@@ -245,6 +245,7 @@ def test_a_circle_of_rows(model: Model) -> None:
 Rows that each need more axes than the next, in a circle, would have infinitely many.
   found  a circle of operations in which a row gains axes
   where  and back, at model.py:2
+         there, at model.py:1
   try    give the shape of one of the tensors involved explicitly\
 """)
 
@@ -290,34 +291,104 @@ The size of an axis cannot be negative.
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "operands", "message"),
     [
         (
-            "2*i+1, => i",
+            "2*o<+k, ; k, => o",
+            [10, 3],
             snapshot("""\
-Strided and windowed axes are not supported here.
-  found  2*i+1, => i
-         ^
-  where  einsum, at model.py:1
-  try    name the axis plainly\
+Incompatible stride: the last position of a window must end where its axis ends.
+  found  size 10 and 2*o<+k = 2*o<+3
+  where  output axis -1 of the first operand of 2*o<+k, ; k, => o, at model.py:1
+         output axis -1 of the second operand of 2*o<+k, ; k, => o, at model.py:1
+  try    crop or extend the axis, or let the window reach into margins (`=`)\
 """),
         ),
         (
-            "a^b => a",
+            "o<+2*k, ; k, => o",
+            [4, 3],
             snapshot("""\
-Concatenated axes are not supported here.
-  found  a^b => a
+A window must fit into its axis: the span of the kernel exceeds the size.
+  found  size 4 and o<+2*k = o<+2*3
+  where  output axis -1 of the first operand of o<+2*k, ; k, => o, at model.py:1
+         output axis -1 of the second operand of o<+2*k, ; k, => o, at model.py:1
+  try    crop or extend the axis, or let the window reach into margins (`=`)\
+"""),
+        ),
+        (
+            "2*i+1, => i",
+            [5],
+            snapshot("""\
+Incompatible stride: the size of a strided axis must be a multiple of the stride.
+  found  size 5 and 2*i+1
+  where  output axis -1 of the first operand of 2*i+1, => i, at model.py:1
+  try    crop or extend the axis to a multiple of the stride\
+"""),
+        ),
+        (
+            "i+k, ; k, => i",
+            [5, 3],
+            snapshot("""\
+padded= must be stated for a window that is marked neither `<` nor `=`.
+  found  i+k in i+k, ; k, => i
+  where  i+k, ; k, => i, at model.py:1
+  try    write `<` for windows that stay inside, `=` for windows that reach into margins,
+         or give padded=False or padded=True\
+"""),
+        ),
+        (
+            "gap*i, => i",
+            [4],
+            snapshot("""\
+Invalid stride value (expected integer): gap.
+  found  gap*i, => i
          ^
-  where  einsum, at model.py:1
-  try    name the axis plainly\
+  where  gap*i, => i, at model.py:1
+  try    write the number, or give values={"gap": ...}\
+"""),
+        ),
+        (
+            "2*i+2, => i",
+            [4],
+            snapshot("""\
+An offset lies between two positions of its axis: it is less than the stride.
+  found  2*i+2, => i
+         ^
+  where  2*i+2, => i, at model.py:1\
+"""),
+        ),
+        (
+            "3^a => a",
+            [2],
+            snapshot("""\
+The parts of a concatenated axis must not exceed its size.
+  found  size 2 and 3^a
+  where  output axis -1 of the first operand of 3^a => a, at model.py:1
+  try    change the size of one of the parts, or of the whole\
 """),
         ),
     ],
 )
-def test_axes_that_inference_does_not_support(model: Model, spec: str, message: str) -> None:
+def test_axes_that_do_not_fit_their_formula(
+    model: Model, spec: str, operands: list[int], message: str
+) -> None:
+    shapes = [model.given(n) for n in operands]
     with pytest.raises(OcannlError) as caught:
-        model.apply("einsum", Einsum(parse_spec(spec)), model.given(4))
+        model.apply(spec, Einsum(parse_spec(spec)), *shapes)
     assert complaint(caught) == message
+
+
+def test_the_kernel_of_a_window_that_does_not_fit(model: Model) -> None:
+    result = model.given(4)
+    with pytest.raises(OcannlError) as caught:
+        model.apply("windows", Einsum(parse_spec("2*o<+k, => o")), model.given(5), result=result)
+    assert complaint(caught) == snapshot("""\
+The kernel dimension cannot be inferred: the span of the window would not be positive.
+  found  size 5 and 2*o<+k = 2*4<+k
+  where  output axis -1 of the first operand of windows, at model.py:1
+         output axis -1 of the result of windows, at model.py:1
+  try    crop or extend the axis, or let the window reach into margins (`=`)\
+""")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ _UNARY: list[Logic] = [
             "... => ...1",
             "i => _i",
             "..v..i => i..v..",
+            "..., i => ..., 2*i",
+            "..., 2*i+1 => ..., i",
+            "2*i, => i",
+            "..., a^b => ..., a",
+            "..., 1^a => ..., a",
         )
     ),
 ]
@@ -60,6 +65,9 @@ _BINARY: list[Logic] = [
     Einsum(parse_spec("...|i;i->j=>...|j")),
     Einsum(parse_spec("...|...;...=>...|...")),
     Einsum(parse_spec("i;j=>ij")),
+    Einsum(parse_spec("...|o<+k,;k,=>...|o")),
+    Einsum(parse_spec("...|o=+2*k,..c..;k,..c..->d=>...|o,d")),
+    Einsum(parse_spec("..., a; ..., b => ..., a^b")),
 ]
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
 

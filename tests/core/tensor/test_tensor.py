@@ -114,8 +114,12 @@ def test_arguments_are_checked() -> None:
         oc.relu(x, x)
     with pytest.raises(oc.UsageError, match=r"oc\.tensor"):
         oc.relu([1.0])
-    with pytest.raises(oc.UsageError, match="one or two tensors"):
-        oc.einsum("i;i;i=>i", x, x, x)
+    with pytest.raises(oc.UsageError, match="one to three tensors"):
+        oc.einsum("i;i;i;i=>i", x, x, x, x)
+    with pytest.raises(oc.UsageError, match="none with"):
+        oc.concat("a;b=>a^b")
+    with pytest.raises(oc.UsageError, match="the kind of the new axis"):
+        oc.stack(x, x, axis="depth")
     with pytest.raises(oc.SpecError):
         oc.einsum("ij;jk=>ik", x)
 

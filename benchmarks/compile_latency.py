@@ -1,0 +1,164 @@
+"""Time from expressions to a compiled training step, stage by stage, for transformers.
+
+The last column is the power of the number of operations with which a stage grows between the two
+largest sizes; 1 is linear. Nothing is read from the cache of compiled code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import math
+import pstats
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import harness  # before NumPy: it limits the threads
+import transformer
+
+import ocannl_core as oc
+from ocannl_core import settings
+from ocannl_core.lower import lower
+from ocannl_core.passes.pipeline import core_passes
+from ocannl_core.runtime import link
+from ocannl_core.runtime.store import Store
+from ocannl_core.runtime.usage import usage_of
+from ocannl_core.schedule.split import split
+from ocannl_core.tensor.tensor import Applied, ancestors
+
+
+class Stopwatch:
+    """Seconds by stage, in the order in which stages ran; can profile one of them."""
+
+    def __init__(self, profiled: str | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._profiled = profiled
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times what runs inside."""
+        gc.collect()
+        profiler = cProfile.Profile() if name == self._profiled else None
+        start = time.perf_counter()
+        if profiler:
+            profiler.enable()
+        yield
+        if profiler:
+            profiler.disable()
+        self.seconds[name] = time.perf_counter() - start
+        if profiler:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one training step took, stage by stage.
+
+    Attributes:
+        layers: The layers of the transformer.
+        operations: The operations on tensors, those of backpropagation and updates not counted.
+        kernels: How many kernels one call of the routine runs.
+        lines: The lines of generated code.
+        seconds: Times by stage, in the order in which stages ran.
+    """
+
+    layers: int
+    operations: int
+    kernels: int
+    lines: int
+    seconds: dict[str, float]
+
+
+def measure(layers: int, backend: str | None, profiled: str | None) -> Measurement:
+    """Takes one training step through every stage."""
+    watch = Stopwatch(profiled)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        settings.overrides(cache_dir=folder),
+        oc.Session(),
+    ):
+        context = oc.Context(backend)
+        with watch.stage("expressions"):
+            loss = transformer.loss(layers)
+            rate = oc.placeholder("rate")
+            update = oc.train.sgd_update(loss, learning_rate=rate, momentum=0.9)
+            computation = oc.train.grad_update(loss) + update
+        with watch.stage("shapes and assignments"):
+            program = computation.resolve()
+        with watch.stage("lower"):
+            lowered = lower(program)
+        with watch.stage("uses of nodes"):
+            usage_of(lowered)
+            code = link.Unlinked(program, computation.literals(), computation.tensors())
+            stored = link.stored_nodes(code, Store(context.backend, context.target), None)
+        for each in (*core_passes(stored), *context.backend.passes(context.target)):
+            with watch.stage(each.name):
+                lowered = each.run(lowered)
+        with watch.stage("split into kernels"):
+            plan = split(lowered)
+        with watch.stage("generate"):
+            source = context.backend.generate(plan, context.target)
+        with watch.stage("compile generated code"):
+            context.backend.compile(source, context.target)
+    operations = sum(isinstance(t.definition, Applied) for t in ancestors([loss]))
+    lines = source.text.count("\n")
+    return Measurement(layers, operations, len(plan.steps), lines, watch.seconds)
+
+
+def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
+    """Returns the measurement made in a process of its own, which has compiled nothing yet."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, layers, backend, profiled).result()
+
+
+def table(found: list[Measurement]) -> str:
+    """Returns seconds by stage and size as text."""
+    counts = {
+        "operations": [each.operations for each in found],
+        "kernels called": [each.kernels for each in found],
+        "lines of code": [each.lines for each in found],
+    }
+    rows = [f"{'':<26}" + "".join(f"{each.layers:>6} layers" for each in found)]
+    rows += [
+        f"{name:<26}" + "".join(f"{value:>13}" for value in row) for name, row in counts.items()
+    ]
+    totals = [sum(each.seconds.values()) for each in found]
+    stages = {name: [each.seconds[name] for each in found] for name in found[0].seconds}
+    for stage, seconds in {**stages, "total": totals}.items():
+        row = "".join(f"{value:>11.3f} s" for value in seconds)
+        rows.append(f"{stage:<26}{row}{growth(seconds, counts['operations'])}")
+    return "\n".join(rows)
+
+
+def growth(seconds: list[float], sizes: list[int]) -> str:
+    """Returns the exponent of the power law through the last two points, as a column of text."""
+    if len(seconds) < 2:
+        return ""
+    return f"{math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2]):>10.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default=None)
+    parser.add_argument("--threads", type=int, default=1, help="threads of the process")
+    parser.add_argument("--rounds", type=int, default=1, help="ignored: every stage runs once")
+    parser.add_argument("--layers", type=int, nargs="+", default=[3, 6, 12])
+    parser.add_argument("--profile", metavar="STAGE", help="profile this stage of the largest size")
+    options = parser.parse_args()
+    print(f"compiling the training step of a transformer, {harness.THREADS} thread(s)")
+    sizes = sorted(options.layers)
+    found = [
+        apart(layers, options.backend, options.profile if layers == sizes[-1] else None)
+        for layers in sizes
+    ]
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Network blocks with the textbook definitions. No block asks for a size that data or a hidden
+width determines.
+"""
+
+from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
+from ocannl_core.nn.convolution import conv2d, max_pool2d
+from ocannl_core.nn.normalization import batch_norm, layer_norm
+from ocannl_core.nn.perceptron import dense, mlp
+from ocannl_core.nn.reductions import mean, softmax, variance
+
+__all__ = [
+    "attention",
+    "batch_norm",
+    "causal_mask",
+    "conv2d",
+    "dense",
+    "layer_norm",
+    "max_pool2d",
+    "mean",
+    "mlp",
+    "multi_head_attention",
+    "softmax",
+    "variance",
+]

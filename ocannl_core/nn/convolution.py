@@ -1,0 +1,81 @@
+"""Convolution and pooling of images whose shape is `b|height,width,channels`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocannl_core.tensor.blocks import op
+from ocannl_core.tensor.contractions import einsum, tropical
+from ocannl_core.tensor.literals import tensor
+from ocannl_core.tensor.parameters import param
+from ocannl_core.tensor.pointwise import add
+from ocannl_core.tensor.tensor import Tensor
+
+Pair = int | tuple[int, int]
+"""One number for height and width, or one for each."""
+
+
+@op
+def conv2d(
+    x: Tensor,
+    *,
+    kernel: Pair = 3,
+    channels: Sequence[int] | None = None,
+    stride: Pair = 1,
+    dilation: Pair = 1,
+    padded: bool = True,
+) -> Tensor:
+    """Returns a weighted sum over the window of cells around each position, plus a bias.
+
+    Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else
+    `h = stride * (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape
+    `kernel,kernel,n->m`, and `bias` of shape `m`, 0 at first. Weights are not flipped.
+
+    Args:
+        x: The images.
+        kernel: How many cells a window has along each axis.
+        channels: The sizes `m`; inferred from the use of the result when not given.
+        stride: The distance of neighbouring windows.
+        dilation: The distance of neighbouring cells in a window.
+        padded: Whether windows may leave the image; they find 0 there.
+    """
+    image = f"...|{_windows(stride, dilation, padded)}, ..ic.."
+    weight = param("weight", input=[*_pair(kernel), ...], output=channels)
+    spec = f"{image}; kh, kw, ..ic.. -> ..oc.. => ...|oh, ow, ..oc.."
+    bias_spec = "...|oh, ow, ..oc..; ..oc.. => ...|oh, ow, ..oc.."
+    result: Tensor = add(einsum(spec, x, weight), param("bias", init=0.0), logic=bias_spec)
+    return result
+
+
+def max_pool2d(
+    x: Tensor, *, window: Pair = 2, stride: Pair | None = None, padded: bool = False
+) -> Tensor:
+    """Returns the greatest cell of every window, for each channel by itself.
+
+    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the greatest cells.
+
+    Args:
+        x: The images.
+        window: How many cells a window has along each axis.
+        stride: The distance of neighbouring windows; the window's size when not given.
+        padded: Whether windows may leave the image; only cells inside count.
+    """
+    sizes = _pair(window)
+    windows = _windows(sizes if stride is None else stride, 1, padded)
+    # maximum of sums with zeros: the array is there for its sizes
+    zeros = tensor(np.zeros(sizes), dtype=x.dtype, label="window")
+    result: Tensor = tropical(f"...|{windows}, ..c..; kh, kw => ...|oh, ow, ..c..", x, zeros)
+    return result
+
+
+def _windows(stride: Pair, dilation: Pair, padded: bool) -> str:
+    """Returns the two axes that windows slide over: `2*oh=+1*kh, 2*ow=+1*kw`."""
+    mark = "=" if padded else "<"
+    steps = zip("hw", _pair(stride), _pair(dilation), strict=True)
+    return ", ".join(f"{step}*o{axis}{mark}+{gap}*k{axis}" for axis, step, gap in steps)
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,58 @@
+"""Normalisation by mean and variance."""
+
+from __future__ import annotations
+
+from ocannl_core.nn.reductions import OVER_OUTPUTS, mean, variance
+from ocannl_core.tensor.blocks import op
+from ocannl_core.tensor.parameters import param
+from ocannl_core.tensor.pointwise import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.tensor import Tensor
+
+
+@op
+def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    """Returns every position of the batch normalised by itself, then scaled and shifted.
+
+    Shapes: `b|n` to `b|n`, with parameters `gamma` and `beta` of shape `n`, 1 and 0 at first. Any
+    number of axes may stand for `n`; mean and variance are over all of them.
+
+    Args:
+        x: What is normalised.
+        epsilon: Added to the variance.
+    """
+    center = mean(OVER_OUTPUTS, x)
+    scale = recip_sqrt(variance(OVER_OUTPUTS, x, center) + epsilon)
+    scaled = param("gamma", init=1.0) * ((x - center) * scale)
+    result: Tensor = scaled + param("beta", init=0.0)
+    return result
+
+
+@op
+def batch_norm(
+    x: Tensor,
+    *,
+    axes: str = "...|..features..",
+    features: str = "..features..",
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Returns every feature normalised by its mean and variance in this batch, then scaled and
+    shifted.
+
+    Shapes: those of `x`, with parameters `gamma` and `beta` of the shape of the features, 1 and 0
+    at first.
+
+    Args:
+        x: What is normalised.
+        axes: How the axes of `x` are named.
+        features: Those that are kept apart; mean and variance are over the others. By default all
+            output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
+            `features="..c.."`.
+        epsilon: Added to the variance, which is that of the batch, divided by the number of cells.
+    """
+    statistics, feature_wise = f"{axes} => {features}", f"{axes}; {features} => {axes}"
+    center = mean(statistics, x)
+    difference = sub(x, center, logic=feature_wise)
+    scale = recip_sqrt(mean(statistics, difference * difference) + epsilon)
+    scaled = mul(difference, scale * param("gamma", init=1.0), logic=feature_wise)
+    result: Tensor = add(scaled, param("beta", init=0.0), logic=feature_wise)
+    return result

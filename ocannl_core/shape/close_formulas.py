@@ -1,0 +1,127 @@
+"""Closing what formulas and counts say: which sizes to guess first, and which rows to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from ocannl_core.origin import Origin
+from ocannl_core.shape import ranks
+from ocannl_core.shape.closing import Closing
+from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
+from ocannl_core.shape.counts import Count
+from ocannl_core.shape.derived import Role, linear, roles
+from ocannl_core.shape.state import State
+from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
+
+
+def waiting_dims(state: State) -> set[DimVar]:
+    """Returns the undecided sizes that open formulas will compute once others are known.
+
+    Guessing these first could only contradict the formulas. What lies above a computed size, so
+    that it is bounded by it, waits too.
+    """
+    waiting: set[DimVar] = set()
+    computed: list[DimVar] = []
+    for formula in state.open_formulas:
+        unknown = list(_unknown(state, formula))
+        lowest = min((role for _, role in unknown), default=Role.WHOLE)
+        for var, role in unknown:
+            if role > lowest:
+                waiting.add(var)
+            if role is Role.WHOLE:
+                computed.append(var)
+    while computed:
+        above = set(state.undecided(tuple(state.operands.get(computed.pop(), ()))))
+        computed += above - waiting
+        waiting |= above
+    return waiting
+
+
+def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar, Role]]:
+    """Yields the undecided sizes of a formula and what they are in it."""
+    if isinstance(formula, DimEqual):
+        for dim, role in roles(formula):
+            for var in state.undecided((dim,)):
+                optional = role is Role.PART and state.optional.get(var)
+                yield var, Role.KERNEL if optional else role
+        return
+    for row in formula.rows:
+        tail, unknown = state.unknowns(row)
+        yield from ((var, Role.PART) for var in unknown)
+        if tail is not None:
+            yield DimVar(-1), Role.PART
+    yield from ((var, Role.PART) for var in state.undecided(formula.divided_by))
+    if isinstance(formula.count, Strided):
+        yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
+
+
+def join_parts(closing: Closing) -> None:
+    """Stage 4: equally many parts on both sides of an equation are the same, one by one.
+
+    a^b = c^d  -->  a = c, b = d
+    """
+    state = closing.state
+    equations: list[DimEqual] = []
+    for formula in state.open_formulas:
+        if not isinstance(formula, DimEqual):
+            continue
+        left, right = linear(state, formula.left), linear(state, formula.right)
+        if not isinstance(formula.left, ConcatDim) or not isinstance(formula.right, ConcatDim):
+            continue
+        ones = [var for var in left.terms if var not in right.terms]
+        others = [var for var in right.terms if var not in left.terms]
+        if len(ones) == len(others) and left.constant == right.constant:
+            origin = Origin("closing parts of concatenated axes")
+            equations += [
+                DimEqual(one, other, origin) for one, other in zip(ones, others, strict=True)
+            ]
+    for equation in equations:
+        closing.note_guess(equation, "parts of concatenated axes")
+    closing.demand(equations)
+
+
+def close_counted_leaf_rows(closing: Closing) -> None:
+    """Stage 3: rows of leaves of which only the number of cells is known get one axis for them."""
+    _close_counted(closing, leaves_only=True)
+
+
+def close_counted_rows(closing: Closing) -> None:
+    """Stage 5: rows of which only the number of cells is known get one axis for them."""
+    _close_counted(closing, leaves_only=False)
+
+
+def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
+    state = closing.state
+    while True:
+        axes: dict[RowVar, int] = {}
+        sizes: dict[DimVar, Size] = {}
+        for formula in list(state.open_formulas):
+            if not isinstance(formula, TotalElements):
+                continue
+            count = Count(state, formula)
+            tails = list(dict.fromkeys(count.tails))
+            if len(tails) != len(count.tails) or not all(
+                _is_free(state, tail) and (tail in state.row_leaves or not leaves_only)
+                for tail in tails
+            ):
+                continue
+            if len(tails) > 1:
+                axes.update(dict.fromkeys(tails[:-1], 0))
+            elif tails and not count.unknown and count.known:
+                cells = count.factor // gcd(count.factor, count.known)
+                if count.var is not None:
+                    sizes[count.var] = Size(count.known // gcd(count.factor, count.known))
+                else:
+                    cells = count.factor // count.known
+                axes[tails[0]] = 0 if cells == 1 else 1
+        axes = {tail: number for tail, number in axes.items() if closing.open_rows([tail])}
+        progress = closing.decide_rows(axes, "rows with a number of cells")
+        sizes = {dim: size for dim, size in sizes.items() if closing.open_dims([dim]) == [dim]}
+        if not (closing.decide_dims(sizes, "numbers of cells") or progress):
+            return
+
+
+def _is_free(state: State, tail: RowVar) -> bool:
+    """True when no result with known axes says how long a row is."""
+    return not any(constraint.res.dims for constraint in ranks.bounds(state, tail))

@@ -1,0 +1,179 @@
+"""Solving constraints on whole rows: how many cells, exactly which axes, the axes reversed."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape import dims, rows
+from ocannl_core.shape.constraints import (
+    DimEqual,
+    Exact,
+    ReverseEqual,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
+from ocannl_core.shape.formula_messages import count_fails
+from ocannl_core.shape.state import Known, State
+from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Size
+
+
+class Count:
+    """A constraint on a number of cells, with what is known put in.
+
+    known * product(unknown) * cells(tails) = factor * var
+
+    Attributes:
+        constraint: The constraint, with what is known of its rows.
+        known: The product of the known sizes, and of the denominator.
+        unknown: The undecided sizes, as representatives.
+        tails: The undecided row variables.
+        factor: The known part of the count.
+        var: The undecided size in the count, if any.
+    """
+
+    def __init__(self, state: State, constraint: TotalElements) -> None:
+        flat = tuple(Row(*state.flat(row)) for row in constraint.rows)
+        count, divided_by = constraint.count, constraint.divided_by
+        self.constraint = TotalElements(flat, count, constraint.origin, divided_by)
+        self.tails: list[RowVar] = [row.tail for row in flat if row.tail is not None]
+        self.known = count.denominator if isinstance(count, Strided) else 1
+        self.unknown: list[Dim] = []
+        for dim in (*(dim for row in flat for dim in row.dims), *divided_by):
+            size = state.size(dim)
+            if size is None:
+                self.unknown.append(state.current(dim))
+            else:
+                self.known *= size.n
+        self.factor, self.var = _counted(state, count)
+        if self.var is not None and self.var in self.unknown:
+            self.unknown.remove(self.var)
+            self.var = None
+
+    def text(self) -> str:
+        """Returns both sides as people read them."""
+        sizes = "·".join([str(self.known), *map(str, self.unknown), *map(str, self.tails)])
+        return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
+
+
+def _counted(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
+    if isinstance(count, int):
+        return count, None
+    size = state.size(count.dim)
+    if size is not None:
+        return count.coefficient * size.n, None
+    current = state.current(count.dim)
+    assert isinstance(current, DimVar), "counts grow with plain sizes"
+    return count.coefficient, current
+
+
+def total(state: State, constraint: TotalElements) -> None:
+    """Solves a constraint on the number of cells of rows, as far as its factors are known.
+
+    Raises:
+        ShapeError: if no sizes give this number.
+    """
+    count = Count(state, constraint)
+    constraint = count.constraint
+    mentioned = [dim for row in constraint.rows for dim in row.dims]
+    mentioned += constraint.divided_by
+    if isinstance(constraint.count, Strided):
+        mentioned.append(constraint.count.dim)
+    state.watch(constraint, tuple(mentioned))
+    if count.var is None and not _divides(count.known, count.factor):
+        raise count_fails(constraint, count.text())
+    if count.tails:
+        state.wait(constraint)
+        if not state.is_suspended(constraint):
+            state.suspend(constraint)
+    elif not count.unknown:
+        state.journal.remove(state.open_formulas, constraint)
+        _settle(state, count)
+    elif len(count.unknown) == 1 and count.var is None and count.known:
+        state.journal.remove(state.open_formulas, constraint)
+        _learn(state, count.unknown[0], count.factor // count.known, constraint)
+    else:
+        state.wait(constraint)
+        state.touched_dims.update(dict.fromkeys(state.undecided(tuple(count.unknown))))
+
+
+def _settle(state: State, count: Count) -> None:
+    """Every size is known: the count must be right, or its own size follows."""
+    if count.var is None:
+        if count.known != count.factor:
+            raise count_fails(count.constraint, count.text())
+        return
+    if not _divides(count.factor, count.known):
+        raise count_fails(count.constraint, count.text())
+    if count.factor:
+        _learn(state, count.var, count.known // count.factor, count.constraint)
+
+
+def _divides(divisor: int, number: int) -> bool:
+    return number % divisor == 0 if divisor else number == 0
+
+
+def _learn(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
+    if isinstance(dim, DimVar):
+        dims.learn(state, dim, Known(Size(n), True, cause))
+    else:
+        state.agenda.append(DimEqual(dim, Size(n), cause.origin))
+
+
+def exact(state: State, constraint: Exact) -> None:
+    """Solves a constraint that lists the axes of consecutive rows.
+
+    Raises:
+        ShapeError: if the rows cannot have this number of axes.
+    """
+    flat = [state.flat(row) for row in constraint.rows]
+    tails = [row.tail for row in flat if row.tail is not None]
+    missing = len(constraint.dims) - sum(row.known for row in flat)
+    if missing < 0 or (missing and not tails):
+        raise _wrong_axes(constraint, [Row(*row) for row in flat])
+    if not tails:
+        axes = [dim for row in flat for dim in (*row.leading, *row.trailing)]
+        for position, (one, other) in enumerate(zip(axes, constraint.dims, strict=True)):
+            state.agenda.append(
+                DimEqual(one, other, constraint.origin, position - len(constraint.dims))
+            )
+        return
+    if missing and len(set(tails)) > 1:
+        state.suspend(Exact(tuple(Row(*row) for row in flat), constraint.dims, constraint.origin))
+        return
+    if missing % len(tails):
+        raise _wrong_axes(constraint, [Row(*row) for row in flat])
+    for tail in dict.fromkeys(tails):
+        added = Row(trailing=state.fresh.dims(missing // len(tails)))
+        rows.solve(state, tail, added, constraint)
+    state.agenda.append(constraint)
+
+
+def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
+    return ShapeError(
+        "The axes must be exactly those that are given.",
+        found=f"{' | '.join(map(str, found))} in place of {Row(trailing=constraint.dims)}",
+        where=str(constraint.origin),
+        fix="change the shape, or the axes that are given",
+    )
+
+
+def reverse(state: State, constraint: ReverseEqual) -> None:
+    """Makes a row the reverse of another, as soon as one of them has all its axes."""
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if left.tail is not None and right.tail is not None:
+        state.suspend(ReverseEqual(Row(*left), Row(*right), constraint.origin))
+        return
+    closed, other = (left, right) if left.tail is None else (right, left)
+    mirrored = Row(trailing=closed.trailing[::-1])
+    state.agenda.append(RowEqual(Row(*other), mirrored, constraint.origin))
+
+
+def cells(state: State, row: Row) -> int | None:
+    """Returns the number of cells of a row, if it is closed."""
+    flat = state.flat(row)
+    sizes = [state.size(dim) for dim in flat.trailing]
+    if flat.tail is not None or None in sizes:
+        return None
+    return prod(size.n for size in sizes if size is not None)

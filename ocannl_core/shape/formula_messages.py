@@ -1,0 +1,157 @@
+"""The texts of errors about sizes that are computed from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape.constraints import DimEqual, TotalElements
+from ocannl_core.shape.messages import place
+from ocannl_core.shape.state import State
+from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size, dim_variables
+
+
+def substituted(state: State, dim: Dim) -> Dim:
+    """Returns a size with what is known put in."""
+    match dim:
+        case DimVar() | Size():
+            return state.size(dim) or dim
+        case AffineDim(over=over, window=window):
+            if window is not None:
+                window = replace(window, kernel=substituted(state, window.kernel))
+            return replace(dim, over=substituted(state, over), window=window)
+        case ConcatDim(parts):
+            return ConcatDim(tuple(substituted(state, part) for part in parts))
+        case _:
+            assert_never(dim)
+
+
+def _places(state: State, equation: DimEqual) -> Iterator[str]:
+    """Yields where an equation and the sizes in it come from."""
+    yield place(equation)
+    for side in (equation.left, equation.right):
+        for var in dim_variables(side):
+            known = state.values.get(state.find(var))
+            if known is not None:
+                yield place(known.cause)
+
+
+def _where(state: State, equation: DimEqual) -> str:
+    return "\n".join(dict.fromkeys(_places(state, equation)))
+
+
+def _ends(state: State, equation: DimEqual) -> tuple[str, str]:
+    """Returns the axis and its formula as text, with what is known put in."""
+    left, right = equation.left, equation.right
+    if not isinstance(left, DimVar | Size):
+        left, right = right, left
+    whole = substituted(state, left)
+    text = f"size {whole}" if isinstance(whole, Size) else str(whole)
+    return text, _formula(right, substituted(state, right))
+
+
+def _formula(dim: Dim, shown: Dim) -> str:
+    return str(dim) if str(dim) == str(shown) or "$" in str(dim) else f"{dim} = {shown}"
+
+
+def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
+    """All sizes are known, and they do not fit."""
+    whole, formula = _ends(state, equation)
+    computed = left if not isinstance(equation.left, DimVar | Size) else right
+    return ShapeError(
+        "An axis must have the size that its stride, window or parts give.",
+        found=f"{whole} and {formula}, which is {computed}",
+        where=_where(state, equation),
+        fix=_advice(equation),
+    )
+
+
+def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
+    """No whole number satisfies an equation."""
+    whole, formula = _ends(state, equation)
+    affine = _affine(equation)
+    if affine is None:
+        rule = "Sizes are whole numbers."
+    elif affine.window is None or affine.window.padded:
+        rule = "Incompatible stride: the size of a strided axis must be a multiple of the stride."
+    elif state.size(affine.over) is not None:
+        rule = "The kernel dimension cannot be inferred: no kernel has the span that is left."
+    else:
+        rule = "Incompatible stride: the last position of a window must end where its axis ends."
+    return ShapeError(
+        rule,
+        found=f"{whole} and {formula}",
+        where=_where(state, equation),
+        fix=_advice(equation),
+    )
+
+
+def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
+    """A size would have to be negative, or a window empty."""
+    whole, formula = _ends(state, equation)
+    affine = _affine(equation)
+    if itself:
+        rule = "A size cannot be computed from itself."
+    elif affine is None:
+        rule = "The parts of a concatenated axis must not exceed its size."
+    elif affine.window is None or affine.window.padded:
+        rule = "A strided axis must not be shorter than what addresses it."
+    elif state.size(affine.over) is not None and state.size(affine.window.kernel) is None:
+        rule = (
+            "The kernel dimension cannot be inferred: the span of the window would not be positive."
+        )
+    else:
+        rule = "A window must fit into its axis: the span of the kernel exceeds the size."
+    return ShapeError(
+        rule,
+        found=f"{whole} and {formula}",
+        where=_where(state, equation),
+        fix=_advice(equation),
+    )
+
+
+def bases_of_formula_differ(state: State, equation: DimEqual, bases: list[str]) -> ShapeError:
+    """An axis and the positions on it have different bases."""
+    whole, formula = _ends(state, equation)
+    return ShapeError(
+        "Axes that meet must have the same basis.",
+        found=f"basis {bases[0]!r} and basis {bases[1]!r}: {whole} and {formula}",
+        where=_where(state, equation),
+        fix="convert one of the tensors, or leave the basis of one of them out",
+    )
+
+
+def _affine(equation: DimEqual) -> AffineDim | None:
+    for side in (equation.left, equation.right):
+        if isinstance(side, AffineDim):
+            return side
+    return None
+
+
+def _advice(equation: DimEqual) -> str:
+    affine = _affine(equation)
+    if affine is None:
+        return "change the size of one of the parts, or of the whole"
+    if affine.window is None:
+        return "crop or extend the axis to a multiple of the stride"
+    if affine.window.padded:
+        return (
+            "crop or extend the axis to a multiple of the stride,\n"
+            "or use a window that stays inside (`<`)"
+        )
+    return "crop or extend the axis, or let the window reach into margins (`=`)"
+
+
+# ----- counts -------------------------------------------------------------------------------------
+
+
+def count_fails(constraint: TotalElements, found: str) -> ShapeError:
+    """Rows cannot have the number of cells that is demanded."""
+    return ShapeError(
+        "The number of cells must be the one that is demanded.",
+        found=found,
+        where=str(constraint.origin),
+        fix="change the shape, or the number of values",
+    )

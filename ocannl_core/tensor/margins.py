@@ -1,0 +1,138 @@
+"""Which cells around a tensor operations touch: windows that may leave the axes they slide over.
+
+A padded window addresses positions before the first and after the last cell of an axis. The buffer
+of the addressed tensor has room for them: its *margins*, on either side of every axis as many cells
+as the widest of the operations that exist when code first needs the buffer's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.indexing import Margin, Projections
+from ocannl_core.origin import Location, Origin
+from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.logic import Einsum, Logic
+from ocannl_core.shape.notation import Affine, AxisSpec, ShapeSpec
+from ocannl_core.shape.projections import project
+from ocannl_core.shape.terms import Shape
+
+Margins = tuple[Margin, ...]
+"""Margins of each axis in buffer order; empty when there are none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowAccess:
+    """An operation's access to a tensor through padded windows. Holds shapes, so that it keeps no
+    tensor alive.
+
+    Attributes:
+        logic: How the operation's axes line up.
+        result: The shape of its result, as stated.
+        operands: The shapes of its operands, as stated.
+        position: Which operand the tensor is; None for the result.
+        origin: The operation.
+    """
+
+    logic: Logic
+    result: Shape
+    operands: tuple[Shape, ...]
+    position: int | None
+    origin: Origin
+
+    def margins(self, environment: Environment) -> Margins:
+        """Returns the margins that the access needs, as far as shapes are known or would be
+        guessed now; nothing is decided.
+
+        An operation whose shapes cannot be completed yet needs none.
+        """
+        stated = [self.result, *self.operands]
+        shapes = [environment.view(shape) for shape in stated]
+        try:
+            if not all(shape.is_closed for shape in shapes):
+                shapes = environment.preview(stated)
+            projections = project(self.logic, shapes[0], shapes[1:], self.origin)
+        except ShapeError:
+            return ()
+        return margins_of(projections, self.position)
+
+
+def window_accesses(
+    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin
+) -> Iterator[WindowAccess]:
+    """Yields the accesses of an operation that may leave the tensor they address."""
+    if not isinstance(logic, Einsum):
+        return
+    specs: list[tuple[int | None, ShapeSpec]] = [
+        (None, logic.spec.result),
+        *enumerate(logic.spec.operands),
+    ]
+    for position, spec in specs:
+        axes = (axis for row in spec.rows() for axis in row.axes)
+        if any(_may_leave(axis, logic.padded) for axis in axes):
+            yield WindowAccess(logic, result, tuple(operands), position, origin)
+
+
+def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
+    """False if the positions that an axis of a specification stands for are surely its own."""
+    if not isinstance(axis, Affine):
+        return False
+    window = axis.window
+    is_padded = window is not None and (padded if window.padded is None else window.padded)
+    return bool(is_padded) or axis.offset > 0
+
+
+def margins_of(projections: Projections, position: int | None) -> Margins:
+    """Returns the margins that an operation needs around an operand, or (None) its result."""
+    if position is None:
+        return widest([projections.lhs_margins])
+    return widest([projections.margins[position]] if projections.margins else [])
+
+
+def widest(margins: Iterable[Margins]) -> Margins:
+    """Returns the maximum per axis and side; empty when no axis has a margin."""
+    result: Margins = ()
+    for each in margins:
+        result = (
+            tuple(
+                Margin(max(one.left, other.left), max(one.right, other.right))
+                for one, other in zip(result, each, strict=True)
+            )
+            if result and each
+            else result or each
+        )
+    return result if any(margin.left or margin.right for margin in result) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The margins that a tensor's buffers have from now on.
+
+    Attributes:
+        margins: The margins.
+        decided_at: The user's line that needed them.
+    """
+
+    margins: Margins
+    decided_at: Location | None
+
+    def check(self, needed: Margins, name: str, origin: Origin) -> None:
+        """Raises ShapeError unless an operation finds the margins that it needs."""
+        have = self.margins or (Margin(),) * len(needed)
+        for axis, (wanted, found) in enumerate(zip(needed, have, strict=True)):
+            if wanted.left > found.left or wanted.right > found.right:
+                raise ShapeError(
+                    f"Operation padding ({_text(wanted)}) exceeds resolved padding "
+                    f"({_text(found)}).",
+                    found=f"axis {axis} of {name}, in buffer order"
+                    + (f"; laid out for code at {self.decided_at}" if self.decided_at else ""),
+                    where=str(origin),
+                    fix="create the operation that reads through padded windows before compiling "
+                    f"code that mentions {name}",
+                )
+
+
+def _text(margin: Margin) -> str:
+    return f"left={margin.left}, right={margin.right}"

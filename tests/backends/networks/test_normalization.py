@@ -1,0 +1,69 @@
+"""Normalisation over the batch and over a layer, with the textbook mean and variance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import nn
+
+POINTS = np.random.default_rng(0).normal(loc=1.0, size=(5, 3))
+IMAGES = np.random.default_rng(1).normal(loc=-1.0, size=(2, 3, 2, 4))
+
+
+def standardize(x: Any, axes: tuple[int, ...]) -> Any:
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+
+
+def test_batch_normalization_uses_mean_and_variance_of_the_batch(check: Any) -> None:
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return nn.batch_norm(nn.dense(x, output=[4]))
+
+    output = network(oc.tensor(POINTS, batch_axes=1))
+
+    def reference(weight: Any, bias: Any, gamma: Any, beta: Any) -> Any:
+        return gamma * standardize(POINTS @ weight.T + bias, (0,)) + beta
+
+    assert check(output, reference) == ["3->4", "4", "4", "4"]
+
+
+def test_batch_normalization_of_images_leaves_the_channels(check: Any) -> None:
+    x = oc.tensor(IMAGES, batch_axes=1)
+    scale = oc.param("scale", output=[4])
+    output = nn.batch_norm(scale * x * x, axes="...|h, w, ..c..", features="..c..")
+
+    def reference(scale: Any, gamma: Any, beta: Any) -> Any:
+        return gamma * standardize(scale * IMAGES * IMAGES, (0, 1, 2)) + beta
+
+    assert check(output, reference) == ["4", "4", "4"]
+
+
+def test_layer_normalization_uses_mean_and_variance_of_each_position(check: Any) -> None:
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return nn.layer_norm(nn.dense(x, output=[4]))
+
+    output = network(oc.tensor(POINTS, batch_axes=1))
+
+    def reference(weight: Any, bias: Any, gamma: Any, beta: Any) -> Any:
+        return gamma * standardize(POINTS @ weight.T + bias, (1,)) + beta
+
+    assert check(output, reference) == ["3->4", "4", "4", "4"]
+
+
+def test_a_mean_divides_by_the_number_of_cells_that_it_adds_up(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.tensor(IMAGES, batch_axes=1)
+        means = {
+            (0, 1, 2, 3): nn.mean("...|... => 0", x),
+            (1, 2, 3): nn.mean("...|... => ...|0", x),
+            (0,): nn.mean("...|... => ...", x),
+            (1,): nn.mean("...|h, ... => ...|...", x),
+        }
+        ctx = oc.Context(target)
+        for axes, found in means.items():
+            ctx.compile(oc.train.forward(found))()
+            np.testing.assert_allclose(ctx[found].ravel(), IMAGES.mean(axes).ravel(), rtol=1e-12)

@@ -1,0 +1,160 @@
+"""Specs of output axes alone mean what NumPy's einsum says: the whole road, on the interpreter.
+
+Cells are small integers in float64, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+from ocannl_core import settings as project
+
+Array = np.ndarray[Any, Any]
+LABELS = "ijklm"
+
+
+@dataclass(frozen=True)
+class Example:
+    """What to contract; each label has one size."""
+
+    operands: tuple[str, ...]
+    result: str
+    sizes: tuple[tuple[str, int], ...]
+    seed: int
+
+    def arrays(self) -> list[Array]:
+        sizes = dict(self.sizes)
+        random = np.random.default_rng(self.seed)
+        return [
+            random.integers(-3, 4, [sizes[label] for label in labels]).astype(np.float64)
+            for labels in self.operands
+        ]
+
+    def numpy(self) -> Array:
+        """Returns what NumPy makes of it."""
+        return np.asarray(np.einsum(f"{','.join(self.operands)}->{self.result}", *self.arrays()))
+
+
+@st.composite
+def _examples(draw: st.DrawFn, most_operands: int = 3, *, is_diagonal: bool = True) -> Example:
+    """Operands of at most three axes; the result has some of their labels, each once."""
+    sizes = {label: draw(st.sampled_from([1, 2, 3, 4])) for label in LABELS}
+    axes = st.lists(st.sampled_from(LABELS), max_size=3, unique=not is_diagonal).map("".join)
+    operands = tuple(draw(axes) for _ in range(draw(st.integers(1, most_operands))))
+    used = sorted(set("".join(operands)))
+    order = draw(st.permutations(used)) if used else []
+    result = "".join(order[: draw(st.integers(0, len(order)))])
+    known = tuple((label, sizes[label]) for label in used)
+    return Example(operands, result, known, draw(st.integers(0, 999)))
+
+
+def _value(build: Any) -> Array:
+    """Returns the cells of a tensor that is built in a session of its own."""
+    with project.overrides(warn_summed_once=False), oc.Session(seed=1, dtype="float64"):
+        tensor = build()
+        context = oc.Context("interp")
+        context.compile(oc.train.forward(tensor))()
+        cells: Array = context[tensor]
+        return cells
+
+
+@settings(max_examples=150, deadline=None)
+@given(_examples())
+def test_letters_mean_what_numpy_says(example: Example) -> None:
+    spec = f"{';'.join(example.operands)}=>{example.result}"
+    arrays = example.arrays()
+    found = _value(lambda: oc.einsum(spec, *map(oc.tensor, arrays)))
+    np.testing.assert_array_equal(found, example.numpy())
+
+
+@settings(max_examples=60, deadline=None)
+@given(_examples())
+def test_words_mean_what_numpy_says_of_letters(example: Example) -> None:
+    def words(labels: str) -> str:
+        return "".join(f"axis_{label}, " for label in labels)
+
+    spec = f"{'; '.join(map(words, example.operands))} => {words(example.result)},"
+    spec = spec.replace(", ,", ",") if example.result else spec.removesuffix(",")
+    arrays = example.arrays()
+    if "," in spec:
+        found = _value(lambda: oc.einsum(spec, *map(oc.tensor, arrays)))
+        np.testing.assert_array_equal(found, example.numpy())
+
+
+@settings(max_examples=60, deadline=None)
+@given(_examples(1))
+def test_maxima_are_those_of_numpy(example: Example) -> None:
+    (labels,), (array,) = example.operands, example.arrays()
+    found = _value(lambda: oc.einmax(f"{labels}=>{example.result}", oc.tensor(array)))
+    kept = "".join(dict.fromkeys(labels))
+    diagonal = np.einsum(f"{labels}->{kept}", array)
+    order = [kept.index(label) for label in example.result]
+    rest = [axis for axis in range(len(kept)) if axis not in order]
+    moved = diagonal.transpose(order + rest)
+    right = moved.max(axis=tuple(range(len(order), len(kept)))) if rest else moved
+    np.testing.assert_array_equal(found, right)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_examples(2, is_diagonal=False), st.lists(st.sampled_from([1, 2, 3]), max_size=2), st.data())
+def test_ellipses_broadcast_like_those_of_numpy(
+    example: Example, more: list[int], data: st.DataObject
+) -> None:
+    random = np.random.default_rng(example.seed)
+    sizes = dict(example.sizes)
+    arrays = []
+    for labels in example.operands:
+        own = more[data.draw(st.integers(0, len(more))) :]
+        own = [n if data.draw(st.booleans()) else 1 for n in own]
+        arrays.append(
+            random.integers(-3, 4, own + [sizes[label] for label in labels]).astype(np.float64)
+        )
+    spec = ";".join(f"...{labels}" for labels in example.operands) + f"=>...{example.result}"
+    found = _value(lambda: oc.einsum(spec, *map(oc.tensor, arrays)))
+    right = np.einsum(spec.replace(";", ",").replace("=>", "->"), *arrays)
+    np.testing.assert_array_equal(found, right)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_examples(2), st.data())
+def test_the_rows_that_axes_are_in_do_not_matter(example: Example, data: st.DataObject) -> None:
+    """`batch|input->output` only says where axes are: buffers hold batch, output, input."""
+
+    def split(labels: str) -> tuple[str, str, str]:
+        first, last = sorted(data.draw(st.integers(0, len(labels))) for _ in range(2))
+        return labels[:first], labels[first:last], labels[last:]
+
+    def text(rows: tuple[str, str, str]) -> str:
+        batch, output, inputs = rows
+        return f"{batch}|{inputs}->{output}"
+
+    rows = [split(labels) for labels in example.operands]
+    spec = f"{';'.join(map(text, rows))}=>{text(split(example.result))}"
+    pairs = list(zip(example.arrays(), rows, strict=True))
+    found = _value(
+        lambda: oc.einsum(
+            spec,
+            *(
+                oc.tensor(array, batch_axes=len(batch), input_axes=len(inputs))
+                for array, (batch, _, inputs) in pairs
+            ),
+        )
+    )
+    np.testing.assert_array_equal(found, example.numpy())
+
+
+@pytest.mark.parametrize("spec", ["ii=>i", "ii=>", "i=>ii", "ij=>ji", "iij=>j"])
+def test_diagonals_are_those_of_numpy(spec: str) -> None:
+    left, right = spec.split("=>")
+    array = np.arange(float(prod([3] * len(left)))).reshape([3] * len(left))
+    found = _value(lambda: oc.einsum(spec, oc.tensor(array)))
+    expected = np.diag(array) if right == "ii" else np.einsum(f"{left}->{right}", array)
+    np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,32 @@
+"""Names in printed programs."""
+
+from __future__ import annotations
+
+from ocannl_core.indexing import LoopVar
+from ocannl_core.node import TensorNode
+from ocannl_core.notation import Names
+
+
+def test_names_are_numbered_in_the_order_of_asking() -> None:
+    names = Names(taken=["x1"])
+    nodes = [TensorNode(number, ("x",)) for number in range(4)]
+    assert [names.node(node) for node in nodes] == ["x", "x2", "x3", "x4"]
+    assert names.node(nodes[1]) == "x2"
+
+
+def test_a_hint_that_ends_in_a_digit_is_set_apart_from_its_number() -> None:
+    names = Names()
+    assert [names.of(number, "w1") for number in range(3)] == ["w1", "w1_1", "w1_2"]
+
+
+def test_names_of_loop_variables_are_free_again_after_their_scope() -> None:
+    names = Names()
+    node = TensorNode(0, ("i",))
+    with names.scope():
+        assert names.variable(LoopVar(0, "i")) == "i"
+        with names.scope():
+            assert names.variable(LoopVar(1, "i")) == "i1"
+        assert names.variable(LoopVar(2, "i")) == "i1"
+        assert names.node(node) == "i2"
+    assert names.variable(LoopVar(3, "i")) == "i"
+    assert names.node(node) == "i2"

@@ -1,0 +1,444 @@
+"""Random programs of tensors, as data and as the Python source that builds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+
+from .notation import Invalid, Row, Rows
+from .reference import Array, Expected, Slice, Undetermined, expected_rows
+from .specs import FORMULAS, SpecAuthor
+
+__all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step", "smaller"]
+
+Axes = tuple[int, ...] | None
+"""The sizes of a row; None when inference is to find them."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor that no operation computes.
+
+    Attributes:
+        name: Its name.
+        kind: `tensor`, `param` or `placeholder`.
+        rows: Batch, output and input axes; None only for the rows of parameters.
+        seed: Decides the cells.
+    """
+
+    name: str
+    kind: str
+    rows: tuple[Axes, Axes, Axes]
+    seed: int
+
+    def cells(self, dims: Sequence[int]) -> Array:
+        """Returns small integers."""
+        return np.random.default_rng(self.seed).integers(-2, 4, dims).astype(np.float64)
+
+    def source(self) -> str:
+        batch, output, inputs = self.rows
+        if self.kind == "tensor":
+            assert batch is not None
+            assert output is not None
+            assert inputs is not None
+            dims = (*batch, *output, *inputs)
+            numbers = self.cells(dims).astype(int).ravel().tolist()
+            axes = f", batch_axes={len(batch)}" if batch else ""
+            axes += f", input_axes={len(inputs)}" if inputs else ""
+            return f"{self.name} = oc.tensor(np.reshape({numbers}, {dims}){axes}, dtype='float64')"
+        stated = zip(("batch", "output", "input"), self.rows, strict=True)
+        rows = "".join(
+            f", {kind}={list(row)}"
+            for kind, row in stated
+            if row is not None and (kind, self.kind) != ("batch", "param")
+        )
+        start = ", init=1" if self.kind == "param" else ""
+        return f"{self.name} = oc.{self.kind}({self.name!r}{rows}{start})"
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index of a slice: an integer, or a static index with a value."""
+
+    value: int
+    name: str = ""
+    extent: int | None = None
+
+    @property
+    def slice(self) -> Slice:
+        return Slice(self.value, self.extent)
+
+    def declaration(self) -> str:
+        given = "" if self.extent is None else f", range={self.extent}"
+        return f"{self.name} = oc.static_index({self.name!r}{given})"
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation on earlier tensors."""
+
+    name: str
+    operation: str
+    operands: tuple[str, ...]
+    spec: str = ""
+    indices: tuple[Index, ...] = ()
+
+    def source(self) -> str:
+        first, *_ = self.operands
+        arguments = ", ".join(self.operands)
+        match self.operation:
+            case "einsum" | "einmax":
+                value = f"oc.{self.operation}({self.spec!r}, {arguments})"
+            case "matmul":
+                value = " @ ".join(self.operands)
+            case "transpose":
+                value = f"{first}.T"
+            case "slice":
+                inside = ", ".join(index.name or str(index.value) for index in self.indices)
+                value = f"{first}[{inside}]"
+            case "clamp":
+                value = f"oc.minimum(oc.maximum({first}, -3), 3)"
+            case "twice":
+                value = f"{first} * 2"
+            case _:
+                value = f"oc.{self.operation}({arguments})"
+        return f"{self.name} = {value}"
+
+
+Statement = Leaf | Step
+
+
+@dataclass(frozen=True)
+class Program:
+    """Statements, each using only what stands above it."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [s for s in self.statements if isinstance(s, Leaf)]
+
+    @property
+    def steps(self) -> list[Step]:
+        return [s for s in self.statements if isinstance(s, Step)]
+
+    @property
+    def roots(self) -> list[str]:
+        """The results that no step uses, in an order that does not depend on the creation order."""
+        used = {operand for step in self.steps for operand in step.operands}
+        return sorted(step.name for step in self.steps if step.name not in used)
+
+    @property
+    def pruned(self) -> Program:
+        """The program without leaves that no step uses."""
+        used = {operand for step in self.steps for operand in step.operands}
+        kept = (s for s in self.statements if isinstance(s, Step) or s.name in used)
+        return Program(tuple(kept))
+
+    @property
+    def lengthened(self) -> set[tuple[str, int]]:
+        """The rows of results, by name and position, of which uses can ask for more axes.
+
+        Slices want a batch axis, windows the axes of the spec, and inputs in products meet what arrives there. The result of an
+        operation may be larger than its operands make it.
+        """
+        found = set()
+        for step in self.steps:
+            if step.operation == "slice" or re.search(r"[<^]|=\+", step.spec):
+                found |= {(name, kind) for name in step.operands for kind in range(3)}
+            elif step.operation in ("matmul", "fma"):
+                found.add((step.operands[0], 2))
+        return found
+
+    @property
+    def indices(self) -> list[Index]:
+        """The static indices."""
+        return [index for step in self.steps for index in step.indices if index.name]
+
+    def source(self) -> str:
+        """Returns the statements that build the tensors."""
+        lines = [index.declaration() for index in self.indices]
+        lines += [statement.source() for statement in self.statements]
+        return "\n".join(lines)
+
+    def script(self, backend: str = "interp") -> str:
+        """Returns a whole program that builds, runs and prints."""
+        fills = [
+            f"    ctx[{leaf.name}] = np.random.default_rng({leaf.seed})"
+            f".integers(-2, 4, {leaf.name}.shape.dims)"
+            for leaf in self.leaves
+            if leaf.kind != "tensor"
+        ]
+        forward = " + ".join(f"oc.train.forward({root})" for root in self.roots)
+        names = ", ".join(index.name for index in self.indices)
+        call = ", ".join(f"{index.name}={index.value}" for index in self.indices)
+        lines = [
+            "import numpy as np",
+            "import ocannl_core as oc",
+            "with oc.Session(dtype='float64'):",
+            *(f"    {line}" for line in self.source().splitlines()),
+            f"    ctx = oc.Context({backend!r})",
+            f"    step = ctx.compile({forward}, bindings=[{names}])",
+            *fills,
+            f"    step({call})",
+            *(f"    print({name!r}, {name}.shape, ctx[{name}].tolist())" for name in self.roots),
+        ]
+        return "\n".join(lines)
+
+    def reordered(self, random: Random) -> Program:
+        """Returns the same program with independent statements in another order."""
+        pending = list(self.statements)
+        done: list[Statement] = []
+        names: set[str] = set()
+        while pending:
+            ready = [s for s in pending if isinstance(s, Leaf) or names.issuperset(s.operands)]
+            chosen = random.choice(ready)
+            pending.remove(chosen)
+            done.append(chosen)
+            names.add(chosen.name)
+        return Program(tuple(done))
+
+
+# ----- smaller programs ---------------------------------------------------------------------------
+
+
+def smaller(program: Program) -> list[Program]:
+    """Returns programs with one statement less, or with a simpler one."""
+    found = []
+    for position, statement in enumerate(program.statements):
+        rest = program.statements[:position] + program.statements[position + 1 :]
+        users = [s for s in program.steps if statement.name in s.operands]
+        if not users:
+            found.append(Program(rest))
+        elif isinstance(statement, Step):
+            found += [
+                Program(tuple(_using(s, statement.name, operand) for s in rest))
+                for operand in dict.fromkeys(statement.operands)
+            ]
+        if isinstance(statement, Leaf):
+            found += [
+                Program(
+                    (*program.statements[:position], simpler, *program.statements[position + 1 :])
+                )
+                for simpler in _simpler(statement)
+            ]
+    return [candidate.pruned for candidate in found if candidate.steps]
+
+
+def _using(statement: Statement, old: str, new: str) -> Statement:
+    if isinstance(statement, Leaf):
+        return statement
+    operands = tuple(new if name == old else name for name in statement.operands)
+    return replace(statement, operands=operands)
+
+
+def _simpler(leaf: Leaf) -> list[Leaf]:
+    """Returns leaves with an axis less."""
+    found = []
+    for kind, row in enumerate(leaf.rows):
+        for axis in range(len(row or ())):
+            assert row is not None
+            rows = list(leaf.rows)
+            rows[kind] = row[:axis] + row[axis + 1 :]
+            found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
+    if leaf.kind == "placeholder":
+        found.append(replace(leaf, kind="tensor"))
+    return found
+
+
+# ----- random programs ----------------------------------------------------------------------------
+
+UNARY = ("neg", "relu", "sat01", "trunc", "logical_not", "twice")
+BINARY = (
+    "add", "sub", "mul", "maximum", "minimum", "less", "less_equal", "equal", "not_equal",
+    "logical_and", "logical_or", "relu_gate", "sat01_gate",
+)  # fmt: skip
+
+
+@dataclass
+class Author:
+    """Writes programs.
+
+    Attributes:
+        random: Where choices come from.
+        formulas: What specs may use, of `FORMULAS`.
+    """
+
+    random: Random
+    formulas: frozenset[str] = frozenset()
+    statements: list[Statement] = field(default_factory=list)
+    shapes: dict[str, Rows | None] = field(default_factory=dict)
+    """The shapes of tensors; None for those that inference has to find."""
+
+    def program(self, most_steps: int = 12) -> Program:
+        """Returns a program of leaves and at most so many operations."""
+        for _ in range(self.random.randint(1, 3)):
+            self._leaf()
+        for _ in range(self.random.randint(1, most_steps)):
+            if self.random.random() < 0.15:
+                self._leaf()
+            self._step()
+        return Program(tuple(self.statements)).pruned
+
+    def _chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    # ----- leaves ---------------------------------------------------------------------------------
+
+    def _row(self, most: int = 2) -> Row:
+        length = self.random.choice([0, 1, 1, 2, most])
+        return tuple(self.random.choice([1, 2, 2, 3, 3, 4]) for _ in range(length))
+
+    def _leaf(self, row: Row | None = None) -> str:
+        name = f"x{len(self.statements)}"
+        kind = self.random.choice(["tensor", "tensor", "placeholder", "param", "param"])
+        output: Axes = row if row is not None else self._row()
+        inputs: Axes = self._row() if self._chance(0.4) else ()
+        batch: Axes = () if kind == "param" or self._chance(0.5) else self._row()
+        if kind == "param":
+            output = None if self._chance(0.2) else output
+            inputs = None if self._chance(0.2) else inputs
+        self.statements.append(
+            Leaf(name, kind, (batch, output, inputs), self.random.randint(0, 10**6))
+        )
+        if batch is None or output is None or inputs is None:
+            self.shapes[name] = None
+        else:
+            self.shapes[name] = (batch, output, inputs)
+        return name
+
+    # ----- steps ----------------------------------------------------------------------------------
+
+    def _pick(self) -> str:
+        """Returns an operand, a late one rather than an early one."""
+        names = list(self.shapes)
+        return self.random.choice(names[-4:] if self._chance(0.7) else names)
+
+    def _step(self) -> None:
+        step = self._operation(f"x{len(self.statements)}")
+        self._add(step)
+        if step.operation in ("mul", "matmul", "fma", "einsum", "einmax") and self._chance(0.7):
+            self._add(Step(f"x{len(self.statements)}", "clamp", (step.name,)))
+
+    def _add(self, step: Step) -> None:
+        self.statements.append(step)
+        self.shapes[step.name] = self._shape(step)
+
+    def _shape(self, step: Step) -> Rows | None:
+        known = [rows for name in step.operands if (rows := self.shapes[name]) is not None]
+        if len(known) < len(step.operands):
+            return None
+        try:
+            slices = [index.slice for index in step.indices]
+            expected = expected_rows(step.operation, known, step.spec, slices)
+        except (Invalid, Undetermined):
+            return None
+        return _certain(expected)
+
+    def _operation(self, name: str) -> Step:
+        kind = self.random.choices(
+            ["unary", "binary", "where", "matmul", "fma", "transpose", "one", "two", "slice"],
+            [2, 4, 1, 3, 1, 1, 6, 6, 2],
+        )[0]
+        match kind:
+            case "unary":
+                return Step(name, self.random.choice(UNARY), (self._pick(),))
+            case "binary":
+                pair = self._fitting(self._pick())
+                return Step(name, self.random.choice(BINARY), pair)
+            case "where":
+                first, second = self._fitting(self._pick())
+                thirds = [each for each in self.shapes if self._fits("add", first, second, each)]
+                third = self.random.choice(thirds) if thirds else self._pick()
+                return Step(name, "where", (first, second, third))
+            case "matmul" | "fma":
+                return self._product(name, kind)
+            case "transpose":
+                return Step(name, "transpose", (self._pick(),))
+            case "one":
+                operand = self._pick()
+                operation = self.random.choice(["einsum", "einsum", "einmax"])
+                return Step(name, operation, (operand,), self._spec([operand]))
+            case "two":
+                operands: tuple[str, ...] = (self._pick(), self._pick())
+                if "ternary" in self.formulas and self._chance(0.15):
+                    operands += (self._pick(),)
+                return Step(name, "einsum", operands, self._spec(operands))
+            case _:
+                return self._slice(name)
+
+    def _fitting(self, name: str) -> tuple[str, str]:
+        """Returns the tensor and another one that it probably broadcasts with."""
+        candidates = [other for other in self.shapes if self._fits("add", name, other)]
+        other = (
+            self.random.choice(candidates) if candidates and self._chance(0.95) else self._pick()
+        )
+        pair = (name, other)
+        return pair if self._chance(0.5) else (other, name)
+
+    def _fits(self, operation: str, *operands: str) -> bool:
+        known = [rows for each in operands if (rows := self.shapes[each]) is not None]
+        if len(known) < len(operands):
+            return True
+        try:
+            expected_rows(operation, known, "", ())
+        except Invalid:
+            return False
+        return True
+
+    def _product(self, name: str, operation: str) -> Step:
+        right = self._pick()
+        candidates = [left for left in self.shapes if self._fits("matmul", left, right)]
+        if not candidates or self._chance(0.4):
+            # a parameter whose inputs follow from the other operand
+            left = f"x{len(self.statements)}"
+            output: Axes = None if self._chance(0.2) else self._row()
+            leaf = Leaf(left, "param", ((), output, None), self.random.randint(0, 10**6))
+            self.statements.append(leaf)
+            self.shapes[left] = None
+            name = f"x{len(self.statements)}"
+        else:
+            left = self.random.choice(candidates)
+        if operation == "matmul":
+            return Step(name, "matmul", (left, right))
+        addends = [each for each in self.shapes if self._fits("fma", left, right, each)]
+        addend = self.random.choice(addends) if addends and self._chance(0.95) else self._pick()
+        return Step(name, "fma", (left, right, addend))
+
+    def _slice(self, name: str) -> Step:
+        with_batch = [each for each, rows in self.shapes.items() if rows is not None and rows[0]]
+        if not with_batch and self._chance(0.9):
+            return Step(name, self.random.choice(UNARY), (self._pick(),))
+        operand = self.random.choice(with_batch) if with_batch else self._pick()
+        rows = self.shapes[operand]
+        batch = rows[0] if rows is not None else ()
+        number = self.random.randint(1, max(1, len(batch)))
+        indices = []
+        for axis in range(number):
+            size = batch[axis] if axis < len(batch) else None
+            most = size if size is not None else 1
+            value = self.random.randrange(most)
+            if self._chance(0.03):
+                value += 1
+            if self._chance(0.5):
+                indices.append(Index(value))
+            else:
+                extent = size if self._chance(0.5) else None
+                indices.append(Index(min(value, most - 1), f"{name}_{axis}", extent))
+        return Step(name, "slice", (operand,), indices=tuple(indices))
+
+    # ----- specs ----------------------------------------------------------------------------------
+
+    def _spec(self, operands: Sequence[str]) -> str:
+        return SpecAuthor(self.random, self.formulas).spec([self.shapes[name] for name in operands])
+
+
+def _certain(expected: Sequence[Expected]) -> Rows | None:
+    if not all(row.is_certain for row in expected):
+        return None
+    batch, output, inputs = (row.sizes for row in expected)
+    return batch, output, inputs

@@ -1,0 +1,370 @@
+"""Random programs: each runs and agrees with the reference, or is refused with a reason.
+
+    python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
+
+Every program is built in two orders. What is neither right nor refused properly is printed as the
+smallest program found that still shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from random import Random
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core.shape.terms import Shape
+
+from .notation import Invalid, Rows
+from .programs import FORMULAS, Author, Program, smaller
+from .reference import Expected, TooLarge, Undetermined, Value, evaluate, expected_rows
+
+SECONDS = 20
+"""A program that takes longer hangs."""
+
+OPERATIONS = (
+    "einsum", "einmax", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
+    "literal", "neg", "relu", "sat01", "trunc", "logical_not", "add", "sub", "mul", "maximum",
+    "minimum", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or",
+    "relu_gate", "sat01_gate", "where",
+)  # fmt: skip
+
+
+KNOWN: dict[str, str] = {
+    # "h... => 2...": a position to the left of a row variable of the result; closing guesses sizes
+    # that contradict each other, and names no operation
+    "unnamed": r"^ShapeError: Axes that are the same must have the same size\.\n"
+    r"  found  size 1 and size \d\n  where  closing remaining sizes",
+    # "=> 0" where a use stretches the axis: inference takes it for repeated, projection for position
+    # 0 of the longer axis
+    "stretched": r"",
+}
+"""Failures with a known cause: a pattern for the detail of each kind of outcome."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program.
+
+    Attributes:
+        kind: `agrees`, `refused` and `inexact` are fine; all others are failures.
+        detail: What is wrong, or the error of a refusal.
+        shapes: The shapes as text, if they were inferred.
+    """
+
+    kind: str
+    detail: str = ""
+    shapes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind not in ("agrees", "refused", "inexact", "known")
+
+
+class _Hang(BaseException):
+    """The time is up."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Interrupts what takes too long, where the platform has timers and this is the main thread."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise _Hang
+
+    try:
+        before = signal.signal(signal.SIGALRM, stop)
+    except (AttributeError, ValueError):
+        yield
+        return
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def outcome_of(program: Program, backend: str | None = "interp", *, keep: bool = False) -> Outcome:
+    """Returns what becomes of a program.
+
+    Args:
+        program: The program.
+        backend: Where to run it; None infers shapes only.
+        keep: Compares the results of all operations, not only those that no other one uses.
+    """
+    try:
+        with _limited(), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
+            warnings.simplefilter("ignore")  # labels that are summed at once are meant here
+            return _judged(program, backend, keep)
+    except _Hang:
+        return Outcome("hang", f"more than {SECONDS} seconds")
+    except Exception as error:
+        return Outcome("exception", f"{type(error).__name__}: {error}")
+
+
+def _judged(program: Program, backend: str | None, keep: bool) -> Outcome:
+    names: dict[str, Any] = {"oc": oc, "np": np}
+    try:
+        exec(compile(program.source(), "<program>", "exec"), names)
+        computation = reduce(add, (oc.train.forward(names[root]) for root in program.roots))
+        computation.resolve()
+    except (oc.ShapeError, oc.SpecError) as error:
+        return _refusal(program, error)
+    tensors = {s.name: names[s.name] for s in program.statements}
+    texts = tuple((name, str(tensor.shape)) for name, tensor in tensors.items())
+    shapes = {name: _rows(tensor.shape) for name, tensor in tensors.items()}
+    for step in program.steps:
+        try:
+            expected = expected_rows(
+                step.operation,
+                [shapes[name] for name in step.operands],
+                step.spec,
+                [index.slice for index in step.indices],
+            )
+        except Invalid as error:
+            return Outcome("accepted", f"{step.source()}: {error}\n{texts}", texts)
+        except Undetermined:
+            continue
+        found_rows = shapes[step.name]
+        if not _admits(program, step.name, expected, found_rows):
+            detail = f"{step.source()}\nexpected {expected}\nshapes {texts}"
+            is_first = _admits(program, step.name, expected, found_rows, may_stretch_first=True)
+            return Outcome("stretched" if is_first else "shape", detail, texts)
+    if backend is None:
+        return Outcome("agrees", shapes=texts)
+    leaves = {leaf.name: leaf.cells(_dims(shapes[leaf.name])) for leaf in program.leaves}
+    wanted = [step.name for step in program.steps] if keep else program.roots
+    try:
+        values = _values(program, shapes, leaves)
+    except (TooLarge, Undetermined):
+        return Outcome("inexact", shapes=texts)
+    found = _run(program, backend, computation, tensors, leaves, wanted if keep else None)
+    for name in wanted:
+        cells, right = found(name), values[name].cells
+        if cells.shape != right.shape or not np.array_equal(cells, right, equal_nan=True):
+            detail = f"{name}: {cells.tolist()}\nright: {right.tolist()}\nshapes {texts}"
+            return Outcome("value", detail, texts)
+    return Outcome("agrees", shapes=texts)
+
+
+def _admits(
+    program: Program,
+    name: str,
+    expected: Sequence[Expected],
+    rows: Rows,
+    *,
+    may_stretch_first: bool = False,
+) -> bool:
+    """True if a result may have some rows."""
+    return all(
+        row.admits(
+            found,
+            may_lengthen=(name, kind) in program.lengthened,
+            may_stretch_first=may_stretch_first,
+        )
+        for kind, (row, found) in enumerate(zip(expected, rows, strict=True))
+    )
+
+
+def _run(
+    program: Program,
+    backend: str,
+    computation: Any,
+    tensors: dict[str, Any],
+    leaves: dict[str, Any],
+    keep: list[str] | None,
+) -> Any:
+    indices = _static_indices(tensors, program)
+    context = oc.Context(backend)
+    kept = None if keep is None else [tensors[name] for name in keep]
+    routine = context.compile(computation, bindings=list(indices.values()), keep=kept)
+    for leaf in program.leaves:
+        if leaf.kind != "tensor":
+            context[tensors[leaf.name]] = leaves[leaf.name]
+    routine(**{index.name: index.value for index in program.indices})
+    return lambda name: context[tensors[name]]
+
+
+def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]:
+    """Returns the static indices, as the slices hold them."""
+    found = {}
+    for step in program.steps:
+        if step.operation == "slice":
+            logic = tensors[step.name].definition.logic
+            for index in logic.indices:
+                if isinstance(index, oc.StaticIndex):
+                    found[index.name] = index
+    return found
+
+
+def _values(program: Program, shapes: dict[str, Rows], leaves: dict[str, Any]) -> dict[str, Value]:
+    values = {name: Value(cells, shapes[name]) for name, cells in leaves.items()}
+    for step in program.steps:
+        values[step.name] = evaluate(
+            step.operation,
+            [values[name] for name in step.operands],
+            shapes[step.name],
+            step.spec,
+            [index.slice for index in step.indices],
+        )
+    return values
+
+
+def _rows(shape: Shape) -> Rows:
+    return shape.batch.sizes, shape.output.sizes, shape.input.sizes
+
+
+def _dims(rows: Rows) -> list[int]:
+    return [n for row in rows for n in row]
+
+
+# ----- refusals -----------------------------------------------------------------------------------
+
+
+def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
+    """Returns what to think of a program being refused."""
+    text = f"{type(error).__name__}: {error}"
+    if not any(name in error.where for name in OPERATIONS):
+        return Outcome("unnamed", text)
+    if "step budget" in text:
+        return Outcome("hang", text)
+    if _is_surely_valid(program):
+        return Outcome("rejected", text)
+    return Outcome("refused", text)
+
+
+def _is_surely_valid(program: Program) -> bool:
+    """True if all shapes follow from the leaves and fit."""
+    shapes: dict[str, Rows] = {}
+    for leaf in program.leaves:
+        batch, output, inputs = leaf.rows
+        if batch is None or output is None or inputs is None:
+            return False
+        shapes[leaf.name] = (batch, output, inputs)
+    for step in program.steps:
+        try:
+            batch_row, output_row, input_row = expected_rows(
+                step.operation,
+                [shapes[name] for name in step.operands],
+                step.spec,
+                [index.slice for index in step.indices],
+            )
+        except (Invalid, Undetermined):
+            return False
+        if not (batch_row.is_certain and output_row.is_certain and input_row.is_certain):
+            return False
+        shapes[step.name] = (batch_row.sizes, output_row.sizes, input_row.sizes)
+    return True
+
+
+# ----- many programs ------------------------------------------------------------------------------
+
+
+def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
+    """Returns one of the programs of a seed."""
+    return Author(Random(f"{seed} {number}"), formulas).program()
+
+
+def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
+    """Returns what becomes of one program, in its own order and in another one."""
+    program = program_of(seed, number, formulas)
+    outcome = outcome_of(program, backend, keep=number % 2 == 0)
+    pattern = KNOWN.get(outcome.kind)
+    if pattern is not None and re.search(pattern, outcome.detail):
+        return Outcome("known", outcome.detail)
+    if outcome.is_failure:
+        return outcome
+    return _in_another_order(program, number, outcome)
+
+
+def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcome:
+    other = outcome_of(program.reordered(Random(number)), None)
+    if sorted(other.shapes) != sorted(outcome.shapes):
+        return Outcome("order", f"{outcome}\nin another order: {other}")
+    return outcome
+
+
+def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
+    """Returns the smallest program found with the same kind of failure."""
+
+    def fails(candidate: Program) -> bool:
+        found = outcome_of(candidate, backend, keep=number % 2 == 0)
+        if kind == "order" and not found.is_failure:
+            return any(
+                _in_another_order(candidate, number + attempt, found).is_failure
+                for attempt in range(10)
+            )
+        return found.kind == kind
+
+    progress = True
+    while progress:
+        progress = False
+        for candidate in smaller(program):
+            if fails(candidate):
+                program, progress = candidate, True
+                break
+    return program
+
+
+def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
+    """Returns a failure as text: what is wrong with the smallest program, and the program."""
+    small = reduced(program_of(seed, number, formulas), number, outcome.kind, backend)
+    again = outcome_of(small, backend, keep=number % 2 == 0)
+    if outcome.kind == "order":
+        again = _in_another_order(small, number, again)
+    detail = "\n".join(f"# {line}" for line in (again.detail or outcome.detail).splitlines())
+    return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend)}\n"
+
+
+def main() -> int:
+    """Runs the programs that the command line asks for; returns 1 if there were failures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=10_000, help="how many programs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--backend", default="interp")
+    parser.add_argument("--also", default="cpu_c", help="a second backend, for a share of them")
+    parser.add_argument("--share", type=int, default=50, help="one program of so many runs there")
+    parser.add_argument("--without", nargs="*", default=[], choices=sorted(FORMULAS))
+    parser.add_argument("--stop-after", type=int, default=10, help="how many failures to report")
+    arguments = parser.parse_args()
+    formulas = FORMULAS - set(arguments.without)
+    counts: Counter[str] = Counter()
+    failures = 0
+    started = time.monotonic()
+    for number in range(arguments.first, arguments.first + arguments.count):
+        backends = [arguments.backend]
+        if arguments.also and number % arguments.share == 0:
+            backends.append(arguments.also)
+        for backend in backends:
+            outcome = examined(arguments.seed, number, backend, formulas)
+            counts[outcome.kind] += 1
+            if outcome.is_failure:
+                failures += 1
+                print(report(arguments.seed, number, outcome, backend, formulas), flush=True)
+                break
+        if failures >= arguments.stop_after:
+            break
+    print(f"{dict(counts)} in {time.monotonic() - started:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
