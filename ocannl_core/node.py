@@ -142,6 +142,7 @@ class Reason(IntEnum):
     USED_ELSEWHERE = 203
     ONLY_USED_HERE = 204
     DECLARED = 205
+    BACKEND_CHOICE = 206
 
     @property
     def text(self) -> str:
@@ -157,6 +158,7 @@ _REASON_TEXT = {
     Reason.USED_ELSEWHERE: "the context already stores it",
     Reason.ONLY_USED_HERE: "only the routine that computes it uses it",
     Reason.DECLARED: "it keeps its value from one call to the next",
+    Reason.BACKEND_CHOICE: "the backend prefers to keep it on the device",
     Reason.READ_ONLY: "the routine reads it and never writes it",
     Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
 }

@@ -15,6 +15,7 @@ from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import SettingsError
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.memory import placements
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
@@ -55,7 +56,8 @@ def build(
     target: Target,
 ) -> Build:
     """Returns the compiled form of a lowered program whose nodes in `stored` outlive each call."""
-    passes: tuple[NamedPass, ...] = (*core_passes(stored), *backend.passes(target))
+    own = tuple(_verified(each) for each in backend.passes(target))
+    passes: tuple[NamedPass, ...] = (*core_passes(stored), *own)
     dump = _open_dump(assignments)
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     plan = split(optimised)
@@ -64,6 +66,17 @@ def build(
         dump.source(source)
     executable = backend.compile(source, target)
     return Build(assignments, optimised, plan, source, executable, placements(optimised, stored))
+
+
+def _verified(each: NamedPass) -> NamedPass:
+    """Returns a backend's pass that checks what it gives: defects are told where they arise."""
+
+    def run(program: LoopProgram) -> LoopProgram:
+        result = each.run(program)
+        verify(result)
+        return result
+
+    return NamedPass(each.name, run)
 
 
 _EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.lower import lower
-from ocannl_core.node import TensorNode
+from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.runtime import link, values
 from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
@@ -106,18 +107,34 @@ class Context:
                 fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
                 "to compute gradients, or what a function decorated with @oc.cd returned",
             )
+        for keyword, given in (("keep", keep), ("bindings", bindings)):
+            if given is not None and not isinstance(given, Sequence):
+                raise UsageError(
+                    f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
+                )
         program = computation.resolve()
         if name is not None:
             if not name.isidentifier():
                 raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
             program = replace(program, name=name)
         code = link.Unlinked(program, computation.literals(), computation.tensors())
-        stored_nodes = link.stored_nodes(code, self._store, keep)
+        stored_nodes = dict(link.stored_nodes(code, self._store, keep))
         lowered = lower(program)
         link.check_bindings(lowered.indices, bindings, program.name)
+        if merged := merge_reads(lowered.body):
+            raise LinkError(
+                "Merge buffers are filled by transfers between devices, which this version lacks.",
+                found=", ".join(f"{node.name}.merge" for node in merged),
+                where=f"compiling {program.name}",
+            )
         before = usage_of(lowered)
         link.check_presence(code, before.reads_first, self._store)
 
+        for node, info in lowered.nodes.items():
+            if node not in stored_nodes and link.prefers_to_keep(
+                self.backend, node, info, self.target
+            ):
+                stored_nodes[node] = Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
         built = build(program, lowered, stored_nodes, self.backend, self.target)
         memory = link.bind(code, built.plan.params, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}

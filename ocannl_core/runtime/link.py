@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import LinkError, UsageError, VerifyError
@@ -14,6 +15,10 @@ from ocannl_core.runtime import values
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.store import Store, Stored, Unstored
 from ocannl_core.runtime.usage import Usage
+from ocannl_core.target import Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,12 @@ def check_bindings(
             where=f"compiling {name}",
             fix=f"ctx.compile(..., bindings=[{', '.join(unbound)}])",
         )
+
+
+def prefers_to_keep(backend: Backend, node: TensorNode, info: NodeInfo, target: Target) -> bool:
+    """True if a backend wants a node on the device that could be local to the routine."""
+    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
+    return backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
 
 
 def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store) -> None:

@@ -266,6 +266,7 @@ class Environment:
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:
             return Row(tail=self._state.fresh.row(f"{name}.{kind.value}" if name else ""))
+        _check_axes(kind, axes, name)
         cut = [position for position, axis in enumerate(axes) if axis is ...]
         sizes = tuple(
             axis if isinstance(axis, Size) else Size(axis)
@@ -308,3 +309,16 @@ def _shape_of(captured: DimVar | RowVar) -> Shape:
     if isinstance(captured, RowVar):
         return Shape(output=Row(tail=captured))
     return Shape(output=Row(trailing=(captured,)))
+
+
+def _check_axes(kind: RowKind, axes: object, name: str) -> None:
+    """Refuses anything but a list of sizes."""
+    given = axes if isinstance(axes, list | tuple) else None
+    if given is None or any(
+        isinstance(axis, bool) or not isinstance(axis, int | Size | EllipsisType) for axis in given
+    ):
+        raise UsageError(
+            "The axes of a row are a list of sizes.",
+            found=f"{kind.value}={axes!r}" + (f" for {name}" if name else ""),
+            fix=f"{kind.value}=[{axes}]" if isinstance(axes, int) else f"{kind.value}=[8, 3]",
+        )

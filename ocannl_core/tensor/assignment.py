@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.expression import Expression
@@ -143,6 +144,14 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
         return False, BinaryOp.SECOND
     parts = key if isinstance(key, tuple) else (key,)
     accumulators = [part for part in parts if part is not neutral]
+    if any(isinstance(part, int | slice | StaticIndex) for part in accumulators):
+        raise UsageError(
+            "Whole tensors are assigned to, not cells or slices of them.",
+            found=f"c[{key!r}] = ...",
+            where=str(caller_location() or ""),
+            fix='assign with a specification: c += oc.einsum("...|... => ...|...2", e) adds at '
+            "position 2 of a new last axis",
+        )
     if len(accumulators) != 1:
         raise UsageError(
             "An assignment names one accumulating operation at most.",

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
 from ocannl_core.tensor.registry import operations
 
 Operand = Any
@@ -16,7 +17,7 @@ Operand = Any
 def _binary(name: str) -> Callable[[Expression, Operand], Any]:
     def operator(self: Expression, other: Operand) -> Any:
         if not isinstance(other, Expression | Real):
-            return NotImplemented
+            return _not_an_operand(other)
         return operations[name](self, other)
 
     return operator
@@ -25,10 +26,22 @@ def _binary(name: str) -> Callable[[Expression, Operand], Any]:
 def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
     def operator(self: Expression, other: Operand) -> Any:
         if not isinstance(other, Expression | Real):
-            return NotImplemented
+            return _not_an_operand(other)
         return operations[name](other, self)
 
     return operator
+
+
+def _not_an_operand(other: object) -> Any:
+    """Refuses arrays with advice; leaves other objects to their own operators."""
+    if not hasattr(other, "__array__"):
+        return NotImplemented
+    raise UsageError(
+        "Operands are tensors and numbers.",
+        found=f"{type(other).__name__} beside a tensor",
+        where=str(caller_location() or ""),
+        fix="wrap arrays with oc.tensor(array, batch_axes=...)",
+    )
 
 
 class Expression:

@@ -59,7 +59,7 @@ def test_equality_is_pointwise_hashing_is_identity_and_truth_is_refused() -> Non
             ask(a)
     with pytest.raises(TypeError):
         iter(a)
-    with pytest.raises(TypeError):
+    with pytest.raises(oc.UsageError, match=r"wrap arrays with oc\.tensor"):
         np.ones(3) + a
 
 

@@ -52,6 +52,7 @@ class DiskCache:
     """
 
     def __init__(self, root: Path, compiler: Compiler) -> None:
+        self.root = root
         self._objects = root / compiler.identity[:32] / "objects"
         self._kernels = root / compiler.identity[:32] / "kernels"
         self._compiler = compiler
@@ -109,14 +110,19 @@ def _opened(directory: Path, compiler: Compiler) -> DiskCache:
     try:
         _make_private(root)
     except OSError as error:
-        warnings.warn(
-            f"Compiled code is not kept: {root} cannot be used ({error}). "
-            "Set OCANNL_CACHE_DIR to a directory of your own.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        root = _temporary()
+        return temporary_cache(root, compiler, error)
     return DiskCache(root, compiler)
+
+
+def temporary_cache(root: Path, compiler: Compiler, error: OSError) -> DiskCache:
+    """Returns a cache that goes with the process, after a warning about one that cannot be used."""
+    warnings.warn(
+        f"Compiled code is not kept: {root} cannot be used ({error}). "
+        "Set OCANNL_CACHE_DIR to a directory of your own.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return DiskCache(_temporary(), compiler)
 
 
 @cache

@@ -60,10 +60,12 @@ class Compiler:
         """
         command = [*self.command, *self.flags, "-o", str(target), str(source), "-lm"]
         result = _run(command)
-        if result.returncode != 0:
+        if result.returncode != 0 or not target.exists():
+            made = "" if result.returncode else ", but no shared object"
+            said = f"exit status {result.returncode}{made}\n{_shortened(result.stdout)}"
             raise CompileError(
                 "The C compiler must accept generated code.",
-                found=f"exit status {result.returncode}\n{_shortened(result.stdout)}",
+                found=said.rstrip(),
                 where=f"{shlex.join(command)}\nthe source is kept there",
                 fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
             )
@@ -129,12 +131,16 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         # some compilers do not know the machine they run on
         arch_flags = ()
         macros = _macros(command, arch_flags)
+    if not macros:
+        macros = "no word of what it is: is it a C compiler?"
     if isinstance(macros, str):
         raise CompileError(
             "The C compiler must work.",
             found=macros,
             where=shlex.join((*command, *_BASE, *arch_flags, "-dM", "-E", "-x", "c", os.devnull)),
-            fix=f"choose another one with OCANNL_CC=..., or {_WITHOUT_COMPILER}",
+            fix=f"choose another one with OCANNL_CC=..., or {_WITHOUT_COMPILER}"
+            if arch == "native"
+            else f"unset OCANNL_CC_ARCH={arch}, the setting cc_arch, if the processor is unknown",
         )
     vector_bytes = _vector_bytes(macros)
     flags: tuple[str, ...] = (*_BASE, *arch_flags)

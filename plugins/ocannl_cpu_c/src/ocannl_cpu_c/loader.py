@@ -16,7 +16,7 @@ from typing import Any
 from cffi import FFI
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
-from ocannl_cpu_c.cache import DiskCache, Entry, open_cache
+from ocannl_cpu_c.cache import DiskCache, Entry, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.source import unit
 
@@ -72,10 +72,19 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
     with _lock:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
-            entries = cache.build([_key(each) for each in missing], _translation_unit(missing))
-            for kernel, entry in zip(missing, entries, strict=True):
-                _loaded[compiler, kernel.symbol] = _open(entry)
+            try:
+                opened = _built(cache, missing)
+            except OSError as error:  # a full disk, a file system that runs no code, odd entries
+                opened = _built(temporary_cache(cache.root, compiler, error), missing)
+            for kernel, loaded in zip(missing, opened, strict=True):
+                _loaded[compiler, kernel.symbol] = loaded
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
+
+
+def _built(cache: DiskCache, kernels: Sequence[KernelText]) -> list[Loaded]:
+    """Returns kernels compiled now."""
+    entries = cache.build([_key(each) for each in kernels], _translation_unit(kernels))
+    return [_open(entry) for entry in entries]
 
 
 def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
