@@ -69,8 +69,8 @@ def param(
     )
 
 
-def _hashable(axes: OpenAxes | None) -> tuple[int | Size | EllipsisType, ...] | None:
-    return None if axes is None else tuple(axes)
+def _hashable(axes: OpenAxes | None) -> object:
+    return tuple(axes) if isinstance(axes, list | tuple) else axes
 
 
 def _new(

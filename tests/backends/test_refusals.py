@@ -1,0 +1,81 @@
+"""Mistakes that newcomers make are answered with what to write instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+
+def test_compiling_a_tensor_names_the_code_to_compile() -> None:
+    with oc.Session(), pytest.raises(oc.UsageError, match=r"oc\.train\.forward\(x\)"):
+        oc.Context("interp").compile(oc.tensor([1.0]))  # type: ignore[arg-type]
+
+
+def test_lists_are_asked_for_where_lists_are_taken() -> None:
+    with oc.Session():
+        x = oc.tensor([1.0])
+        code = oc.train.forward(x * 2.0)
+        with pytest.raises(oc.UsageError, match=r"keep=\[\.\.\.\]"):
+            oc.Context("interp").compile(code, keep=x)  # type: ignore[arg-type]
+        with pytest.raises(oc.UsageError, match=r"output=\[2\]"):
+            oc.param("w", output=2)  # type: ignore[arg-type]
+
+
+def test_cells_cannot_be_assigned() -> None:
+    with oc.Session(), pytest.raises(oc.UsageError, match="Whole tensors are assigned to"):
+        oc.declare("c")[0] = 1.0
+
+
+def test_merge_buffers_are_refused_as_long_as_nothing_fills_them(target: str) -> None:
+    with oc.Session():
+        p = oc.param("p", output=[2])
+
+        @oc.cd
+        def code() -> None:
+            p.grad += p.grad.merge
+
+        with pytest.raises(oc.LinkError, match="transfers between devices"):
+            oc.Context(target).compile(code())
+
+
+def test_literals_lose_nothing_without_a_word() -> None:
+    with oc.Session():
+        for value, dtype in (
+            ([300, -1], "uint8"),
+            ([1.7], "int32"),
+            (np.array([1e300]), "float32"),
+        ):
+            with pytest.raises(oc.TransferError):
+                oc.tensor(value, dtype=dtype)
+        exact = oc.tensor([2**60 + 1], dtype="int64").literal
+        assert exact is not None
+        assert int(exact[0]) == 2**60 + 1
+
+
+def test_truth_values_are_counted(target: str) -> None:
+    with oc.Session():
+        count = oc.einsum("i=>0", oc.tensor(np.array([True, False, True] * 200)))
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(count))()
+        assert ctx.item(count) == 400
+
+
+def test_integers_stay_integers_beside_numbers(target: str) -> None:
+    with oc.Session():
+        x = oc.tensor(np.array([2**24 + 1]))
+        y = oc.maximum(x * 1 + 0, 3)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y))()
+        assert ctx[y].dtype == np.int64
+        assert int(ctx[y][0]) == 2**24 + 1
+
+
+def test_square_roots_as_powers_are_the_same_in_every_cell(target: str) -> None:
+    with oc.Session():
+        x = oc.tensor(np.array([-np.inf, -0.0, 4.0] * 12, np.float32))
+        y = x**0.5
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y))()
+        np.testing.assert_array_equal(ctx[y], np.array([np.inf, 0.0, 2.0] * 12, np.float32))
