@@ -267,6 +267,8 @@ def close_dims(closing: Closing) -> None:
         if not found:
             left = closing.open_dims()
             found = [dim for dim in left if dim not in waiting] or left
+        # operands before what refines them, or two guesses made together could contradict
+        found = [dim for dim in found if _is_dim_ready(state, dim)] or found
         guesses = {dim: _smallest(state, dim) for dim in found}
         refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "remaining sizes"):
