@@ -25,7 +25,7 @@ from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Location, Origin
 
-ORIGIN = Origin("demo", Location("model.py", 7))
+ORIGIN = Origin("demo", Location("their_model.py", 7))
 X, C, WORDS, TABLE, PADDED, WHOLE, UNKNOWN = (
     TensorNode(number, (name,))
     for number, name in enumerate(["x", "c", "words", "table", "padded", "whole", "unknown"])
@@ -61,7 +61,7 @@ def assign(
 def refusal(assignment: Assignment) -> str:
     with pytest.raises(LoweringError) as caught:
         lower(AssignProgram((assignment,), NODES))
-    assert caught.value.where == "demo, at model.py:7"
+    assert caught.value.where == "demo, at their_model.py:7"
     return f"{caught.value.rule} | {caught.value.found} | {caught.value.fix}"
 
 

@@ -33,7 +33,7 @@ class Model:
 
     def origin(self, operation: str) -> Origin:
         self._line += 1
-        return Origin(operation, Location("model.py", self._line))
+        return Origin(operation, Location("their_model.py", self._line))
 
     def given(
         self, *output: int | Size, batch: tuple[int, ...] = (), input: tuple[int, ...] = ()
@@ -68,8 +68,8 @@ def test_sizes_of_two_operands(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 4
-  where  output axis -1 of the first operand of a + b, at model.py:1
-         output axis -1 of the second operand of a + b, at model.py:1
+  where  output axis -1 of the first operand of a + b, at their_model.py:1
+         output axis -1 of the second operand of a + b, at their_model.py:1
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
@@ -82,8 +82,8 @@ def test_sizes_from_two_operations_name_both_lines(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 5
-  where  output axis -1 of the first operand of a + b, at model.py:1
-         input axis -1 of the first operand, against the output axis -1 of the second operand of w @ h, at model.py:2
+  where  output axis -1 of the first operand of a + b, at their_model.py:1
+         input axis -1 of the first operand, against the output axis -1 of the second operand of w @ h, at their_model.py:2
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
@@ -97,8 +97,8 @@ def test_sizes_of_an_einsum_axis(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 5
-  where  output axis -1 of the first operand of einsum "ij;jk=>ik", at model.py:1
-         output axis -2 of the second operand of einsum "ij;jk=>ik", at model.py:1
+  where  output axis -1 of the first operand of einsum "ij;jk=>ik", at their_model.py:1
+         output axis -2 of the second operand of einsum "ij;jk=>ik", at their_model.py:1
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
@@ -109,8 +109,8 @@ def test_two_bases(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same basis.
   found  basis 'rgb' (size 3) and basis 'hsv' (size 3)
-  where  output axis -1 of the first operand of a * b, at model.py:1
-         output axis -1 of the second operand of a * b, at model.py:1
+  where  output axis -1 of the first operand of a * b, at their_model.py:1
+         output axis -1 of the second operand of a * b, at their_model.py:1
   try    convert one of the tensors, or leave the basis of one of them out\
 """)
 
@@ -123,7 +123,7 @@ def test_an_operand_with_more_axes_than_a_fixed_result(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 An operand must not have more axes than the result that it is repeated to.
   found  2 axes (2,3) against 1 axis (3)
-  where  output row of the second operand of c[:] = a * b, at model.py:1
+  where  output row of the second operand of c[:] = a * b, at their_model.py:1
   try    reduce the surplus axes with einsum, or give the result more axes;
          if the operand's outputs should meet inputs, use `@` rather than `*`\
 """)
@@ -136,7 +136,7 @@ def test_a_position_beyond_an_axis(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Position 3 is accessed, so the axis needs at least 4 positions.
   found  size 3
-  where  output axis -1 of the first operand of einsum, at model.py:1
+  where  output axis -1 of the first operand of einsum, at their_model.py:1
   try    use a smaller index, or make the axis longer\
 """)
 
@@ -147,7 +147,7 @@ def test_a_slice_beyond_an_axis(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Position 10 is accessed, so the axis needs at least 11 positions.
   found  size 10
-  where  batch axis 0 of the operand of x[10], at model.py:1
+  where  batch axis 0 of the operand of x[10], at their_model.py:1
   try    use a smaller index, or make the axis longer\
 """)
 
@@ -158,8 +158,8 @@ def test_a_slice_with_an_index_of_another_range(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that are the same must have the same size.
   found  size 8 and size 10
-  where  the range of index i of x[i], at model.py:1
-         batch axis 0 of the operand of x[i], at model.py:1
+  where  the range of index i of x[i], at their_model.py:1
+         batch axis 0 of the operand of x[i], at their_model.py:1
   try    change one of the sizes\
 """)
 
@@ -170,7 +170,7 @@ def test_a_slice_of_nothing(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Rows that must be equal have different numbers of axes.
   found  at least 1 axis ($3,..$0..) and no axes
-  where  batch row of the operand of x[0], at model.py:1
+  where  batch row of the operand of x[0], at their_model.py:1
   try    give both rows the same number of axes; each index takes one batch axis\
 """)
 
@@ -186,8 +186,8 @@ def test_hidden_dimensions(model: Model) -> None:
 You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
   found  parameter w1: its output axes can be anything
          parameter w2: its output axes can be anything
-  where  parameter w1, at model.py:1
-         parameter w2, at model.py:6
+  where  parameter w1, at their_model.py:1
+         parameter w2, at their_model.py:6
   try    give it where the parameter is made: oc.param("w1", output=[...])\
 """)
 
@@ -200,7 +200,7 @@ def test_a_hidden_size_of_a_known_axis(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
   found  parameter p: the size of its output axis -1 can be anything
-  where  parameter p, at model.py:1
+  where  parameter p, at their_model.py:1
   try    give it where the parameter is made: oc.param("p", output=[...])\
 """)
 
@@ -214,7 +214,7 @@ def test_a_hidden_input_row(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
   found  parameter p: its input axes can be anything
-  where  parameter p, at model.py:1
+  where  parameter p, at their_model.py:1
   try    give it where the parameter is made: oc.param("p", input=[...])\
 """)
 
@@ -227,7 +227,7 @@ def test_a_row_that_contains_itself(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 A row cannot contain itself and further axes: it would have infinitely many.
   found  ..$2.. = ..$2..,3
-  where  custom, at model.py:1
+  where  custom, at their_model.py:1
   try    give the rows of this operation explicitly, or write an einsum that names its axes\
 """)
 
@@ -244,8 +244,8 @@ def test_a_circle_of_rows(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Rows that each need more axes than the next, in a circle, would have infinitely many.
   found  a circle of operations in which a row gains axes
-  where  and back, at model.py:2
-         there, at model.py:1
+  where  and back, at their_model.py:2
+         there, at their_model.py:1
   try    give the shape of one of the tensors involved explicitly\
 """)
 
@@ -257,7 +257,7 @@ def test_rows_of_different_lengths(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Rows that must be equal have different numbers of axes.
   found  2 axes (2,3) and 1 axis (3)
-  where  custom, at model.py:1
+  where  custom, at their_model.py:1
   try    give both rows the same number of axes\
 """)
 
@@ -268,7 +268,7 @@ def test_bare_sizes(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that are the same must have the same size.
   found  size 2 and size 3
-  where  custom, at model.py:1
+  where  custom, at their_model.py:1
   try    change one of the sizes\
 """)
     with pytest.raises(OcannlError) as caught:
@@ -276,7 +276,7 @@ Axes that are the same must have the same size.
     assert complaint(caught) == snapshot("""\
 Position 2 is accessed, so the axis needs at least 3 positions.
   found  size 2
-  where  custom, at model.py:2
+  where  custom, at their_model.py:2
   try    use a smaller index, or make the axis longer\
 """)
 
@@ -299,8 +299,8 @@ The size of an axis cannot be negative.
             snapshot("""\
 Incompatible stride: the last position of a window must end where its axis ends.
   found  size 10 and 2*o<+k = 2*o<+3
-  where  output axis -1 of the first operand of 2*o<+k, ; k, => o, at model.py:1
-         output axis -1 of the second operand of 2*o<+k, ; k, => o, at model.py:1
+  where  output axis -1 of the first operand of 2*o<+k, ; k, => o, at their_model.py:1
+         output axis -1 of the second operand of 2*o<+k, ; k, => o, at their_model.py:1
   try    crop or extend the axis, or let the window reach into margins (`=`)\
 """),
         ),
@@ -310,8 +310,8 @@ Incompatible stride: the last position of a window must end where its axis ends.
             snapshot("""\
 A window must fit into its axis: the span of the kernel exceeds the size.
   found  size 4 and o<+2*k = o<+2*3
-  where  output axis -1 of the first operand of o<+2*k, ; k, => o, at model.py:1
-         output axis -1 of the second operand of o<+2*k, ; k, => o, at model.py:1
+  where  output axis -1 of the first operand of o<+2*k, ; k, => o, at their_model.py:1
+         output axis -1 of the second operand of o<+2*k, ; k, => o, at their_model.py:1
   try    crop or extend the axis, or let the window reach into margins (`=`)\
 """),
         ),
@@ -321,7 +321,7 @@ A window must fit into its axis: the span of the kernel exceeds the size.
             snapshot("""\
 Incompatible stride: the size of a strided axis must be a multiple of the stride.
   found  size 5 and 2*i+1
-  where  output axis -1 of the first operand of 2*i+1, => i, at model.py:1
+  where  output axis -1 of the first operand of 2*i+1, => i, at their_model.py:1
   try    crop or extend the axis to a multiple of the stride\
 """),
         ),
@@ -331,7 +331,7 @@ Incompatible stride: the size of a strided axis must be a multiple of the stride
             snapshot("""\
 padded= must be stated for a window that is marked neither `<` nor `=`.
   found  i+k in i+k, ; k, => i
-  where  i+k, ; k, => i, at model.py:1
+  where  i+k, ; k, => i, at their_model.py:1
   try    write `<` for windows that stay inside, `=` for windows that reach into margins,
          or give padded=False or padded=True\
 """),
@@ -343,7 +343,7 @@ padded= must be stated for a window that is marked neither `<` nor `=`.
 Invalid stride value (expected integer): gap.
   found  gap*i, => i
          ^
-  where  gap*i, => i, at model.py:1
+  where  gap*i, => i, at their_model.py:1
   try    write the number, or give values={"gap": ...}\
 """),
         ),
@@ -354,7 +354,7 @@ Invalid stride value (expected integer): gap.
 An offset lies between two positions of its axis: it is less than the stride.
   found  2*i+2, => i
          ^
-  where  2*i+2, => i, at model.py:1\
+  where  2*i+2, => i, at their_model.py:1\
 """),
         ),
         (
@@ -363,7 +363,7 @@ An offset lies between two positions of its axis: it is less than the stride.
             snapshot("""\
 The parts of a concatenated axis must not exceed its size.
   found  size 2 and 3^a
-  where  output axis -1 of the first operand of 3^a => a, at model.py:1
+  where  output axis -1 of the first operand of 3^a => a, at their_model.py:1
   try    change the size of one of the parts, or of the whole\
 """),
         ),
@@ -385,8 +385,8 @@ def test_the_kernel_of_a_window_that_does_not_fit(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 The kernel dimension cannot be inferred: the span of the window would not be positive.
   found  size 5 and 2*o<+k = 2*4<+k
-  where  output axis -1 of the first operand of windows, at model.py:1
-         output axis -1 of the result of windows, at model.py:1
+  where  output axis -1 of the first operand of windows, at their_model.py:1
+         output axis -1 of the result of windows, at their_model.py:1
   try    crop or extend the axis, or let the window reach into margins (`=`)\
 """)
 
@@ -434,6 +434,6 @@ def test_projections_of_contradicting_shapes(model: Model) -> None:
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 4
-  where  output axis -1 of the second operand of a + b, at model.py:1
+  where  output axis -1 of the second operand of a + b, at their_model.py:1
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
