@@ -43,7 +43,8 @@ class Known:
 
     Attributes:
         size: The size.
-        explicit: False when the size is 1 only because uses of the axis disagree.
+        explicit: False when the size is 1 only because uses of the axis disagree: this tells
+            nothing to what refines it.
         cause: The constraint that decided it.
     """
 

@@ -45,9 +45,6 @@ OPERATIONS = (
 
 
 KNOWN: dict[str, str] = {
-    # a result whose rows were inferred to be empty meets an operand of one axis of size 1: a scalar
-    # in either spelling, taken only where the result's row was stated
-    "rejected": r"against no axes",
 }
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 
