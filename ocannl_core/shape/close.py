@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks
+from ocannl_core.shape import cycles, ranks, systems
 from ocannl_core.shape.close_formulas import (
     close_counted_leaf_rows,
     close_counted_rows,
@@ -43,8 +43,12 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
 
 
 def join_circles(closing: Closing) -> None:
-    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes."""
+    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes.
+
+    Before that, equations of sizes are taken together, as before every stage that guesses sizes.
+    """
     state = closing.state
+    closing.demand(systems.consequences(state))
     origin = Origin("closing circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -117,6 +121,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
@@ -244,6 +249,7 @@ def close_dims_from_uses(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
         ready = [
             dim
@@ -276,6 +282,7 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:

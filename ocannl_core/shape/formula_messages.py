@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -109,6 +109,18 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
         found=f"{whole} and {formula}",
         where=_where(state, equation),
         fix=_advice(equation),
+    )
+
+
+def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
+    """Equations that hold one by one, but not together."""
+    found = (" and ".join(_ends(state, equation)) for equation in system)
+    places = (place for equation in system for place in _places(state, equation))
+    return ShapeError(
+        "Sizes must satisfy the equations of all operations together.",
+        found="\n".join(found),
+        where="\n".join(dict.fromkeys(places)),
+        fix="change a stride, a window or a part, or state the sizes of one of the tensors",
     )
 
 
