@@ -49,7 +49,7 @@ def test_a_window_and_a_stride_determine_positions_and_kernel() -> None:
     window = AffineDim(1, o, Window(k))  # o + k - 1
     assert closed([equal(Size(14), window), equal(k, AffineDim(2, o))], o, k) == [5, 10]
     with pytest.raises(ShapeError, match="together"):
-        closed([equal(Size(11), window), equal(k, AffineDim(2, o))], o, k)
+        closed([equal(Size(12), window), equal(k, AffineDim(2, o))], o, k)
 
 
 def test_equations_without_a_common_solution_are_refused() -> None:
