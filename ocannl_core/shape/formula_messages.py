@@ -167,3 +167,16 @@ def count_fails(constraint: TotalElements, found: str) -> ShapeError:
         where=str(constraint.origin),
         fix="change the shape, or the number of values",
     )
+
+
+def counts_differ(
+    constraint: TotalElements, found: str, others: Sequence[TotalElements]
+) -> ShapeError:
+    """Two demands on the number of cells of the same axes do not go together."""
+    places = [str(constraint.origin), *(str(other.origin) for other in others)]
+    return ShapeError(
+        "All demands on the number of cells of a row must agree.",
+        found=found,
+        where="\n".join(dict.fromkeys(places)),
+        fix="change the shape, or one of the numbers of values",
+    )
