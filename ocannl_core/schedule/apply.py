@@ -1,0 +1,497 @@
+"""Applying a schedule to a nest: a pure function from a block to a block that computes the same.
+
+The nest is not edited step by step. The splits give a tree of parts for each axis; the leaves, in
+the order of the schedule, are the new loops. Emitting the loops goes from the outermost inwards and
+knows, at every point, how many iterations each part has there: where a split leaves something over,
+the rest of the nest is emitted a second time with the smaller number. So every loop has constant
+bounds, and nothing is guarded.
+
+    split j 4, for j in range(6)   -->   for j0 in range(1): for j1 in range(4): ... 4 * j0 + j1
+                                         for j1 in range(2): ... 4 + j1
+
+A reduction collects in an array of scope THREAD, with one axis per loop inside `accumulate over`
+that is no plain reduced loop; code generation keeps it in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import product
+
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    VarIndex,
+    fresh_var,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    LocalRead,
+    Scope,
+    Stmt,
+    Store,
+    Ternary,
+)
+from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.schedule.axes import AxisTree, Region, Run
+from ocannl_core.schedule.cells import CellNest, Reduction
+from ocannl_core.schedule.transforms import (
+    Accumulate,
+    Pack,
+    Parallelise,
+    Schedule,
+    Unroll,
+    Vectorise,
+    to_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A nest after a schedule.
+
+    Attributes:
+        body: What computes the same.
+        nodes: The arrays that it allocates.
+    """
+
+    body: Block
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
+    """Returns a nest in the order and on the axes that a schedule says.
+
+    The cells of a `CellNest` are independent, so every order of its axes is safe; sums and products
+    of floats round differently when their terms are combined in another order.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nest.
+    """
+    emitter = _Emitter(nest, schedule)
+    body = emitter.block()
+    return Scheduled(body, emitter.nodes)
+
+
+def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
+    return UsageError(rule, found=found, where=f"schedule {to_text(schedule)!r}")
+
+
+@dataclass(slots=True)
+class _Emitter:
+    """The state of emitting one nest."""
+
+    nest: CellNest
+    schedule: Schedule
+    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    tree: AxisTree = field(init=False)
+    order: tuple[str, ...] = field(init=False)
+    kinds: dict[str, AxisKind] = field(init=False)
+    packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    over: str | None = None
+    is_fused: bool = False
+
+    def __post_init__(self) -> None:
+        self.tree = AxisTree.of(self.nest.axes, self.schedule)
+        self.order = self.tree.order(self.schedule)
+        self.kinds = self._kinds()
+        self.packs = {}
+        for transform in self.schedule:
+            if isinstance(transform, Pack):
+                pair = transform, self._buffer(transform)
+                self.packs.setdefault(transform.inside, []).append(pair)
+        self._accumulators()
+
+    # ----- reading the schedule -------------------------------------------------------------
+
+    def _kinds(self) -> dict[str, AxisKind]:
+        kinds = dict.fromkeys(self.order, AxisKind.SERIAL)
+        for transform in self.schedule:
+            match transform:
+                case Unroll(axis):
+                    kind = AxisKind.UNROLLED
+                case Vectorise(axis):
+                    kind = AxisKind.VECTOR
+                case Parallelise(axis):
+                    kind = AxisKind.PARALLEL
+                case _:
+                    continue
+            self._expect_leaf(axis)
+            if kind is AxisKind.PARALLEL and self.tree.is_reduced(axis):
+                raise _misfit(self.schedule, "Reduced axes do not run in parallel.", axis)
+            kinds[axis] = kind
+        vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
+        if vectors and vectors != [self.order[-1]]:
+            raise _misfit(
+                self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
+            )
+        return kinds
+
+    def _accumulators(self) -> None:
+        """Finds where the registers of a reduction live."""
+        reduction = self.nest.reduction
+        if reduction is None:
+            if any(isinstance(each, Accumulate | Pack) for each in self.schedule):
+                raise _misfit(
+                    self.schedule,
+                    "Packing and accumulating need a reduction.",
+                    "a nest without one",
+                )
+            return
+        reduced = [name for name in self.order if self.tree.is_reduced(name)]
+        for transform in self.schedule:
+            if isinstance(transform, Accumulate):
+                self._expect_leaf(transform.over)
+                self.over, self.is_fused = transform.over, transform.fused
+        if self.over is None:
+            # without reduced axes every register survives nothing: at the very inside
+            self.over = reduced[0] if reduced else ""
+        outside = self.order[: self.order.index(self.over)] if self.over else self.order
+        if not self.nest.is_resumable and any(self.tree.is_reduced(name) for name in outside):
+            raise _misfit(
+                self.schedule,
+                "A reduced axis runs outside of the accumulators only where cells hold partial "
+                "results.",
+                to_text(self.schedule),
+            )
+
+    def _expect_leaf(self, name: str) -> None:
+        if name not in self.order:
+            raise _misfit(
+                self.schedule, f"The axes after all splits are {' '.join(self.order)}.", name
+            )
+
+    def _buffer(self, pack: Pack) -> TensorNode:
+        """Returns the node of a packed operand, checking that its axes are what it needs."""
+        reduction = self.nest.reduction
+        factors = reduction.factors if reduction else ()
+        if pack.operand >= len(factors):
+            raise _misfit(
+                self.schedule,
+                f"Operands of this nest are numbered from 0 to {len(factors) - 1}.",
+                str(pack.operand),
+            )
+        if pack.inside is not None:
+            self._expect_leaf(pack.inside)
+        factor = factors[pack.operand]
+        if isinstance(factor, Load) and factor.node in self.nodes:
+            raise _misfit(self.schedule, "An operand is packed once.", str(pack.operand))
+        outer = self._outside(pack.inside)
+        mentioned = {leaf for root in self.tree.roots_of(factor) for leaf in self.tree.leaves(root)}
+        covered = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+        missing = [leaf for leaf in mentioned if leaf not in outer and leaf not in covered]
+        bound = [leaf for leaf in covered if leaf in outer]
+        if missing or bound or len(set(covered)) < len(covered):
+            raise _misfit(
+                self.schedule,
+                "A packed buffer has the axes that the operand runs along inside, each once.",
+                f"{to_text((pack,))}: missing {missing}, fixed already {bound}",
+            )
+        node = TensorNode(pack.operand, (f"packed{pack.operand}",))
+        dims = tuple(self.tree.largest(axis) for axis in pack.axes)
+        self.nodes[node] = NodeInfo(factor.dtype, dims)
+        return node
+
+    def _outside(self, inside: str | None) -> tuple[str, ...]:
+        """Returns the loops in each iteration of which a buffer is filled."""
+        if inside is None:
+            return ()
+        return self.order[: self.order.index(inside) + 1]
+
+    # ----- emitting -------------------------------------------------------------------------
+
+    def block(self) -> Block:
+        region = self.tree.whole()
+        stmts, region = self._packed(None, region)
+        return Block((*stmts, *self._emit(self.order, region)))
+
+    def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
+        if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
+            return self._accumulating(self.nest.reduction, remaining, region)
+        if not remaining:
+            return self._finish(region, {})
+        return self._loop(remaining[0], region, lambda inner: self._emit(remaining[1:], inner))
+
+    def _loop(
+        self, name: str, region: Region, body: Callable[[Region], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops of one axis: one for each number of iterations inside it."""
+        made: list[Stmt] = []
+        for run in region.runs(name):
+            made += self._run(name, run, region, body)
+        return tuple(made)
+
+    def _run(
+        self, name: str, run: Run, region: Region, body: Callable[[Region], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        var = fresh_var(self.tree.hint(name))
+        index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
+        packing, inner = self._packed(name, region.bind(name, run, index))
+        stmts = (*packing, *body(inner))
+        if run.count > 1:
+            return (For(var, 0, run.count, Block(stmts), self.kinds[name]),) if stmts else ()
+        return (Block(stmts),) if packing else stmts
+
+    def _loops(
+        self,
+        names: Sequence[str],
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        if not names:
+            return body(region)
+        return self._loop(names[0], region, lambda inner: self._loops(names[1:], inner, body))
+
+    # ----- packing --------------------------------------------------------------------------
+
+    def _packed(self, inside: str | None, region: Region) -> tuple[tuple[Stmt, ...], Region]:
+        """Returns the statements that fill buffers here, and the region in which they are full."""
+        stmts: list[Stmt] = []
+        for pack, node in self.packs.get(inside, ()):
+            assert self.nest.reduction is not None
+            factor = self.nest.reduction.factors[pack.operand]
+            leaves = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+
+            def copy(
+                inner: Region,
+                pack: Pack = pack,
+                node: TensorNode = node,
+                factor: Expr = factor,
+            ) -> tuple[Stmt, ...]:
+                value = substitute_in_expr(factor, inner.substitution())
+                return (Store(node, self._places(pack, inner), value),)
+
+            stmts += [Allocate(node, Scope.KERNEL), *self._loops(leaves, region, copy)]
+        return tuple(stmts), region
+
+    def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
+        return tuple(region.position(axis) for axis in pack.axes)
+
+    # ----- accumulating ---------------------------------------------------------------------
+
+    def _accumulating(
+        self, reduction: Reduction, remaining: tuple[str, ...], region: Region
+    ) -> tuple[Stmt, ...]:
+        """Returns the reduction of the cells inside, from clearing registers to storing."""
+        registers = _Registers(self, reduction, remaining, region)
+        self.nodes[registers.node] = NodeInfo(reduction.dtype, registers.dims)
+
+        def update(inner: Region) -> tuple[Stmt, ...]:
+            return (registers.updated(inner, self._term(reduction, inner)),)
+
+        def finish(inner: Region) -> tuple[Stmt, ...]:
+            return registers.finished(inner)
+
+        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
+        body = (
+            Allocate(registers.node, Scope.THREAD),
+            *registers.cleared(),
+            *self._loops(remaining, region, update),
+            *registers.combined(),
+            *self._loops(cells, region, finish),
+        )
+        return (Block(body),)
+
+    def _term(self, reduction: Reduction, region: Region) -> Expr:
+        """Returns the term at a point, with packed operands read from their buffers."""
+        packed: dict[int, Expr] = {}
+        for pairs in self.packs.values():
+            for pack, node in pairs:
+                dtype = reduction.factors[pack.operand].dtype
+                packed[pack.operand] = Load(node, self._places(pack, region), dtype)
+        term = _with_factors(reduction.term, packed)
+        return substitute_in_expr(term, region.substitution())
+
+    def _finish(self, region: Region, results: Mapping[Expr, Expr]) -> tuple[Stmt, ...]:
+        """Returns the stores of one cell, with the result of its reduction in place."""
+        values = region.substitution()
+        made: list[Stmt] = []
+        for store in self.nest.finish:
+            # the cell's own expressions first: what replaces the result is in place already
+            moved = substitute_in_stmt(store, values)
+            for stmt in moved.stmts:
+                assert isinstance(stmt, Store)
+                value = map_expr(stmt.value, lambda e: results.get(e, e))
+                made.append(replace(stmt, value=value))
+        return tuple(made)
+
+
+def _with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+    """Returns a product with some factors, counted from the left, replaced."""
+    if not packed:
+        return term
+    count = iter(range(1 << 30))
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                first = replaced(left)
+                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+            case _:
+                return packed.get(next(count), expr)
+
+    return replaced(term)
+
+
+@dataclass(slots=True)
+class _Registers:
+    """The accumulators of one region: an array with one axis per kept loop."""
+
+    emitter: _Emitter
+    reduction: Reduction
+    remaining: tuple[str, ...]
+    region: Region
+    node: TensorNode = field(init=False)
+    kept: tuple[str, ...] = field(init=False)
+    dims: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        emitter = self.emitter
+        self.node = TensorNode(len(emitter.nodes), ("sums",))
+        self.kept = tuple(name for name in self.remaining if self._is_kept(name))
+        self.dims = tuple(self.region.largest(name) for name in self.kept)
+
+    def _is_kept(self, name: str) -> bool:
+        kind = self.emitter.kinds[name]
+        return not self._is_reduced(name) or kind in (AxisKind.UNROLLED, AxisKind.VECTOR)
+
+    def _is_reduced(self, name: str) -> bool:
+        return self.emitter.tree.is_reduced(name)
+
+    @property
+    def dtype(self) -> DType:
+        return self.reduction.dtype
+
+    def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> Load:
+        fixed = fixed or {}
+        places = tuple(
+            fixed[name] if name in fixed else region.position(name) for name in self.kept
+        )
+        return Load(self.node, places, self.dtype)
+
+    def _store(self, cell: Load, value: Expr) -> Store:
+        return Store(cell.node, cell.indices, value)
+
+    def cleared(self) -> tuple[Stmt, ...]:
+        """Returns the statements that set every accumulator to the neutral element."""
+
+        def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[Stmt, ...]:
+            return (self._store(self._cell(region, fixed), self.reduction.neutral),)
+
+        return self._over(self.kept, self.region, {}, clear)
+
+    def _over(
+        self,
+        names: Sequence[str],
+        region: Region,
+        fixed: Mapping[str, AxisIndex],
+        body: Callable[[Region, Mapping[str, AxisIndex]], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns loops over cells as they are computed, and over all accumulators of each."""
+        if not names:
+            return body(region, fixed)
+        name, rest = names[0], names[1:]
+        if not self._is_reduced(name):
+            return self.emitter._loop(
+                name, region, lambda inner: self._over(rest, inner, fixed, body)
+            )
+        extent = self.region.largest(name)
+        if extent == 1:
+            return self._over(rest, region, {**fixed, name: FixedIndex(0)}, body)
+        var = fresh_var(self.emitter.tree.hint(name))
+        stmts = self._over(rest, region, {**fixed, name: VarIndex(var)}, body)
+        return (For(var, 0, extent, Block(stmts), self.emitter.kinds[name]),) if stmts else ()
+
+    def updated(self, region: Region, term: Expr) -> Store:
+        """Returns the statement that combines one term."""
+        cell = self._cell(region)
+        return self._store(cell, self._with_term(cell, term))
+
+    def _with_term(self, cell: Load, term: Expr) -> Expr:
+        match self.reduction.op, term:
+            case BinaryOp.ADD, Binary(BinaryOp.MUL, left, right, dtype) if (
+                self.emitter.is_fused and dtype.is_float
+            ):
+                return Ternary(TernaryOp.FMA, left, right, cell, dtype)
+            case op, _:
+                return Binary(op, cell, term, self.dtype)
+
+    def combined(self) -> tuple[Stmt, ...]:
+        """Returns the statements that combine accumulators of one cell, but for lanes."""
+        unrolled = [
+            name
+            for name in self.kept
+            if self._is_reduced(name) and self.emitter.kinds[name] is AxisKind.UNROLLED
+        ]
+        sizes = [range(self.region.largest(name)) for name in unrolled]
+        first = {name: FixedIndex(0) for name in unrolled}
+        others = [name for name in self.kept if name not in unrolled]
+        made: list[Stmt] = []
+        for positions in list(product(*sizes))[1:]:
+            places: dict[str, AxisIndex] = {
+                name: FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
+            }
+
+            def combine(
+                region: Region,
+                fixed: Mapping[str, AxisIndex],
+                places: Mapping[str, AxisIndex] = places,
+            ) -> tuple[Stmt, ...]:
+                total = self._cell(region, {**first, **fixed})
+                other = self._cell(region, {**places, **fixed})
+                return (self._store(total, Binary(self.reduction.op, total, other, self.dtype)),)
+
+            made += self._over(others, self.region, {}, combine)
+        return tuple(made)
+
+    def finished(self, region: Region) -> tuple[Stmt, ...]:
+        """Returns the stores of one cell, from its accumulators."""
+        lanes = [
+            name
+            for name in self.kept
+            if self._is_reduced(name) and self.emitter.kinds[name] is AxisKind.VECTOR
+        ]
+        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        cell = self._cell(region, first)
+        total: Expr = cell
+        if lanes:
+            (lane,) = lanes
+            parts: list[Expr] = [
+                self._cell(region, {**first, lane: FixedIndex(at)})
+                for at in range(self.region.largest(lane))
+            ]
+            total = self._tree(parts)
+        if not self.reduction.starts_neutral:
+            values = region.substitution()
+            initial = substitute_in_expr(self.reduction.initial, values)
+            total = Binary(self.reduction.op, initial, total, self.dtype)
+        result = LocalRead(self.reduction.result)
+        uses = sum(
+            each == result for store in self.emitter.nest.finish for each in walk(store.value)
+        )
+        if uses <= 1 or total == cell:
+            return self.emitter._finish(region, {result: total})
+        return (self._store(cell, total), *self.emitter._finish(region, {result: cell}))
+
+    def _tree(self, parts: Sequence[Expr]) -> Expr:
+        """Returns neighbours combined, and so on, so that few operations wait for each other."""
+        level = list(parts)
+        while len(level) > 1:
+            pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
+            level = [
+                reduce(lambda a, b: Binary(self.reduction.op, a, b, self.dtype), pair)
+                for pair in pairs
+            ]
+        return level[0]
