@@ -65,6 +65,8 @@ class Dialect:
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
     headers: ClassVar[tuple[str, ...]] = ("<math.h>", "<stdint.h>", "<string.h>")
+    has_vectors: ClassVar[bool] = True
+    """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20
     """Bytes of arrays that a kernel may keep outside the buffers it is given."""
 

@@ -164,6 +164,9 @@ class Expressions:
             )
         terms, offset = as_affine(row_major(indices, dims))
         position = self.index(affine(terms, offset + shift))
+        registers = self._names.registers.get(node)
+        if registers is not None and not is_merge:
+            return Text(registers.cell(int(position.code)))
         array = self._names.merge(node) if is_merge else self._names.array(node)
         return Text(f"{array}[{position}]")
 

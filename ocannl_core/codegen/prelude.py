@@ -8,21 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Helper:
-    """A function or type of the prelude.
-
-    Attributes:
-        text: Its definition, with INLINE where a dialect's keywords go.
-        needs: The helpers that it mentions.
-    """
-
-    text: str
-    needs: tuple[str, ...] = ()
-
+from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.vector_prelude import vector_helper
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _INTEGERS = {
@@ -338,7 +326,7 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the helpers that these need, themselves included, each after what it needs."""
     ordered: dict[str, None] = {}
     for name in sorted(names):
-        for needed in closure(HELPERS[name].needs):
+        for needed in closure(_helper(name).needs):
             ordered.setdefault(needed)
         ordered.setdefault(name)
     return tuple(ordered)
@@ -346,4 +334,8 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
 
 def prelude(names: Iterable[str], inline: str = "static inline") -> str:
     """Returns the definitions of the helpers and of what they need, separated by blank lines."""
-    return "\n\n".join(HELPERS[name].text.replace("INLINE", inline) for name in closure(names))
+    return "\n\n".join(_helper(name).text.replace("INLINE", inline) for name in closure(names))
+
+
+def _helper(name: str) -> Helper:
+    return HELPERS.get(name) or vector_helper(name) or HELPERS[name]
