@@ -346,7 +346,7 @@ class VectorLoop:
     # ----- conditions -----------------------------------------------------------------------
 
     def _mask(self, expr: Expr, dtype: DType) -> Text:
-        """Returns the lanes in which a value is not zero, for a choice between values of a format."""
+        """Returns the lanes in which a value is not zero, to choose between values of a format."""
         nbytes = dtype.nbytes
         match expr:
             case Unary(UnaryOp.NOT, arg) if arg.dtype.nbytes == nbytes:

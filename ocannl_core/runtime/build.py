@@ -19,6 +19,7 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.memory import placements
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
+from ocannl_core.schedule.default import scheduled
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.split import split
 from ocannl_core.target import Executable, Source, Target
@@ -60,7 +61,7 @@ def build(
     passes: tuple[NamedPass, ...] = (*core_passes(stored), *own)
     dump = _open_dump(assignments)
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
-    plan = split(optimised)
+    plan = scheduled(split(optimised), target)
     source = backend.generate(plan, target)
     if dump:
         dump.source(source)

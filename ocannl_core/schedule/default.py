@@ -1,0 +1,73 @@
+"""Scheduling a plan: every kernel that a rule knows runs by its rule's schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
+from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.target import Target
+
+_STACK_BYTES = 1 << 15
+"""Larger buffers of a kernel are in the routine's memory."""
+
+
+def scheduled(plan: Plan, target: Target) -> Plan:
+    """Returns a plan whose kernels run as suits a processor.
+
+    Targets without registers to plan for get the plan as it is. Large buffers of kernels share
+    memory of the routine, because kernels run one after the other.
+    """
+    if target.vector_registers == 0:
+        return plan
+    nodes = dict(plan.nodes)
+    steps: list[Step] = []
+    for step in plan.steps:
+        steps.append(_nest(step, target, nodes) if isinstance(step, Nest) else step)
+    workspace = _Workspace(nodes)
+    steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
+    return replace(
+        plan,
+        steps=tuple(steps),
+        scratch=(*plan.scratch, *workspace.buffers),
+        nodes=nodes,
+    )
+
+
+def _nest(step: Nest, target: Target, nodes: dict[TensorNode, NodeInfo]) -> Nest:
+    """Returns a nest by the schedule that its rule chooses; adds the arrays of the schedule."""
+    nest = cell_nest(step.body)
+    schedule = contraction_schedule(nest, nodes, target) if nest is not None else None
+    if nest is None or schedule is None:
+        return step
+    result = apply(nest, schedule)
+    nodes.update(result.nodes)
+    return replace(step, body=result.body, schedule=schedule)
+
+
+class _Workspace:
+    """Memory of the routine in the place of large buffers of its kernels."""
+
+    def __init__(self, nodes: dict[TensorNode, NodeInfo]) -> None:
+        self._nodes = nodes
+        self.buffers: list[TensorNode] = []
+
+    def moved(self, nest: Nest) -> Nest:
+        """Returns a nest that is given its large buffers."""
+        large = [node for node in allocated(nest.body) if self._nodes[node].nbytes > _STACK_BYTES]
+        if not large:
+            return nest
+        self.buffers += large
+
+        def without(stmt: Stmt) -> Replacement:
+            is_large = isinstance(stmt, Allocate) and stmt.scope is Scope.KERNEL
+            return () if is_large and stmt.node in large else stmt
+
+        return replace(
+            nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large)
+        )
