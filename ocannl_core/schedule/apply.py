@@ -45,7 +45,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.axes import AxisTree, Region, Run
+from ocannl_core.schedule.axes import AxisTree, Region
 from ocannl_core.schedule.cells import CellNest, Reduction
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -214,55 +214,73 @@ class _Emitter:
 
     def block(self) -> Block:
         region = self.tree.whole()
-        stmts, region = self._packed(None, region)
-        return Block((*stmts, *self._emit(self.order, region)))
+        return Block((*self._packing(None, region), *self._emit(self.order, region)))
 
     def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
             return self._accumulating(self.nest.reduction, remaining, region)
         if not remaining:
             return self._finish(region, {})
-        return self._loop(remaining[0], region, lambda inner: self._emit(remaining[1:], inner))
+        return self._loop(
+            remaining[0], region, lambda inner: self._emit(remaining[1:], inner), packs=True
+        )
 
     def _loop(
-        self, name: str, region: Region, body: Callable[[Region], tuple[Stmt, ...]]
+        self,
+        name: str,
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
     ) -> tuple[Stmt, ...]:
-        """Returns the loops of one axis: one for each number of iterations inside it."""
+        """Returns the loops of one axis: one for each number of iterations inside it.
+
+        Args:
+            name: The axis.
+            region: Where the loops are.
+            body: Returns what is inside of an iteration.
+            packs: True for the loops that compute, in which buffers are filled.
+        """
         made: list[Stmt] = []
         for run in region.runs(name):
-            made += self._run(name, run, region, body)
+            var = fresh_var(self.tree.hint(name))
+            index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
+            inner = region.bind(name, run, index)
+            packing = self._packing(name, inner) if packs else ()
+            stmts = (*packing, *body(inner))
+            if run.count > 1 and stmts:
+                made.append(For(var, 0, run.count, Block(stmts), self.kinds[name]))
+            else:
+                made += (Block(stmts),) if packing else stmts
         return tuple(made)
-
-    def _run(
-        self, name: str, run: Run, region: Region, body: Callable[[Region], tuple[Stmt, ...]]
-    ) -> tuple[Stmt, ...]:
-        var = fresh_var(self.tree.hint(name))
-        index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
-        packing, inner = self._packed(name, region.bind(name, run, index))
-        stmts = (*packing, *body(inner))
-        if run.count > 1:
-            return (For(var, 0, run.count, Block(stmts), self.kinds[name]),) if stmts else ()
-        return (Block(stmts),) if packing else stmts
 
     def _loops(
         self,
         names: Sequence[str],
         region: Region,
         body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
     ) -> tuple[Stmt, ...]:
+        """Returns nested loops, as `_loop` does."""
         if not names:
             return body(region)
-        return self._loop(names[0], region, lambda inner: self._loops(names[1:], inner, body))
+        return self._loop(
+            names[0],
+            region,
+            lambda inner: self._loops(names[1:], inner, body, packs=packs),
+            packs=packs,
+        )
 
     # ----- packing --------------------------------------------------------------------------
 
-    def _packed(self, inside: str | None, region: Region) -> tuple[tuple[Stmt, ...], Region]:
-        """Returns the statements that fill buffers here, and the region in which they are full."""
+    def _packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statements that fill the buffers of an axis."""
         stmts: list[Stmt] = []
         for pack, node in self.packs.get(inside, ()):
             assert self.nest.reduction is not None
             factor = self.nest.reduction.factors[pack.operand]
-            leaves = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+            leaves = self._copy_order(pack)
 
             def copy(
                 inner: Region,
@@ -274,7 +292,16 @@ class _Emitter:
                 return (Store(node, self._places(pack, inner), value),)
 
             stmts += [Allocate(node, Scope.KERNEL), *self._loops(leaves, region, copy)]
-        return tuple(stmts), region
+        return tuple(stmts)
+
+    def _copy_order(self, pack: Pack) -> list[str]:
+        """Returns the loops that fill a buffer: in its own order, but numbers of blocks first."""
+        leaves = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+        ordered: list[str] = []
+        for leaf in leaves:
+            numbers = [f"{leaf[:end]}0" for end in range(1, len(leaf))]
+            ordered += [each for each in (*numbers, leaf) if each in leaves]
+        return list(dict.fromkeys(ordered))
 
     def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
         return tuple(region.position(axis) for axis in pack.axes)
@@ -298,7 +325,7 @@ class _Emitter:
         body = (
             Allocate(registers.node, Scope.THREAD),
             *registers.cleared(),
-            *self._loops(remaining, region, update),
+            *self._loops(remaining, region, update, packs=True),
             *registers.combined(),
             *self._loops(cells, region, finish),
         )
@@ -361,7 +388,11 @@ class _Registers:
         emitter = self.emitter
         self.node = TensorNode(len(emitter.nodes), ("sums",))
         self.kept = tuple(name for name in self.remaining if self._is_kept(name))
-        self.dims = tuple(self.region.largest(name) for name in self.kept)
+        self.dims = tuple(map(self._extent, self.kept))
+
+    def _extent(self, name: str) -> int:
+        """Returns the accumulators along a loop; one is needed even if nothing is reduced."""
+        return max(1, self.region.largest(name))
 
     def _is_kept(self, name: str) -> bool:
         kind = self.emitter.kinds[name]
@@ -407,7 +438,7 @@ class _Registers:
             return self.emitter._loop(
                 name, region, lambda inner: self._over(rest, inner, fixed, body)
             )
-        extent = self.region.largest(name)
+        extent = self._extent(name)
         if extent == 1:
             return self._over(rest, region, {**fixed, name: FixedIndex(0)}, body)
         var = fresh_var(self.emitter.tree.hint(name))
@@ -435,7 +466,7 @@ class _Registers:
             for name in self.kept
             if self._is_reduced(name) and self.emitter.kinds[name] is AxisKind.UNROLLED
         ]
-        sizes = [range(self.region.largest(name)) for name in unrolled]
+        sizes = [range(self._extent(name)) for name in unrolled]
         first = {name: FixedIndex(0) for name in unrolled}
         others = [name for name in self.kept if name not in unrolled]
         made: list[Stmt] = []
@@ -470,7 +501,7 @@ class _Registers:
             (lane,) = lanes
             parts: list[Expr] = [
                 self._cell(region, {**first, lane: FixedIndex(at)})
-                for at in range(self.region.largest(lane))
+                for at in range(self._extent(lane))
             ]
             total = self._tree(parts)
         if not self.reduction.starts_neutral:

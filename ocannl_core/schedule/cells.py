@@ -14,8 +14,11 @@ reduction is all finish.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import (
@@ -51,9 +54,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 from ocannl_core.schedule.transforms import AXIS_LETTERS
 
-REORDERED = frozenset(
-    {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN, BinaryOp.OR, BinaryOp.AND}
-)
+REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 """Accumulating primitives that are associative and commutative, up to rounding."""
 
 _ORDERED_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
@@ -104,7 +105,11 @@ class Reduction:
     @property
     def neutral(self) -> Const:
         """The number that changes nothing when it is combined."""
-        return Const(neutral(self.op), self.dtype)
+        number = neutral(self.op)
+        if math.isinf(number) and not self.dtype.is_float:
+            limits = np.iinfo(self.dtype.numpy)
+            number = limits.min if number < 0 else limits.max
+        return Const(number, self.dtype)
 
     @property
     def factors(self) -> tuple[Expr, ...]:
@@ -282,6 +287,9 @@ def _combined(value: Expr, cell: Load | LocalRead) -> tuple[BinaryOp, Expr] | No
             parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)
         case _:
             return None
+    is_limit = parts[0] in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
+    if is_limit and dtype.nbytes > 4:
+        return None  # constants are floats, which cannot say the limits of these integers
     if any(each == cell for each in walk(parts[1])):
         return None
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ocannl_core import settings
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import NodeInfo, TensorNode
@@ -20,10 +21,10 @@ _STACK_BYTES = 1 << 15
 def scheduled(plan: Plan, target: Target) -> Plan:
     """Returns a plan whose kernels run as suits a processor.
 
-    Targets without registers to plan for get the plan as it is. Large buffers of kernels share
-    memory of the routine, because kernels run one after the other.
+    Targets without registers to plan for get the plan as it is, and so does everybody with the
+    setting `schedule = "none"`. Large buffers of kernels are memory of the routine.
     """
-    if target.vector_registers == 0:
+    if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
     nodes = dict(plan.nodes)
     steps: list[Step] = []
