@@ -147,7 +147,7 @@ class Settings:
     schedule: str = _setting(
         "default",
         _SCHEDULE,
-        "how loops run: `default` may add the terms of a sum in another order, and without rounding "
+        "how loops run: `default` may add the terms of a sum in another order and without rounding "
         "each product; `none` runs them as they are lowered",
     )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")

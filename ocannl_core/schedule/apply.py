@@ -100,7 +100,7 @@ class _Emitter:
     order: tuple[str, ...] = field(init=False)
     kinds: dict[str, AxisKind] = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
-    over: str | None = None
+    over: str = ""
     is_fused: bool = False
 
     def __post_init__(self) -> None:
@@ -150,21 +150,32 @@ class _Emitter:
                     "a nest without one",
                 )
             return
-        reduced = [name for name in self.order if self.tree.is_reduced(name)]
+        shifts = [
+            position
+            for position, name in enumerate(self.order)
+            if self.tree.axes[name[0]].is_shifting
+        ]
+        least = max(shifts, default=-1) + 1
+        reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
+        # without reduced axes every register survives nothing: at the very inside
+        self.over = reduced[0] if reduced else ""
         for transform in self.schedule:
             if isinstance(transform, Accumulate):
                 self._expect_leaf(transform.over)
                 self.over, self.is_fused = transform.over, transform.fused
-        if self.over is None:
-            # without reduced axes every register survives nothing: at the very inside
-            self.over = reduced[0] if reduced else ""
         outside = self.order[: self.order.index(self.over)] if self.over else self.order
         if not self.nest.is_resumable and any(self.tree.is_reduced(name) for name in outside):
             raise _misfit(
                 self.schedule,
                 "A reduced axis runs outside of the accumulators only where cells hold partial "
                 "results.",
-                to_text(self.schedule),
+                f"accumulate over {self.over}",
+            )
+        if len(outside) < least:
+            raise _misfit(
+                self.schedule,
+                "Axes that shift the cells run outside of the accumulators.",
+                f"accumulate over {self.over}",
             )
 
     def _expect_leaf(self, name: str) -> None:

@@ -161,21 +161,7 @@ class Region:
         if split is None:
             extent = self.extents[name]
             return (Run(extent, 0, 1, 0),) if extent else ()
-        extent = self.extents[split.axis]
-        if split.evenly and extent:
-            blocks = -(-extent // split.size)
-            size, larger = divmod(extent, blocks)
-            runs = (
-                Run(larger, 0, size + 1, 0),
-                Run(blocks - larger, larger, size, larger * (size + 1)),
-            )
-        else:
-            full, rest = divmod(extent, split.size)
-            runs = (
-                Run(full, 0, split.size, 0),
-                Run(1 if rest else 0, full, rest, full * split.size),
-            )
-        return tuple(run for run in runs if run.count)
+        return _blocks(split, self.extents[split.axis])
 
     def _numbering(self, name: str) -> Split | None:
         """Returns the split whose blocks a leaf numbers."""
@@ -221,13 +207,32 @@ class Region:
 
     def largest(self, name: str) -> int:
         """Returns how many iterations a part has at most inside this region."""
+        return max(self._possible(name), default=0)
+
+    def _possible(self, name: str) -> frozenset[int]:
+        """Returns how many iterations a part may have inside this region."""
         if name in self.extents:
-            return self.extents[name]
+            return frozenset({self.extents[name]})
         split = self.tree.splits[name[:-1]]
-        extent = self.largest(split.axis)
-        blocks = -(-extent // split.size)
+        outer = self._possible(split.axis)
         if name.endswith("0"):
-            return blocks
-        if split.evenly and extent:
-            return -(-extent // blocks)
-        return min(extent, split.size)
+            return frozenset(-(-extent // split.size) for extent in outer)
+        return frozenset(run.size for extent in outer for run in _blocks(split, extent))
+
+
+def _blocks(split: Split, extent: int) -> tuple[Run, ...]:
+    """Returns the blocks of a split axis, grouped by their sizes."""
+    if split.evenly and extent:
+        blocks = -(-extent // split.size)
+        size, larger = divmod(extent, blocks)
+        runs = (
+            Run(larger, 0, size + 1, 0),
+            Run(blocks - larger, larger, size, larger * (size + 1)),
+        )
+    else:
+        full, rest = divmod(extent, split.size)
+        runs = (
+            Run(full, 0, split.size, 0),
+            Run(1 if rest else 0, full, rest, full * split.size),
+        )
+    return tuple(run for run in runs if run.count)

@@ -7,6 +7,8 @@
 
 The cells may be computed in any order, because no iteration reads what another one writes; the
 terms of a reduction may be combined in any order where a schedule is allowed to round differently.
+Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts what the
+other one runs over; it counts as reduced, and the cells are independent for each of its iterations.
 Matrix products, convolutions, their gradients, sums and maxima are all read this way, and so is a
 reduction that has been inlined into what uses it: that becomes the finish. A nest without a
 reduction is all finish.
@@ -24,10 +26,14 @@ from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import (
     AxisIndex,
     ConcatIndex,
+    FixedIndex,
+    IndexVar,
     LoopVar,
     Projections,
     SubAxis,
     is_injective,
+    substitute,
+    variables,
 )
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -68,6 +74,8 @@ class Axis:
         name: The letter that schedules call it by.
         var: Its variable, which runs over `range(start, start + extent)`.
         is_reduced: True if its iterations combine into the same cells.
+        is_shifting: True of a reduced axis that moves the cells which others run over: one
+            iteration after the other adds to cells in memory.
     """
 
     name: str
@@ -75,6 +83,7 @@ class Axis:
     start: int
     extent: int
     is_reduced: bool = False
+    is_shifting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +181,44 @@ def cell_nest(body: Block) -> CellNest | None:
         Axis(name, each.var, each.start, max(0, each.stop - each.start), each.var not in cell_vars)
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
-    nest = CellNest(axes, reduction, finish)
+    nest = _with_shifts(CellNest(axes, reduction, finish))
+    stores = _stores(inner)
+    if stores is not None and not nest.reduced:
+        nest = CellNest(axes, None, stores[2])  # every cell is combined with one number only
     return nest if _is_independent(nest) else None
+
+
+def _with_shifts(nest: CellNest) -> CellNest:
+    """Returns a nest in which axes that move windows of the result count as reduced."""
+    if not nest.is_resumable:
+        return nest
+    (store,) = nest.finish
+    while not _is_injective(nest, store):
+        windows = [set(variables(index)) for index in store.indices]
+        overlapping = [
+            axis
+            for axis in nest.cells
+            if any(
+                axis.var in window and any(other.var in window - {axis.var} for other in nest.cells)
+                for window in windows
+            )
+        ]
+        if not overlapping:
+            return nest
+        shortest = min(overlapping, key=lambda axis: axis.extent)
+        shifting = replace(shortest, is_reduced=True, is_shifting=True)
+        nest = replace(
+            nest, axes=tuple(shifting if axis is shortest else axis for axis in nest.axes)
+        )
+    return nest
+
+
+def _is_injective(nest: CellNest, store: Store) -> bool:
+    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    shifts = {axis.var for axis in nest.axes if axis.is_shifting}
+    fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
+    indices = tuple(substitute(index, fixed) for index in store.indices)
+    return is_injective(Projections(domain, indices, (), (), ()))
 
 
 _Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
@@ -206,15 +251,12 @@ def _relevant(block: Block) -> tuple[Stmt, ...]:
 
 
 def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
-    """Returns the parts of `cell = op(cell, term)`, of which some loop repeats the same cell."""
+    """Returns the parts of `cell = op(cell, term)`."""
     match stmts:
         case (Store(node, indices, value) as store,):
             cell = Load(node, indices, value.dtype)
         case _:
             return None
-    used = set(free_variables(store.__class__(node, indices, Const(0.0, value.dtype))))
-    if all(each.var in used for each in loops):
-        return None
     parts = _combined(value, cell)
     if parts is None:
         return None
@@ -343,19 +385,19 @@ def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
 
 def _is_independent(nest: CellNest) -> bool:
     """True only if no cell reads or writes what another one writes."""
-    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
     places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.finish:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
         if any(isinstance(index, SubAxis | ConcatIndex) for index in store.indices):
             return False
-        if not is_injective(Projections(domain, store.indices, (), (), ())):
+        if not _is_injective(nest, store):
             return False
     if nest.reduction is not None:
         if any(_reads_any(nest.reduction.term, places)):
             return False
-        if set(free_variables(nest.reduction.initial)) & {axis.var for axis in nest.reduced}:
+        plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
+        if plain.intersection(free_variables(nest.reduction.initial)):
             return False
         if any(node is not None for node in _elsewhere(nest.reduction.initial, places)):
             return False

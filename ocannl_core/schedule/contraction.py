@@ -119,7 +119,8 @@ class _Chooser:
         self._registers = max(target.vector_registers, 8)
         self._extents = {axis.name: axis.extent for axis in nest.axes}
         self._cells = [axis.name for axis in nest.cells]
-        self._reduced = [axis.name for axis in nest.reduced]
+        self._reduced = [axis.name for axis in nest.reduced if not axis.is_shifting]
+        self._shifting = [axis.name for axis in nest.axes if axis.is_shifting]
         self._operands = tuple(
             _operand(position, factor, nest.axes, nodes)
             for position, factor in enumerate(reduction.factors)
@@ -134,7 +135,7 @@ class _Chooser:
         )
 
     def schedule(self) -> Schedule | None:
-        candidates = [name for name, extent in self._extents.items() if extent > 1]
+        candidates = [name for name in (*self._cells, *self._reduced) if self._extents[name] > 1]
         if not candidates:
             return None
         lane = min(candidates, key=self._cycles)
@@ -255,6 +256,7 @@ class _Chooser:
             *([block_number] if block_number else []),
             *([lane_number] if lane_number else []),
             *(name for name in middle if name is not None),
+            *self._shifting,
             *reduced,
             *inner,
         ]
@@ -263,8 +265,7 @@ class _Chooser:
         if self._lanes > 1 and width > 1:
             yield Vectorise(inner[-1])
         yield from self._packs(lane, order, reduced, row_parts, block, lane_number, block_number)
-        if reduced:
-            yield Accumulate(reduced[0], self._fused)
+        yield Accumulate((reduced or inner)[0], self._fused)
 
     def _split_lanes(self, lane: str, block: int, width: int) -> Iterator[Transform]:
         """Splits the axis of the lanes into blocks of registers and registers of lanes."""
@@ -350,12 +351,12 @@ class _Chooser:
         rows = prod(self._extents[name] for name, _, _ in row_parts)
         for operand in self._operands:
             if lane in operand.axes:
-                used = [name for name in reduced if name[0] in operand.axes]
+                used = [n for n in (*self._shifting, *reduced) if n[0] in operand.axes]
                 inside = lane_number or block_number or (self._outer(lane) or [None])[-1]
                 fixed = set(order[: order.index(inside) + 1]) if inside else set()
-                if any(n in operand.axes for n in self._middle_axes(order, fixed, lane, reduced)):
+                if any(n in operand.axes for n in self._middle_axes(order, fixed, lane)):
                     continue
-                if self._packs_vectors(operand, lane, block):
+                if self._packs_vectors(operand, lane, block, used, rows):
                     part = f"{lane}1" if lane_number else lane
                     yield Pack(operand.position, inside, (*used, part))
             elif len(row_parts) == 1 and lane_number and rows >= 32:
@@ -363,17 +364,19 @@ class _Chooser:
                     operand, reduced, row_parts[0], lane, block, block_number
                 )
 
-    def _middle_axes(
-        self, order: Sequence[str], fixed: Iterable[str], lane: str, reduced: Sequence[str]
-    ) -> list[str]:
+    def _middle_axes(self, order: Sequence[str], fixed: Iterable[str], lane: str) -> list[str]:
         """Returns the axes of cells, but the lanes, whose loops are inside of a packed buffer's."""
         return [
             name[0]
             for name in order
-            if name not in fixed and name[0] != lane and name not in reduced
+            if name not in fixed and name[0] in self._cells and name[0] != lane
         ]
 
-    def _packs_vectors(self, operand: Operand, lane: str, block: int) -> bool:
+    def _packs_vectors(
+        self, operand: Operand, lane: str, block: int, used: Sequence[str], rows: int
+    ) -> bool:
+        """True if a vector operand is read better from a copy."""
+        del rows
         reuse = self._reuse(operand)
         if reuse < 32:
             return False
@@ -382,7 +385,9 @@ class _Chooser:
         steps = [operand.stride(name) for name in self._reduced if self._extents[name] > 1]
         spread = max((step * operand.nbytes for step in steps), default=0)
         total = prod(self._extents[name] for name in self._reduced)
-        return spread * total > self._cache(0) and spread > block * operand.nbytes
+        size = prod(self._extents[name[0]] for name in used) * block * operand.nbytes
+        is_spread = spread * total > self._cache(0) and spread > block * operand.nbytes
+        return is_spread and size <= self._cache(1) // 2
 
     def _packed_rows(
         self,
@@ -401,6 +406,8 @@ class _Chooser:
             return
         inner = reduced[-1]
         steps = operand.stride(name) * operand.nbytes, operand.stride(inner[0]) * operand.nbytes
+        if any(shift in operand.axes for shift in self._shifting):
+            return
         used = [each for each in reduced if each[0] in operand.axes]
         if steps[1] > 512:
             yield Pack(operand.position, block_number, (number, *used, part))
@@ -432,7 +439,8 @@ class _Chooser:
         outer = [numbers.get(name, name) for name in self._cells]
         reduced = [*others, *lane_number]
         kept = [*parts, *inner]
-        yield Order((*(name for name in outer if name is not None), *reduced, *kept))
+        cells = [name for name in outer if name is not None]
+        yield Order((*cells, *self._shifting, *reduced, *kept))
         yield from (Unroll(name) for name in kept[:-1])
         if width > 1:
             yield Vectorise(kept[-1])

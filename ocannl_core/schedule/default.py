@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ocannl_core import settings
@@ -9,9 +10,10 @@ from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
-from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.cells import CellNest, cell_nest
 from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
 _STACK_BYTES = 1 << 15
@@ -26,10 +28,19 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
+    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target))
+
+
+Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
+"""Returns the schedule of a nest, or None if its loops stay as they are."""
+
+
+def scheduled_by(plan: Plan, rule: Rule) -> Plan:
+    """Returns a plan in which every nest of independent cells runs as a rule says."""
     nodes = dict(plan.nodes)
     steps: list[Step] = []
     for step in plan.steps:
-        steps.append(_nest(step, target, nodes) if isinstance(step, Nest) else step)
+        steps.append(_nest(step, rule, nodes) if isinstance(step, Nest) else step)
     workspace = _Workspace(nodes)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
     return replace(
@@ -40,10 +51,10 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     )
 
 
-def _nest(step: Nest, target: Target, nodes: dict[TensorNode, NodeInfo]) -> Nest:
-    """Returns a nest by the schedule that its rule chooses; adds the arrays of the schedule."""
+def _nest(step: Nest, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Nest:
+    """Returns a nest by the schedule that a rule chooses; adds the arrays of the schedule."""
     nest = cell_nest(step.body)
-    schedule = contraction_schedule(nest, nodes, target) if nest is not None else None
+    schedule = rule(nest, nodes) if nest is not None else None
     if nest is None or schedule is None:
         return step
     result = apply(nest, schedule)

@@ -72,6 +72,10 @@ def random_reductions(
         affine([(draw(st.sampled_from([1, 1, 1, 2])), var)], draw(st.integers(0, 1)))
         for var in draw(st.permutations(cells))
     ]
+    if len(target) > 1 and draw(st.integers(0, 3)) == 0:
+        # written through windows: one axis shifts another one
+        (first, _), (second, _) = (as_affine(index) for index in target[:2])
+        target[:2] = [affine([*first, *second])]
     result = node("result", target)
     body: Stmt
     if op is BinaryOp.ADD and draw(st.booleans()) and len(factors) > 1:
@@ -170,8 +174,10 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
     reduced = [at for at, name in enumerate(order) if tree.is_reduced(name)]
     first = reduced[0] if reduced else len(order) - 1
     last = len(order) - 1 if nest.is_resumable else first
-    if order:
-        over = order[draw(st.integers(0, max(0, last)))]
+    shifting = {axis.name for axis in nest.axes if axis.is_shifting}
+    least = max((at + 1 for at, name in enumerate(order) if name[0] in shifting), default=0)
+    if least < len(order):
+        over = order[draw(st.integers(least, max(least, last)))]
         schedule.append(Accumulate(over, draw(st.booleans())))
     return tuple(schedule)
 
