@@ -185,7 +185,7 @@ def cell_nest(body: Block) -> CellNest | None:
     stores = _stores(inner)
     if stores is not None and not nest.reduced:
         nest = CellNest(axes, None, stores[2])  # every cell is combined with one number only
-    return nest if _is_independent(nest) else None
+    return nest if is_independent(nest) else None
 
 
 def _with_shifts(nest: CellNest) -> CellNest:
@@ -383,7 +383,7 @@ def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
 # ----- independence -------------------------------------------------------------------------------
 
 
-def _is_independent(nest: CellNest) -> bool:
+def is_independent(nest: CellNest) -> bool:
     """True only if no cell reads or writes what another one writes."""
     places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.finish:

@@ -16,7 +16,7 @@ multiply-adds and two loads in each cycle, four cycles until a result can be use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -220,7 +220,8 @@ class _Chooser:
         block = min(width * tile.vectors, self._extents[lane])
         inner_lanes = yield from self._split_lanes(lane, block, width)
         rows = self._tile_rows(lane, self._registers)
-        row_parts, left = [], tile.rows
+        row_parts: list[tuple[str, str | None, str]] = []
+        left = tile.rows
         for name in reversed(rows):
             size = min(left, self._extents[name])
             left = max(1, left // max(size, 1))
@@ -267,8 +268,13 @@ class _Chooser:
         yield from self._packs(lane, order, reduced, row_parts, block, lane_number, block_number)
         yield Accumulate((reduced or inner)[0], self._fused)
 
-    def _split_lanes(self, lane: str, block: int, width: int) -> Iterator[Transform]:
-        """Splits the axis of the lanes into blocks of registers and registers of lanes."""
+    def _split_lanes(
+        self, lane: str, block: int, width: int
+    ) -> Generator[Transform, None, list[str]]:
+        """Splits the axis of the lanes into blocks of registers and registers of lanes.
+
+        Returns the parts that are inside of a block.
+        """
         name = lane
         if block < self._extents[lane]:
             yield Split(lane, block)
@@ -352,7 +358,8 @@ class _Chooser:
         for operand in self._operands:
             if lane in operand.axes:
                 used = [n for n in (*self._shifting, *reduced) if n[0] in operand.axes]
-                inside = lane_number or block_number or (self._outer(lane) or [None])[-1]
+                outer = self._outer(lane)
+                inside = lane_number or block_number or (outer[-1] if outer else None)
                 fixed = set(order[: order.index(inside) + 1]) if inside else set()
                 if any(n in operand.axes for n in self._middle_axes(order, fixed, lane)):
                     continue

@@ -10,8 +10,9 @@ from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
-from ocannl_core.schedule.cells import CellNest, cell_nest
+from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
@@ -38,9 +39,7 @@ Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
 def scheduled_by(plan: Plan, rule: Rule) -> Plan:
     """Returns a plan in which every nest of independent cells runs as a rule says."""
     nodes = dict(plan.nodes)
-    steps: list[Step] = []
-    for step in plan.steps:
-        steps.append(_nest(step, rule, nodes) if isinstance(step, Nest) else step)
+    steps = [_step(part, rule, nodes) for part in fused(plan.steps, nodes)]
     workspace = _Workspace(nodes)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
     return replace(
@@ -51,15 +50,14 @@ def scheduled_by(plan: Plan, rule: Rule) -> Plan:
     )
 
 
-def _nest(step: Nest, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Nest:
-    """Returns a nest by the schedule that a rule chooses; adds the arrays of the schedule."""
-    nest = cell_nest(step.body)
-    schedule = rule(nest, nodes) if nest is not None else None
-    if nest is None or schedule is None:
-        return step
-    result = apply(nest, schedule)
+def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
+    """Returns a step by the schedule that a rule chooses; adds the arrays of the schedule."""
+    schedule = rule(part.cells, nodes) if part.cells is not None else None
+    if part.cells is None or schedule is None:
+        return plain(part, nodes)
+    result = apply(part.cells, schedule)
     nodes.update(result.nodes)
-    return replace(step, body=result.body, schedule=schedule)
+    return replace(rebuilt(part, result.body), schedule=schedule)
 
 
 class _Workspace:
@@ -77,8 +75,11 @@ class _Workspace:
         self.buffers += large
 
         def without(stmt: Stmt) -> Replacement:
-            is_large = isinstance(stmt, Allocate) and stmt.scope is Scope.KERNEL
-            return () if is_large and stmt.node in large else stmt
+            match stmt:
+                case Allocate(node, Scope.KERNEL) if node in large:
+                    return ()
+                case _:
+                    return stmt
 
         return replace(
             nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large)

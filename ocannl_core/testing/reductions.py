@@ -157,7 +157,9 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
     order = _order(draw, tree, names)
     schedule.append(Order(order))
     inner = draw(st.integers(0, min(3, len(order))))
-    schedule += [Unroll(name) for name in order[len(order) - inner : -1] if draw(st.booleans())]
+    for name in order[len(order) - inner : -1]:
+        if draw(st.booleans()):
+            schedule.append(Unroll(name))
     if order and draw(st.booleans()):
         schedule.append(Vectorise(order[-1]))
     if nest.reduction is None:
@@ -170,7 +172,8 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
         needed = [leaf for leaf in order[cut:] if leaf[0] in roots]
         inside = order[cut - 1] if cut else None
         if needed:
-            schedule.append(Pack(position, inside, tuple(draw(st.permutations(needed)))))
+            axes = draw(st.permutations(needed))
+            schedule.append(Pack(position, inside, tuple(axes)))
     reduced = [at for at, name in enumerate(order) if tree.is_reduced(name)]
     first = reduced[0] if reduced else len(order) - 1
     last = len(order) - 1 if nest.is_resumable else first
