@@ -15,6 +15,7 @@ from ocannl_core.node import Margin, MemoryMode, Placement
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.plan import External
+from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.tensor import Tensor
@@ -77,11 +78,14 @@ class KernelExplanation:
         title: What it computes.
         arguments: Names of the nodes whose memory it is given.
         is_external: True for a call out of the loop language.
+        schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
+            they were lowered.
     """
 
     title: str
     arguments: tuple[str, ...]
     is_external: bool = False
+    schedule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class RoutineExplanation:
         for position, kernel in enumerate(self.kernels, start=1):
             what = "external call " if kernel.is_external else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}")
+            if kernel.schedule:
+                lines.append(f"     schedule: {kernel.schedule}")
         return "\n".join(lines)
 
 
@@ -206,7 +212,11 @@ def _routine(routine: Routine) -> RoutineExplanation:
     kernels = tuple(
         KernelExplanation(step.title, (), is_external=True)
         if isinstance(step, External)
-        else KernelExplanation(step.title, tuple(node.name for node in step.arguments))
+        else KernelExplanation(
+            step.title,
+            tuple(node.name for node in step.arguments),
+            schedule=to_text(step.schedule),
+        )
         for step in routine.plan.steps
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels)

@@ -160,7 +160,7 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
     for name in order[len(order) - inner : -1]:
         if draw(st.booleans()):
             schedule.append(Unroll(name))
-    if order and draw(st.booleans()):
+    if draw(st.booleans()) and order:
         schedule.append(Vectorise(order[-1]))
     if nest.reduction is None:
         return tuple(schedule)
