@@ -28,10 +28,6 @@ INLINE T relu_NAME(T x) {
 }"""
 
 _ANY_NUMBER = {
-    "where": """\
-INLINE T where_NAME(int condition, T a, T b) {
-  return condition ? a : b;
-}""",
     "relu_gate": """\
 INLINE T relu_gate_NAME(T a, T b) {
   return a > 0 ? b : 0;
@@ -39,6 +35,14 @@ INLINE T relu_gate_NAME(T a, T b) {
 }
 
 _ANY_FLOAT = {
+    # without a branch, which compilers may turn into loads with wrong masks
+    "where": """\
+INLINE T where_NAME(int condition, T a, T b) {
+  union { T number; BITS bits; } x = {a}, y = {b};
+  const BITS chosen = -(BITS)(condition != 0);
+  x.bits = (x.bits & chosen) | (y.bits & ~chosen);
+  return x.number;
+}""",
     "relu": _RELU,
     "square": """\
 INLINE T square_NAME(T x) {
@@ -69,6 +73,11 @@ INLINE T mod_NAME(T a, T b) {
 }
 
 _ANY_INTEGER = {
+    "where": """\
+INLINE T where_NAME(int condition, T a, T b) {
+  const T chosen = -(T)(condition != 0);
+  return (a & chosen) | (b & ~chosen);
+}""",
     "max": """\
 INLINE T max_NAME(T a, T b) {
   return a >= b ? a : b;
@@ -313,8 +322,9 @@ def _instances() -> dict[str, Helper]:
 
 
 def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
-    words = {"T": type_name, "UT": f"u{type_name}"}
-    text = re.sub(r"\b(T|UT)\b", lambda match: words[match[1]], template)
+    bits = "uint32_t" if suffix else "uint64_t"
+    words = {"T": type_name, "UT": f"u{type_name}", "BITS": bits}
+    text = re.sub(r"\b(T|UT|BITS)\b", lambda match: words[match[1]], template)
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 

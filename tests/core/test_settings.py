@@ -128,7 +128,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, load_plugins, seed, strict_plugins, warn_summed_once\
+         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, load_plugins, schedule, seed, strict_plugins, warn_summed_once\
 """)
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_toml_is_named(project: Path) -> None:
 def test_an_unknown_override_is_refused_before_the_block_runs() -> None:
     with pytest.raises(SettingsError) as caught, settings.overrides(sede=1):
         pytest.fail("the block ran")
-    assert caught.value.fix.splitlines()[0] == snapshot("did you mean seed?")
+    assert caught.value.fix.splitlines()[0] == snapshot('did you mean seed or schedule?')
 
 
 @pytest.mark.parametrize(
