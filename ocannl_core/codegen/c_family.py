@@ -305,7 +305,11 @@ class _Kernel:
             self._is_inside,
             self._written.add,
         )
-        vector_loop.render(loop.body)
+        match loop.body.stmts:
+            case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
+                vector_loop.render_square(inner, copy)
+            case _:
+                vector_loop.render(loop.body)
 
     def _serial_loop(self, loop: For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)

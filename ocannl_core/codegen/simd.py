@@ -124,6 +124,37 @@ class VectorLoop:
         with self._names.single(self._var, self._start):
             self._block(block)
 
+    def render_square(self, inner: For, statement: Store) -> None:
+        """Writes a copy whose rows become columns: this loop goes along rows of memory, the inner
+        one along rows of the copy.
+
+        Raises:
+            NotVectorisedError: if the copy is no square, or its rows do not lie together.
+        """
+        value = statement.value
+        count = inner.stop - inner.start
+        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
+            raise NotVectorisedError
+        if {value.node, statement.node} & self._names.registers.keys():
+            raise NotVectorisedError
+        source, along = self._place(value.node, value.indices)
+        target, step = self._place(statement.node, statement.indices)
+        stride, beside = (
+            sum(c for c, var in as_affine(position)[0] if var == inner.var)
+            for position in (source, target)
+        )
+        if along != 1 or beside != 1:
+            raise NotVectorisedError
+        self._note_written(statement.node)
+        with (
+            self._names.single(self._var, self._start),
+            self._names.single(inner.var, inner.start),
+        ):
+            cells = self._cell(value.node, source), self._cell(statement.node, target)
+        transpose = self._helper(value.dtype, "transpose")
+        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
+        self._writer.forget()
+
     def _block(self, block: Block) -> None:
         for stmt in block.stmts:
             match stmt:

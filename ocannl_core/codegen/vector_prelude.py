@@ -68,6 +68,8 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
         case "select":
             return Helper(_select(vector, mask), needs)
+        case "transpose":
+            return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
         case _ if function.startswith("map_"):
@@ -129,6 +131,39 @@ def _fma(vector: str, dtype: str, lanes: int) -> str:
         fused = f"  return {call};"
     body = _either(condition, fused, plain)
     return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
+
+
+def _transpose(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a function that copies a square of cells, rows becoming columns.
+
+    Interleaving the first half of the rows with the second one, as often as the number of rows can
+    be halved, turns the square.
+    """
+    element, half = ELEMENTS[dtype][0], lanes // 2
+    low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
+    high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
+    mask = mask_type(dtype, lanes)
+    rows = [f"x{row}" for row in range(lanes)]
+    lines = [
+        f"  {vector} {name} = *(const {vector}_cells *)(p + {row} * stride);"
+        for row, name in enumerate(rows)
+    ]
+    for stage in range(lanes.bit_length() - 1):
+        new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
+        for pair in range(half):
+            for name, order in ((new[2 * pair], low), (new[2 * pair + 1], high)):
+                a, b = rows[pair], rows[pair + half]
+                lines.append(f"  const {vector} {name} = SHUFFLE({a}, {b}, {order});")
+        rows = new
+    lines += [f"  *({vector}_cells *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
+    head = (
+        f"INLINE void {vector}_transpose(\n"
+        f"    const {element} *p, int64_t stride, {element} *q, int64_t step) {{"
+    )
+    gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({mask}){{__VA_ARGS__}})"
+    clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
+    shuffle = _either("defined(__clang__)", clang, gnu)
+    return "\n".join([shuffle, head, *lines, "}", "#undef SHUFFLE"])
 
 
 def _either(condition: str, special: str | None, plain: str) -> str:

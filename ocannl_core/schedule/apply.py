@@ -26,6 +26,8 @@ from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
     VarIndex,
+    affine,
+    as_affine,
     fresh_var,
 )
 from ocannl_core.loopir.nodes import (
@@ -45,7 +47,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.axes import AxisTree, Region
+from ocannl_core.schedule.axes import AxisTree, Region, Run
 from ocannl_core.schedule.cells import CellNest, Reduction
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -302,8 +304,69 @@ class _Emitter:
                 value = substitute_in_expr(factor, inner.substitution())
                 return (Store(node, self._places(pack, inner), value),)
 
-            stmts += [Allocate(node, Scope.KERNEL), *self._loops(leaves, region, copy)]
+            copies = self._transposing(factor, leaves, region, copy)
+            stmts += [Allocate(node, Scope.KERNEL), *copies]
         return tuple(stmts)
+
+    def _transposing(
+        self,
+        factor: Expr,
+        leaves: list[str],
+        region: Region,
+        copy: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops that fill a buffer, in squares if its lanes are apart in memory.
+
+        for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
+        """
+        along = self._contiguous_leaf(factor, leaves)
+        if along is None or self.kinds[leaves[-1]] is not AxisKind.VECTOR:
+            return self._loops(leaves, region, copy)
+        outer = [leaf for leaf in leaves if leaf not in (along, leaves[-1])]
+        return self._loops(outer, region, lambda inner: self._squares(along, leaves, inner, copy))
+
+    def _squares(
+        self,
+        along: str,
+        leaves: list[str],
+        region: Region,
+        copy: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        lane = leaves[-1]
+        extent = region.extents[along]
+        widths = [run.count for run in region.runs(lane)]
+        width = widths[0] if len(widths) == 1 else 1
+        is_power = width > 1 and width & (width - 1) == 0
+        squares = extent // width if is_power else 0
+        run = Run(extent, 0, 1, 0)
+
+        def lanes(index: AxisIndex) -> tuple[Stmt, ...]:
+            return self._loop(lane, region.bind(along, run, index), copy)
+
+        made: list[Stmt] = []
+        block, inside = fresh_var(self.tree.hint(along)), fresh_var(self.tree.hint(along))
+        if squares:
+            terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
+            square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
+            made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
+        if squares * width < extent:
+            rest = fresh_var(self.tree.hint(along))
+            body = Block(lanes(VarIndex(rest)))
+            made.append(For(rest, squares * width, extent, body))
+        return tuple(made)
+
+    def _contiguous_leaf(self, factor: Expr, leaves: list[str]) -> str | None:
+        """Returns the loop along which a cell of memory has its neighbours, if not the lanes'."""
+        if not isinstance(factor, Load) or not factor.indices:
+            return None
+        terms, _ = as_affine(factor.indices[-1])
+        if self.tree.axes[leaves[-1][0]].var in (var for _, var in terms):
+            return None
+        for leaf in leaves[:-1]:
+            root, whole = self.tree.axes[leaf[0]], leaf in self.tree.axes or leaf.endswith("1")
+            if (1, root.var) in terms and whole:
+                return leaf
+        return None
 
     def _copy_order(self, pack: Pack) -> list[str]:
         """Returns the loops that fill a buffer: in its own order, but numbers of blocks first."""

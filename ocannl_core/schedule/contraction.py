@@ -152,13 +152,14 @@ class _Chooser:
             total = steps * vectors / _PER_CYCLE + cells * 1.5 * self._lanes
         else:
             total = self._tile(lane).cycles
-            if any(strides.get(lane, 0) != 1 for strides in self._stores):
-                total += 2.0 * cells
+            apart = sum(strides.get(lane, 0) != 1 for strides in self._stores)
+            total += 2.0 * cells * apart
         for operand in self._operands:
             if operand.is_contiguous(lane):
                 continue
             if lane not in self._reduced and self._reuse(operand) >= 8:
-                total += 1.5 * self._cells_of(operand)
+                turns = operand.is_load and any(operand.stride(k) == 1 for k in self._reduced)
+                total += (0.5 if turns else 1.5) * self._cells_of(operand)
             else:
                 total += 1.5 * prod(self._extents.values())
         return total
