@@ -27,7 +27,6 @@ from ocannl_core.codegen.simd import (
     MOST_LANES,
     NotVectorisedError,
     VectorLoop,
-    mentions_registers,
 )
 from ocannl_core.codegen.text import Text
 from ocannl_core.codegen.vector_prelude import ELEMENTS
@@ -160,6 +159,7 @@ class _Kernel:
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
         self._enclosing: list[AxisKind] = []
+        self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
         self._measure(nest.body)
 
@@ -277,7 +277,7 @@ class _Kernel:
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
             self._vector_loop(loop)
             return
-        if loop.kind is AxisKind.UNROLLED and mentions_registers(loop, self._names):
+        if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
             for value in range(loop.start, loop.stop):
                 with self._names.single(loop.var, value):
                     self.block(loop.body)
@@ -293,6 +293,14 @@ class _Kernel:
             else:
                 self._device_axis(loop, name, bound)
         self._enclosing.pop()
+
+    def _uses_registers(self, loop: For) -> bool:
+        """True if a loop uses an array that is kept in variables."""
+        if not self._names.registers:
+            return False
+        if id(loop) not in self._mentioned:
+            self._mentioned[id(loop)] = frozenset(nodes_of(loop))
+        return not self._mentioned[id(loop)].isdisjoint(self._names.registers)
 
     def _vector_loop(self, loop: For) -> None:
         vector_loop = VectorLoop(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Stmt, Store
-from ocannl_core.loopir.traverse import children, nodes_of, walk
+from ocannl_core.loopir.traverse import nodes_of, walk
 from ocannl_core.node import TensorNode
 
 MOST_REGISTERS = 256
@@ -90,11 +90,17 @@ def _accesses(
 ) -> Iterable[tuple[tuple[AxisIndex, ...], _Environment]]:
     """Yields the indices of every access with what is known of their variables."""
     pending: list[tuple[Stmt, _Environment]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
+    # written-out loops are met once for each iteration
     mentions: dict[int, bool] = {}
+    loads: dict[int, list[tuple[AxisIndex, ...]]] = {}
     while pending:
         stmt, values = pending.pop()
-        if not mentions.setdefault(id(stmt), node in nodes_of(stmt)):
+        if id(stmt) not in mentions:
+            mentions[id(stmt)] = node in nodes_of(stmt)
+        if not mentions[id(stmt)]:
             continue
+        if isinstance(stmt, Store) and id(stmt) not in loads:
+            loads[id(stmt)] = _loads(stmt, node)
         match stmt:
             case For(var, start, stop, body, kind):
                 for value in _values(kind, start, stop):
@@ -102,17 +108,16 @@ def _accesses(
                     pending.append((body, inner))
             case Block(inner_stmts):
                 pending.extend((each, values) for each in reversed(inner_stmts))
-            case Store() if stmt.node is node:
-                yield stmt.indices, values
-                yield from ((e.indices, values) for e in _loads(stmt, node))
+            case Store():
+                if stmt.node is node:
+                    yield stmt.indices, values
+                yield from ((indices, values) for indices in loads[id(stmt)])
             case _:
-                if any(isinstance(each, Stmt) for each in children(stmt)):
-                    yield (), values  # deeper code: the array stays one
-                yield from ((e.indices, values) for e in _loads(stmt, node))
+                yield (), values  # other code: the array stays one
 
 
-def _loads(stmt: Stmt, node: TensorNode) -> Iterable[Load]:
-    return [each for each in walk(stmt) if isinstance(each, Load) and each.node is node]
+def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:
+    return [each.indices for each in walk(stmt) if isinstance(each, Load) and each.node is node]
 
 
 def _values(kind: AxisKind, start: int, stop: int) -> Iterable[int | _Lane | None]:

@@ -33,7 +33,6 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Remark,
     Scoped,
-    Stmt,
     Store,
     Ternary,
     Unary,
@@ -447,8 +446,3 @@ def raise_if_inexact(index: Text, limit: int) -> None:
     """Raises unless a position is a constant below a limit."""
     if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
         raise NotVectorisedError
-
-
-def mentions_registers(stmt: Stmt, names: Names) -> bool:
-    """True if a statement uses an array that is kept in variables."""
-    return any(node in names.registers for node in nodes_of(stmt))
