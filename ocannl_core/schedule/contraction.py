@@ -90,7 +90,7 @@ def _blocks(splits: list[Transform], model: Model, axis: str, size: int, evenly:
 
 def _lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
     """Returns the loops over the vectors of a block and over the lanes of each."""
-    if width >= block:
+    if width in (1, block):
         return [name]
     splits.append(Split(name, width))
     return [f"{name}0", f"{name}1"]

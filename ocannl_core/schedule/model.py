@@ -200,7 +200,9 @@ class Model:
             full, rest = divmod(self._vectors(lane), vectors)
             once = full * _block_cycles(count, vectors)
             once += _block_cycles(count, rest) if rest else 0.0
-            tiles.append(Tile(vectors, count, steps * blocks * once))
+            # what is left over is code once more
+            copies = 1.02 if rest else 1.0
+            tiles.append(Tile(vectors, count, steps * blocks * once * copies))
         return min(tiles, key=lambda tile: tile.cycles)
 
 

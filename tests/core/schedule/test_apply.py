@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import fresh_var
@@ -32,7 +30,12 @@ def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
     return replace(program, nodes={**program.nodes, **result.nodes}, body=body)
 
 
-@settings(max_examples=150, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=150,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     example=random_reductions(most_steps=400) | random_reductions(float32, most_steps=400),
     data=st.data(),
