@@ -15,9 +15,10 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
+from ocannl_core.codegen.vector_maths import FUNCTIONS
 from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.dtypes import DType, Kind, float32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, row_major
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -307,6 +308,8 @@ class VectorLoop:
                 x = self._once(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)
                 return self._select(infix(x, "<=", zero), zero, below, dtype)
+            case _ if dtype is float32 and op.value.name in FUNCTIONS:
+                return call(self._helper(dtype, op.value.name), x)
             case _ if op in _MAPPED:
                 function = self._dialect.function(_MAPPED[op], dtype)
                 return call(self._helper(dtype, f"map_{function}"), x)

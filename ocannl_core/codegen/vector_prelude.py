@@ -12,6 +12,7 @@ import re
 from functools import cache
 
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.vector_maths import FUNCTIONS, vector_function
 
 ELEMENTS = {
     "float32": ("float", 4),
@@ -72,6 +73,10 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
+        case "mad":
+            return Helper(_mad(vector, dtype, lanes), needs)
+        case _ if function in FUNCTIONS and dtype == "float32":
+            return Helper(*vector_function(function, vector, mask))
         case _ if function.startswith("map_"):
             return Helper(_map(name, vector, lanes, function.removeprefix("map_")), needs)
         case _:
@@ -122,7 +127,15 @@ def _mask(lanes: int) -> str:
 def _fma(vector: str, dtype: str, lanes: int) -> str:
     scalar = "fmaf" if dtype == "float32" else "fma"
     plain = f"  {vector} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
-    plain += "\n  return x;"
+    return _multiply_add(vector, dtype, lanes, "fma", plain + "\n  return x;")
+
+
+def _mad(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a multiply-add that rounds the product, too, where no instruction does better."""
+    return _multiply_add(vector, dtype, lanes, "mad", "  return a * b + c;")
+
+
+def _multiply_add(vector: str, dtype: str, lanes: int, name: str, plain: str) -> str:
     fused = None
     condition = ""
     if (dtype, lanes) in _FUSED:
@@ -130,7 +143,7 @@ def _fma(vector: str, dtype: str, lanes: int) -> str:
         condition = f"defined({macro}) && defined(__GNUC__) && !defined(__clang__)"
         fused = f"  return {call};"
     body = _either(condition, fused, plain)
-    return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
+    return f"INLINE {vector} {vector}_{name}({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
 
 
 def _transpose(vector: str, dtype: str, lanes: int) -> str:
