@@ -87,8 +87,8 @@ def _tanh(vector: str, mask: str) -> list[str]:
         f"const {vector} one = {splat}(1.0f), e = {vector}_exp(a + a);",
         f"const {vector} far = one - {splat}(2.0f) / (e + one);",
         *_polynomial(vector, _TANH, "z"),
-        f"const {vector} near = {vector}_mad(p * z, x, x);",
-        f"return {vector}_select(a < {splat}(0.625f), near, ({vector})(({mask})far | sign));",
+        f"const {vector} near = {vector}_mad(p * z, a, a);",
+        f"return ({vector})(({mask}){vector}_select(a < {splat}(0.625f), near, far) | sign);",
     ]
 
 
