@@ -26,8 +26,9 @@ PER_CYCLE = 2.0
 """Multiply-adds, and loads, that start in one cycle."""
 _MOST_VECTORS = 4
 
-# cycles for each cell, beside those of the block of registers
-_SCATTERED = 2.0
+# cycles for each cell, beside those of the block of registers; scattered stores take fewer, but
+# much code
+_SCATTERED = 6.0
 _GATHERED = 1.5
 _TURNED = 0.5
 
