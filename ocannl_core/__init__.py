@@ -40,6 +40,7 @@ from ocannl_core.errors import (
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
+from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -132,6 +133,7 @@ __all__ = [
     "Computation",
     "Context",
     "DType",
+    "Dimension",
     "LinkError",
     "LoweringError",
     "OcannlError",
@@ -156,6 +158,7 @@ __all__ = [
     "cos",
     "declare",
     "define_operation",
+    "dim",
     "div",
     "einmax",
     "einsum",

@@ -28,6 +28,7 @@ from ocannl_core.ops import BinaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
+from ocannl_core.tensor.capture import Dimension
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
@@ -95,7 +96,12 @@ def resolve(
             "A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions"
         )
     for session, members in by_session.items():
-        session.environment.close([tensor.terms for tensor in members])
+        captured = [
+            tensor.reference
+            for tensor in members
+            if isinstance(tensor, Dimension) and tensor.is_captured
+        ]
+        session.environment.close([tensor.terms for tensor in members], captured)
         session.consumed.update(t for t in members if t not in temporaries)
     steps = absorb(steps, temporaries)
     emitter = _Emitter()
@@ -314,7 +320,7 @@ class _Slots:
         self._definition = tensor.definition
         operands = tensor.definition.operands
         self._projections = project(
-            tensor.definition.logic,
+            tensor.logic,
             tensor.shape,
             [operand.shape for operand in operands],
             tensor.origin,
