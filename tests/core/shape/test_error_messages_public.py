@@ -258,7 +258,7 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
          output row of the first operand of assignment to a, at program.py:5: a[:] = oc.einsum("... => ...0", a)
          output row of the first operand of einsum "... => ...0", at program.py:5: a[:] = oc.einsum("... => ...0", a)
          the target is a of shape ..a.batch..|..a.input..->..a.output.., made by declaration a, at program.py:2: a = oc.declare("a")
-         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,$10, made by einsum "... => ...0", at program.py:5: a[:] = oc.einsum("... => ...0", a)
+         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,1, made by einsum "... => ...0", at program.py:5: a[:] = oc.einsum("... => ...0", a)
   try    give the shape of one of the tensors involved explicitly\
 """)
 
@@ -283,7 +283,7 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
          output row of the first operand of assignment to a, at program.py:7: a[:] = oc.einsum("... => ...0", b)
          output row of the first operand of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
          the target is a of shape ..a.batch..|..a.input..->..a.output.., made by declaration a, at program.py:2: a = oc.declare("a")
-         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,$25,$26, made by einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,$25,1, made by einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
   try    give the shape of one of the tensors involved explicitly\
 """)
 
@@ -303,7 +303,7 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
          output row of the first operand of assignment to p, at program.py:5: p.grad[:] = oc.einsum("... => ...0", p)
          output row of the first operand of einsum "... => ...0", at program.py:5: p.grad[:] = oc.einsum("... => ...0", p)
          the target is p_grad of shape ..p.input..->..p.output.., made by parameter p, at program.py:2: p = oc.param("p")
-         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,$30, made by einsum "... => ...0", at program.py:5: p.grad[:] = oc.einsum("... => ...0", p)
+         the operand is einsum of shape ..einsum.batch..|..einsum.input..->..einsum.output..,1, made by einsum "... => ...0", at program.py:5: p.grad[:] = oc.einsum("... => ...0", p)
   try    give the shape of one of the tensors involved explicitly\
 """)
 
