@@ -160,6 +160,8 @@ class Read:
 
     def values(self, cells: Array, beyond: float) -> Array:
         """Returns the operand's cells, and what there is beyond them."""
+        if not cells.size:
+            return np.full(self.at.shape, beyond)
         return np.where(self.inside, cells.reshape(-1)[self.at], beyond)
 
 
@@ -204,6 +206,8 @@ class Contraction:
         ]
         named = {name for axis in axes for name in names_of(axis)}
         self.sizes: dict[Hashable, int] = {k: n for k, n in context.values if k in named}
+        if context.used_in(spec) != {name for name, _ in context.values}:
+            raise Invalid("a value is for nothing")
         self._exact: set[Hashable] = set()
         for pairs in self.operands:
             for axis, size, is_exact in pairs:
@@ -369,23 +373,7 @@ class Contraction:
             raise Invalid(f"the parts {axis.parts} are more or fewer than {size}")
         if unknown:
             self._set(unknown[0], rest)
-            if not rest and not self._may_be_empty(unknown[0]):
-                raise Invalid(f"nothing is left for {unknown[0]}")
         return True
-
-    def _may_be_empty(self, part: str) -> bool:
-        """True for parts that stand nowhere else, where the other side has the rest of the axis."""
-        sides = [self._patterns, [self._result]]
-        axes = [axis for side in sides for rows in side for axis in axes_of(rows)]
-        if any(part in names_of(axis) for axis in axes if not isinstance(axis, Parts)):
-            return False
-        for side, other in (sides, sides[::-1]):
-            for axis in (axis for rows in side for axis in axes_of(rows)):
-                if isinstance(axis, Parts) and part in axis.labels:
-                    rest = set(axis.labels) - {part}
-                    if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
-                        return True
-        return False
 
     # ----- values ---------------------------------------------------------------------------------
 
@@ -510,12 +498,6 @@ class Contraction:
                 window = grid.pick(kernel, length)
                 shift = offset - axis.left(length)
                 return lambda at: stride * base(at) + dilation * window(at) + shift
-
-
-def _made_of(axis: Axis, labels: set[str]) -> bool:
-    """True for an axis that some labels, or concatenations of them, make up."""
-    names = names_of(axis)
-    return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
 
 
 def _addressed(grid: _Grid, positions: list[Array], sizes: list[int]) -> tuple[Array, Array]:

@@ -136,6 +136,15 @@ class Context:
     padded: bool | None = None
     values: tuple[tuple[str, int], ...] = ()
 
+    def used_in(self, spec: str) -> set[str]:
+        """Returns the names with values that occur in a spec."""
+        words = bool(re.search(r"[,*+^<]|=(?!>)", spec))
+        return {
+            name
+            for name, _ in self.values
+            if (re.search(rf"\b(?<!\.\.){name}\b", spec) if words else name in spec)
+        }
+
     def number(self, text: str | None) -> int:
         """Returns a coefficient."""
         if text is None or text.isdigit():

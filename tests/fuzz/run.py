@@ -48,6 +48,9 @@ OPERATIONS = (
 
 
 KNOWN: dict[str, str] = {
+    # a tensor with fewer axes than the others in a stack: the new axis is taken for one of theirs
+    "rejected": r'result of einsum "\.\.\.\|\.\.\.->\.\.\. => ',
+    "shape": r"^x\d+ = oc\.stack\(",
 }
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 from .notation import Context, Row, Rows
@@ -42,8 +43,9 @@ class SpecAuthor:
             for label, size in self._sizes.items()
             if size is not None and self._is_given(label)
         }
-        context = Context(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
-        return spec, context
+        stated = Context(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
+        used = stated.used_in(spec)
+        return spec, replace(stated, values=tuple(v for v in stated.values if v[0] in used))
 
     def _is_given(self, label: str) -> bool:
         """True to state the size of a label; windows and parts often need that."""
