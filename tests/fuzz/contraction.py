@@ -220,7 +220,10 @@ class Contraction:
             for axis, _, _ in pairs:
                 if isinstance(axis, Name):
                     self.sizes.setdefault(axis.label, 1)
-        self.is_determined = self._infer_formulas(self._operand_axes())
+        windows = [axis for axis in axes_of(self._result) if isinstance(axis, Formula)]
+        self.is_determined = self._infer_formulas(self._operand_axes()) and all(
+            axis.kernel is None or axis.coupled or axis.kernel in self.sizes for axis in windows
+        )
 
     def expected(self) -> tuple[Expected, Expected, Expected]:
         """Returns the rows that the result must have."""
