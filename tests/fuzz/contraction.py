@@ -350,8 +350,12 @@ class Contraction:
         while progress:
             progress = False
             for axis, size in list(pending):
-                learn = self._learn_parts if isinstance(axis, Parts) else self._learn_formula
-                if learn(axis, size):  # type: ignore[operator]
+                is_known = (
+                    self._learn_parts(axis, size)
+                    if isinstance(axis, Parts)
+                    else self._learn_formula(axis, size)
+                )
+                if is_known:
                     self._exact.update(names_of(axis))
                     pending.remove((axis, size))
                     progress = True

@@ -38,6 +38,7 @@ from .reference import Value, evaluate, expected_rows
 SECONDS = 20
 """A program that takes longer hangs."""
 SECONDS_TO_SHRINK = 60
+LONGEST_LINE = 1000
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
@@ -366,7 +367,7 @@ def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: fro
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
         again = _in_another_order(small, number, again)
-    detail = "\n".join(f"# {line}" for line in (again.detail or outcome.detail).splitlines())
+    detail = "\n".join(f"# {line[:LONGEST_LINE]}" for line in (again.detail or outcome.detail).splitlines())
     return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend, _root_of(small, again))}\n"
 
 
