@@ -131,6 +131,9 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
             raise _lacks(state, Known(size, explicit, blame or cause), floor)
     state.journal.put(state.values, var, Known(size, explicit, cause))
     state.agenda.extend(state.formulas.get(var, ()))
+    state.agenda.extend(
+        each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
+    )
     _tell_results(state, var)
     _tell_operands(state, var)
 
