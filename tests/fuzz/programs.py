@@ -152,6 +152,14 @@ class Program:
         kept = (s for s in self.statements if isinstance(s, Step) or s.name in used)
         return Program(tuple(kept))
 
+    def without(self, root: str) -> Program:
+        """Returns the program without a result and all that only this result uses."""
+        needed: set[str] = set(self.roots) - {root}
+        for step in reversed(self.steps):
+            if step.name in needed:
+                needed.update(step.operands)
+        return Program(tuple(s for s in self.statements if s.name in needed))
+
     @property
     def lengthened(self) -> set[tuple[str, int]]:
         """The rows of results, by name and position, of which uses can ask for more axes.
@@ -231,8 +239,10 @@ class Program:
 
 
 def smaller(program: Program) -> list[Program]:
-    """Returns programs with one statement less, or with a simpler one."""
-    found = []
+    """Returns programs for one of the results alone, with one statement less, or with a simpler
+    one.
+    """
+    found = [program.without(root) for root in program.roots if len(program.roots) > 1]
     for position, statement in enumerate(program.statements):
         rest = program.statements[:position] + program.statements[position + 1 :]
         users = [s for s in program.steps if statement.name in s.operands]

@@ -37,6 +37,8 @@ from .reference import Value, evaluate, expected_rows
 
 SECONDS = 20
 """A program that takes longer hangs."""
+SECONDS_FOR_SMALLER = 2
+"""While looking for the smallest program."""
 SECONDS_TO_SHRINK = 60
 LONGEST_LINE = 1000
 
@@ -80,7 +82,7 @@ class _Hang(BaseException):
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def _limited(seconds: int) -> Iterator[None]:
     """Interrupts what takes too long, where the platform has timers and this is the main thread."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -91,7 +93,7 @@ def _limited() -> Iterator[None]:
     except (AttributeError, ValueError):
         yield
         return
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:
@@ -105,6 +107,7 @@ def outcome_of(
     *,
     keep: bool = False,
     gradient: bool = False,
+    seconds: int = SECONDS,
 ) -> Outcome:
     """Returns what becomes of a program.
 
@@ -113,13 +116,14 @@ def outcome_of(
         backend: Where to run it; None infers shapes only.
         keep: Compares the results of all operations, not only those that no other one uses.
         gradient: Compares the gradients of a result in the parameters, too.
+        seconds: How long a program may take.
     """
     try:
-        with _limited(), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
+        with _limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
             return _judged(program, backend, keep, gradient)
     except _Hang:
-        return Outcome("hang", f"more than {SECONDS} seconds")
+        return Outcome("hang", f"more than {seconds} seconds")
     except Exception as error:
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
@@ -323,8 +327,10 @@ def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> 
     return _in_another_order(program, number, outcome)
 
 
-def _outcome(program: Program, number: int, backend: str) -> Outcome:
-    return outcome_of(program, backend, keep=number % 2 == 0, gradient=number % 3 != 0)
+def _outcome(program: Program, number: int, backend: str, seconds: int = SECONDS) -> Outcome:
+    return outcome_of(
+        program, backend, keep=number % 2 == 0, gradient=number % 3 != 0, seconds=seconds
+    )
 
 
 def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcome:
@@ -338,7 +344,7 @@ def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
     """Returns the smallest program found with the same kind of failure."""
 
     def fails(candidate: Program) -> bool:
-        found = _outcome(candidate, number, backend)
+        found = _outcome(candidate, number, backend, SECONDS_FOR_SMALLER)
         if kind == "order" and not found.is_failure:
             return any(
                 _in_another_order(candidate, number + attempt, found).is_failure
@@ -367,7 +373,9 @@ def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: fro
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
         again = _in_another_order(small, number, again)
-    detail = "\n".join(f"# {line[:LONGEST_LINE]}" for line in (again.detail or outcome.detail).splitlines())
+    detail = "\n".join(
+        f"# {line[:LONGEST_LINE]}" for line in (again.detail or outcome.detail).splitlines()
+    )
     return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend, _root_of(small, again))}\n"
 
 
