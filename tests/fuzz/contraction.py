@@ -131,9 +131,15 @@ def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
 
 
 def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells."""
+    """True if there is a choice of parts for which all axes of a spec have cells.
+
+    False for axes that share some parts but not all, as `a^b; b^c => c`: they are left out.
+    """
     patterns, result = parse(spec, context)
     axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
+    groups = {frozenset(axis.labels) for axis in axes if isinstance(axis, Parts)}
+    if sum(map(len, groups)) > len(frozenset().union(*groups)):
+        return False
     return next(choices(axes, _parted(axes)), None) is not None
 
 
@@ -380,7 +386,23 @@ class Contraction:
             raise Invalid(f"the parts {axis.parts} are more or fewer than {size}")
         if unknown:
             self._set(unknown[0], rest)
+            if not rest and not self._may_be_empty(unknown[0]):
+                raise Invalid(f"nothing is left for {unknown[0]}")
         return True
+
+    def _may_be_empty(self, part: str) -> bool:
+        """True for parts that stand nowhere else, where the other side has the rest of the axis."""
+        sides = [self._patterns, [self._result]]
+        axes = [axis for side in sides for rows in side for axis in axes_of(rows)]
+        if any(part in names_of(axis) for axis in axes if not isinstance(axis, Parts)):
+            return False
+        for side, other in (sides, sides[::-1]):
+            for axis in (axis for rows in side for axis in axes_of(rows)):
+                if isinstance(axis, Parts) and part in axis.labels:
+                    rest = set(axis.labels) - {part}
+                    if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
+                        return True
+        return False
 
     # ----- values ---------------------------------------------------------------------------------
 
@@ -505,6 +527,12 @@ class Contraction:
                 window = grid.pick(kernel, length)
                 shift = offset - axis.left(length)
                 return lambda at: stride * base(at) + dilation * window(at) + shift
+
+
+def _made_of(axis: Axis, labels: set[str]) -> bool:
+    """True for an axis that some labels, or concatenations of them, make up."""
+    names = names_of(axis)
+    return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
 
 
 def _addressed(grid: _Grid, positions: list[Array], sizes: list[int]) -> tuple[Array, Array]:

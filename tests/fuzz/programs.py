@@ -423,9 +423,7 @@ class Author:
             case "concat" if "parts" in self.formulas:
                 return self._concat()
             case "stack" | "concat":
-                pair = self._fitting(self._pick())
-                kind = self.random.choice(["batch", "input", "output"])
-                return Step(name, "stack", pair[: self.random.choice([1, 2, 2, 2])], kind)
+                return self._stack()
             case _:
                 return self._slice(name)
 
@@ -501,6 +499,18 @@ class Author:
                     return Step(name, operation, operands, spec, context=context)
             except Invalid:
                 continue
+
+    def _stack(self) -> Step:
+        """Returns a stack of one to three tensors, mostly of one shape."""
+        first = self._pick()
+        rows = self.shapes[first]
+        more = self.random.choice([0, 1, 1, 2])
+        if rows is None or self._chance(0.1):
+            operands = [first, *(self._pick() for _ in range(more))]
+        else:
+            operands = [first, *(self._resized(first, rows, []) for _ in range(more))]
+        kind = self.random.choice(["batch", "input", "output"])
+        return Step(f"x{len(self.statements)}", "stack", tuple(operands), kind)
 
     def _concat(self) -> Step:
         """Returns a concatenation of two or three tensors, or of up to four blocks."""

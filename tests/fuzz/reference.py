@@ -143,6 +143,8 @@ def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expec
                     raise Invalid(f"index {index} of {size}")
             rows = (batch[len(call.slices) :], output, inputs)
         case "stack":
+            if len(set(operands)) > 1:
+                raise Undetermined  # whether shapes that differ are repeated is not promised
             rows = with_new_axis(_pointwise_rows(operands), call.spec, len(operands))
             found = [certain(row) for row in rows]
             kind = KINDS.index(call.spec)

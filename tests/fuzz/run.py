@@ -51,9 +51,9 @@ OPERATIONS = (
 
 
 KNOWN: dict[str, str] = {
-    # a tensor with fewer axes than the others in a stack: the new axis is taken for one of theirs
-    "rejected": r'result of einsum "\.\.\.\|\.\.\.->\.\.\. => ',
-    "shape": r"^x\d+ = oc\.stack\(",
+    # `a; b => a^b` where the result is required to be no longer than one of the operands, or could
+    # be: the other one is then taken for empty, although no part may be that stands alone
+    "accepted": r"nothing is left for",
 }
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 
