@@ -220,6 +220,9 @@ class Contraction:
                 if is_exact and isinstance(axis, Name):
                     self._set(axis.label, size)
                     self._exact.add(axis.label)
+        for label in self._parted & self._exact:
+            if not self.sizes[label] and not self._may_be_empty(str(label)):
+                raise Invalid(f"nothing is left for {label}")
         self._infer_names()
         self._infer_formulas(self._operand_axes())
         for pairs in self.operands:
