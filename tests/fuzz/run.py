@@ -73,6 +73,11 @@ class Outcome:
     shapes: tuple[tuple[str, str], ...] = ()
 
     @property
+    def exception(self) -> str:
+        """The name of the class of an exception."""
+        return self.detail.partition(":")[0]
+
+    @property
     def is_failure(self) -> bool:
         return self.kind not in ("agrees", "refused", "inexact", "known")
 
@@ -340,8 +345,9 @@ def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcom
     return outcome
 
 
-def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
+def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Program:
     """Returns the smallest program found with the same kind of failure."""
+    kind = outcome.kind
 
     def fails(candidate: Program) -> bool:
         found = _outcome(candidate, number, backend, SECONDS_FOR_SMALLER)
@@ -350,7 +356,8 @@ def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
                 _in_another_order(candidate, number + attempt, found).is_failure
                 for attempt in range(10)
             )
-        return found.kind == kind
+        is_same = kind != "exception" or found.exception == outcome.exception
+        return found.kind == kind and is_same
 
     tried = {program}
     until = time.monotonic() + SECONDS_TO_SHRINK
@@ -369,7 +376,7 @@ def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
 
 def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
     """Returns a failure as text: what is wrong with the smallest program, and the program."""
-    small = reduced(program_of(seed, number, formulas), number, outcome.kind, backend)
+    small = reduced(program_of(seed, number, formulas), number, outcome, backend)
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
         again = _in_another_order(small, number, again)
