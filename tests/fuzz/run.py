@@ -175,6 +175,8 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
         values = _values(program, shapes, leaves)
     except (TooLarge, Undetermined):
         return Outcome("inexact", shapes=texts)
+    except Invalid as error:
+        return Outcome("accepted", f"{error}\n{texts}", texts)
     slopes = _gradients(program, values, root) if root else {}
     kept = [tensors[name] for name in wanted] + [tensors[name].grad for name in slopes]
     found = _run(program, backend, computation, tensors, leaves, kept if keep or slopes else None)
