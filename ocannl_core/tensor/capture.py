@@ -4,7 +4,7 @@ of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from ocannl_core.assign.nodes import Constant
 from ocannl_core.dtypes import DType, dtype_of
@@ -120,7 +120,7 @@ class Dimension(Tensor):
         return f"<dimension {self.name}: {self.size or '?'}>"
 
 
-Capture = Iterable[Dimension] | Mapping[str, Dimension]
+Capture = Sequence[Dimension] | Mapping[str, Dimension]
 """Dimensions by their own names, or by names of a specification."""
 
 

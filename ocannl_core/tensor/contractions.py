@@ -207,7 +207,7 @@ def einsum(
             )
         case 3:
             return _einsum_of_three(
-                *operands, logic=spec, padded=padded, values=values, label=label
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
             )
         case count:
             raise UsageError(

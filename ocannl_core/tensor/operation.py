@@ -94,7 +94,7 @@ class Operation:
             and self.combine is None
             and stated != Pointwise()
         )
-        captured = captured_names(capture, session, self.describe(stated))
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
         if session.recorder is not None and reduces_elsewhere and not captured:
             return session.recorder.unreduced(self, operands, stated)
         return self.tensor(

@@ -130,6 +130,8 @@ def outcome_of(
     except _Hang:
         return Outcome("hang", f"more than {seconds} seconds")
     except Exception as error:
+        if isinstance(error.__context__, _Hang):  # the interruption came at a bad moment
+            return Outcome("hang", f"more than {seconds} seconds")
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
 

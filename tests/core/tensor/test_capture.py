@@ -103,12 +103,14 @@ def test_recorded_code_divides_by_a_size() -> None:
 
 def test_maxima_sums_and_concatenations_capture_too() -> None:
     a, b = oc.tensor([1.0, 2.0]), oc.tensor([3.0, 4.0, 5.0])
-    sizes = [oc.dim(name) for name in ("i", "i", "j", "j")]
+    sizes = [oc.dim(name) for name in ("i", "i", "j", "j", "k", "j")]
     oc.einmax("i => 0", a, capture=[sizes[0]])
     oc.outer_sum("i;j=>ij", a, b, capture=[sizes[2]])
     oc.tropical("i;j=>ij", a, b, capture=[sizes[1]])
     oc.concat("i; j => i^j", a, b, capture=[sizes[3]])
-    assert [each.size for each in sizes] == [2, 2, 3, 3]
+    oc.einsum("i;k=>ik", a, b, capture=[sizes[4]])
+    oc.einsum("i;j;i=>j", a, b, a, capture=[sizes[5]])
+    assert [each.size for each in sizes] == [2, 2, 3, 3, 3, 3]
 
 
 # ----- saying more --------------------------------------------------------------------------------
