@@ -2,8 +2,9 @@
 
     python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
 
-Every program is built in two orders. What is neither right nor refused properly is printed as the
-smallest program found that still shows it.
+Every program is built in two orders; of two in three, gradients are compared as well. What is
+neither right nor refused properly is printed as the smallest program found that still shows it: a
+script to run.
 """
 
 from __future__ import annotations
