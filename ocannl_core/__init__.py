@@ -38,6 +38,7 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
 from ocannl_core.tensor.computation import Computation
@@ -54,7 +55,16 @@ from ocannl_core.tensor.contractions import (
     transpose,
     tropical,
 )
-from ocannl_core.tensor.literals import arange, batch, number, tensor
+from ocannl_core.tensor.literals import (
+    arange,
+    batch,
+    from_function,
+    mapped,
+    number,
+    offsets,
+    reshape,
+    tensor,
+)
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
@@ -140,6 +150,7 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "Size",
     "SpecError",
     "SpecWarning",
     "StaticIndex",
@@ -167,6 +178,7 @@ __all__ = [
     "float32",
     "float64",
     "fma",
+    "from_function",
     "hookimpl",
     "int32",
     "int64",
@@ -178,6 +190,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "mapped",
     "matmul",
     "maximum",
     "minimum",
@@ -188,6 +201,7 @@ __all__ = [
     "nn",
     "not_equal",
     "number",
+    "offsets",
     "op",
     "outer_sum",
     "param",
@@ -198,6 +212,7 @@ __all__ = [
     "relu",
     "relu_gate",
     "reset",
+    "reshape",
     "sat01",
     "sat01_gate",
     "section",

@@ -19,11 +19,11 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
     Raises:
         TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
     """
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or not array.size:
         return
+    if not np.isnan(array.min()) or settings.current().allow_nan:
+        return  # a minimum is NaN where a cell is, and needs no memory: data may be large
     is_nan = np.isnan(array)
-    if not is_nan.any() or settings.current().allow_nan:
-        return
     first = tuple(int(position) for position in np.argwhere(is_nan)[0])
     raise TransferError(
         "Host data has no NaN: one of them makes every result that depends on it NaN.",
