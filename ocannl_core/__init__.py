@@ -107,6 +107,8 @@ from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core.display.tables import table
+    from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
@@ -119,6 +121,8 @@ _LOADED_ON_DEMAND = {
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "table": "ocannl_core.display.tables",
+    "tree": "ocannl_core.display.trees",
 }
 
 
@@ -223,11 +227,13 @@ __all__ = [
     "static_index",
     "stop_gradient",
     "sub",
+    "table",
     "tanh",
     "tensor",
     "threefry4x32",
     "train",
     "transpose",
+    "tree",
     "tropical",
     "trunc",
     "uint4x32",

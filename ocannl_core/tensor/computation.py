@@ -84,6 +84,9 @@ class Computation:
             self._cache.append(resolve(self.steps, self.results, self.name, self.temporaries))
         return self._cache[0]
 
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.steps)} steps>"
+
     def __str__(self) -> str:
         return to_text(self.resolve())
 

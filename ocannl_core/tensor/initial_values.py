@@ -53,7 +53,7 @@ def initial_value(session: Session, init: Any, stated: Stated) -> tuple[Tensor, 
     Raises:
         UsageError: if the value is none, or does not have the stated shape.
     """
-    if callable(init) and not isinstance(init, Tensor) and not is_array(init):
+    if _is_function(init):
         init = _called(init, stated)
     if init is None:
         return scaled_uniform(stated.shape), stated.shape
@@ -65,6 +65,10 @@ def initial_value(session: Session, init: Any, stated: Stated) -> tuple[Tensor, 
         return _from_array(init, stated)
     given = literal(init)
     return given, _shape_with(session, given, stated)
+
+
+def _is_function(init: object) -> bool:
+    return callable(init) and not isinstance(init, Tensor) and not is_array(init)
 
 
 def _called(function: Callable[..., Any], stated: Stated) -> Any:
@@ -79,7 +83,7 @@ def _called(function: Callable[..., Any], stated: Stated) -> Any:
     except ValueError:  # a function of an extension module may have no signature
         positional = []
     value = function(stated.shape) if positional else function()
-    if value is None or callable(value) and not isinstance(value, Tensor) and not is_array(value):
+    if value is None or _is_function(value):
         raise UsageError(
             "An initialiser function returns a tensor, a number or an array.",
             found=f"{getattr(function, '__name__', function)!s} returned {value!r}",

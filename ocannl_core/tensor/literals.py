@@ -174,9 +174,7 @@ def from_function(
             where=str(origin),
         )
     where = str(location or "")
-    numbers = [
-        _cell(function, position, where) for position in product(*map(range, shape.dims))
-    ]
+    numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
     cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
@@ -238,9 +236,7 @@ def mapped(
 # ----- shapes that follow from use ----------------------------------------------------------------
 
 
-def reshape(
-    value: Any, *, dtype: DType | str | None = None, label: str | None = None
-) -> Tensor:
+def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
     """Returns the given cells, in row-major order, in whatever shape their use asks for.
 
     Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
@@ -403,16 +399,14 @@ def _kinds(
             where=where,
         )
     middle = axes - batch_axes - input_axes
-    return (
-        [RowKind.BATCH] * batch_axes + [RowKind.OUTPUT] * middle + [RowKind.INPUT] * input_axes
-    )
+    return [RowKind.BATCH] * batch_axes + [RowKind.OUTPUT] * middle + [RowKind.INPUT] * input_axes
 
 
 def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     """Returns what the positions of each axis mean."""
     if basis is None:
         return [None] * axes
-    names = [basis] if isinstance(basis, str) else list(basis)
+    names: list[str | None] = [basis] if isinstance(basis, str) else list(basis)
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
         raise UsageError(
             "A basis names what the positions of an axis mean, axis by axis.",
@@ -489,9 +483,7 @@ def _entries(
     return np.memmap(file, dtype=chosen, mode="r", shape=(count, *entry))
 
 
-def _without_margins(
-    array: Array, margins: Sequence[tuple[int, int]], where: str
-) -> Array:
+def _without_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)

@@ -61,7 +61,8 @@ class Parameters(Set["Tensor"]):
                 "A parameter is found by the path of its blocks and its name.",
                 found=repr(name),
                 where=str(caller_location() or ""),
-                fix="the names are " + (", ".join(self._by_name) or "none: there are no parameters"),
+                fix="the names are "
+                + (", ".join(self._by_name) or "none: there are no parameters"),
             )
         return found
 
@@ -103,7 +104,8 @@ def _named(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
     scopes: dict[tuple[int, ...], str] = {}
     names: dict[str, Tensor] = {}
     for parameter in parameters:
-        path, key = "", ()
+        path = ""
+        key: tuple[int, ...] = ()
         for scope in parameter.scopes:
             key = (*key, id(scope))
             if key not in scopes:
@@ -121,5 +123,3 @@ def _free(name: str, taken: set[str]) -> str:
         free = f"{name}{number}"
     taken.add(free)
     return free
-
-

@@ -190,6 +190,11 @@ class Tensor(Assignable):
             self._node = TensorNode(self.id, label)
         return self._node
 
+    @property
+    def has_node(self) -> bool:
+        """True once the node has been asked for; before that no context can store the tensor."""
+        return self._node is not None
+
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replaces the label, as long as nothing has asked for the node."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
