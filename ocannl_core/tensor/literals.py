@@ -106,7 +106,7 @@ def tensor(
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
-    is_given = holds_numbers and isinstance(value, list | tuple)
+    is_given = holds_numbers and bool(literal.axes)
     chosen = _chosen_dtype(session, cells, dtype, is_literal=is_given)
     cells = _checked(cells, chosen, where)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))

@@ -27,6 +27,10 @@ def batch(*entries: Any) -> Batch:
     return Batch(entries)
 
 
+CONTAINERS = (list, tuple, range)
+"""What nests; a range is a list of its numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """An axis that a literal states."""
@@ -73,7 +77,7 @@ def nested(value: Any, where: str) -> Nested:
     """
     axes: list[Axis] = []
     level = value
-    while isinstance(level, list | tuple):
+    while isinstance(level, CONTAINERS):
         axes.append(Axis(_kind(level), len(level)))
         if not level:
             break
@@ -84,10 +88,10 @@ def nested(value: Any, where: str) -> Nested:
     return Nested(tuple(axes), tuple(_leaves(value, axes, "", where)))
 
 
-def _kind(container: list[Any] | tuple[Any, ...]) -> RowKind:
+def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
     if isinstance(container, Batch):
         return RowKind.BATCH
-    return RowKind.OUTPUT if isinstance(container, list) else RowKind.INPUT
+    return RowKind.INPUT if isinstance(container, tuple) else RowKind.OUTPUT
 
 
 _CONTAINER = {RowKind.OUTPUT: "list", RowKind.INPUT: "tuple", RowKind.BATCH: "oc.batch"}
@@ -121,7 +125,7 @@ def _check_empty(value: Any, axes: list[Axis], where: str) -> None:
 
 
 def _check_entry(value: Any, expected: Axis, path: str, where: str) -> None:
-    if isinstance(value, list | tuple):
+    if isinstance(value, CONTAINERS):
         if (_kind(value), len(value)) == (expected.kind, expected.n):
             return
         found = f"{_CONTAINER[_kind(value)]} of length {len(value)}"
@@ -167,16 +171,19 @@ def cells_of(literal: Nested, where: str) -> Array:
 
 
 def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
-    """Returns numbers as an array: exact integers, or else double precision."""
-    cells = np.array([leaf if isinstance(leaf, int) else float(leaf) for leaf in leaves])
-    if cells.dtype.kind != "O":
-        return cells
+    """Returns numbers as an array: integers of 64 bits if they all are, else double precision."""
+    if leaves and all(isinstance(leaf, int) for leaf in leaves):
+        low, high = min(leaves), max(leaves)
+        for dtype in (np.int64, np.uint64):
+            if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+                return np.array(leaves, dtype=dtype)
     try:
         return np.array([float(leaf) for leaf in leaves])
     except OverflowError:
+        bits = max(int(leaf).bit_length() for leaf in leaves)
         raise UsageError(
             "The numbers of a literal fit some number format.",
-            found=f"an integer of {max(leaf.bit_length() for leaf in leaves)} bits",
+            found=f"an integer of {bits} bits",
             where=where,
         ) from None
 
