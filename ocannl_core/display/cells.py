@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ocannl_core.assign.traverse import static_indices
 from ocannl_core.errors import LinkError, UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.computation import forward, gradient_update
+from ocannl_core.tensor.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.tensor import Applied, Filled, Literal, Tensor, ancestors
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
+
+
+def checked(subject: object) -> Tensor:
+    """Returns what is to be printed, if it is a tensor."""
+    if isinstance(subject, Tensor):
+        return subject
+    raise UsageError(
+        "Tensors are printed as tables and trees.",
+        found=f"{type(subject).__name__}: {subject!r}",
+        where=str(caller_location() or ""),
+        fix="oc.table(x, ctx), oc.tree(x, ctx): first the tensor, then its context",
+    )
 
 
 class Cells:
@@ -95,6 +108,7 @@ def _recomputed(
             if not isinstance(leaf.definition, Applied | Filled | Literal) and leaf in ctx:
                 copy[leaf] = ctx[leaf]
         code = forward(tensor) if tensor.grad is None else gradient_update(tensor)
+        _check_indices(code, indices)
         wanted = [each for each in graph if not isinstance(each.definition, Literal)]
         gradients = [each.grad for each in graph if each.grad is not None]
         mentioned = set(code.tensors().values())
@@ -103,3 +117,14 @@ def _recomputed(
         session.consumed = consumed  # code recorded later must not rely on what was printed
         routine(**{index.name: value for index, value in indices.items()})
     return copy
+
+
+def _check_indices(code: Computation, indices: Mapping[StaticIndex, int]) -> None:
+    unbound = [each.name for each in static_indices(code.resolve()) if each not in indices]
+    if unbound:
+        raise UsageError(
+            "Computing a tensor again needs a value for every static index that its code reads.",
+            found="without a value: " + ", ".join(unbound),
+            where=str(caller_location() or ""),
+            fix=f"indices={{{unbound[0]}: 0, ...}}",
+        )

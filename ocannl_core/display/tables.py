@@ -14,7 +14,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import Cells
+from ocannl_core.display.cells import Cells, checked
 from ocannl_core.display.numerals import numeral, numerals
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import Array
@@ -131,8 +131,9 @@ def table(
 
     Raises:
         LinkError: if the context does not store the tensor; the message says what to do.
-        UsageError: if a context is needed.
+        UsageError: if a context is needed, or a static index has no value.
     """
+    tensor = checked(tensor)
     chosen = settings.current()
     decimals = chosen.print_decimals if decimals is None else decimals
     edge = chosen.print_edge if edge is None else edge

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import Cells
+from ocannl_core.display.cells import Cells, checked
 from ocannl_core.display.numerals import summary
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
@@ -92,7 +92,11 @@ def tree(
         recompute: Computes all values and gradients, in a context of its own, from the parameters
             and the placeholders of `ctx`. Shapes and margins become final for that.
         indices: The values of static indices that computing them again needs.
+
+    Raises:
+        UsageError: if it is no tensor, or a static index has no value.
     """
+    tensor = checked(tensor)
     cells = Cells(ctx, [tensor], recompute=recompute, indices=indices or {})
     chosen = settings.current().print_decimals if decimals is None else decimals
     return ExpressionTree(tuple(_lines(tensor, cells, depth, chosen)))

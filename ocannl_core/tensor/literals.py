@@ -99,14 +99,13 @@ def tensor(
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
         return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
-    holds_numbers = not any(is_array(leaf) for leaf in literal.leaves)
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
     if margins is not None:
         cells = _without_margins(cells, margins, where)
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
-    is_given = holds_numbers and bool(literal.axes)
+    is_given = bool(literal.axes) and not literal.holds_arrays
     chosen = _chosen_dtype(session, cells, dtype, is_literal=is_given)
     cells = _checked(cells, chosen, where)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
@@ -122,7 +121,7 @@ def number(
 ) -> Tensor:
     """Returns a tensor of one cell: a constant, or the value of a static index at run time.
 
-    With a basis it has one output axis of size 1, which passes the basis on to what it meets.
+    With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
@@ -260,7 +259,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
-    is_given = not any(is_array(leaf) for leaf in literal.leaves)
+    is_given = not literal.holds_arrays
     chosen = _chosen_dtype(session, cells, dtype, is_literal=is_given)
     cells = _checked(cells, chosen, where).reshape(-1)
     origin = Origin("reshape", location)

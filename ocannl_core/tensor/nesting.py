@@ -53,12 +53,19 @@ class Nested:
 
     @property
     def holds_tensors(self) -> bool:
-        return any(isinstance(leaf, Tensor) for leaf in self.leaves)
+        return any(issubclass(each, Tensor) for each in self._types())
+
+    @property
+    def holds_arrays(self) -> bool:
+        return any(is_array(each) for each in self._types() if not issubclass(each, Tensor))
 
     @property
     def states_kinds(self) -> bool:
         """True if a container other than a list says what kind its axis is."""
         return any(axis.kind is not RowKind.OUTPUT for axis in self.axes)
+
+    def _types(self) -> set[type]:
+        return set(map(type, self.leaves))  # literals may be long: each type is looked at once
 
 
 def is_array(value: object) -> bool:
@@ -109,6 +116,9 @@ def _leaves(value: Any, axes: list[Axis], path: str, where: str) -> Iterator[Any
         return
     expected, *inner = axes
     _check_entry(value, expected, path, where)
+    if not inner and set(map(type, value)) <= {int, float}:
+        yield from value
+        return
     for position, entry in enumerate(value):
         yield from _leaves(entry, inner, f"{path}[{position}]", where)
 
@@ -154,7 +164,7 @@ def cells_of(literal: Nested, where: str) -> Array:
         UsageError: for leaves of different shapes, other than numbers, or too great for any format.
     """
     dims = tuple(axis.n for axis in literal.axes)
-    if not any(is_array(leaf) for leaf in literal.leaves):
+    if not literal.holds_arrays:
         return _numbers(literal.leaves, where).reshape(dims)
     arrays = [as_array(leaf, where) for leaf in literal.leaves]
     for position, array in enumerate(arrays):

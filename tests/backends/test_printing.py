@@ -87,6 +87,8 @@ def test_static_indices_get_values_to_compute_with(ctx: oc.Context) -> None:
     data = oc.tensor([[1, 2], [3, 4], [5, 6]], batch_axes=1)
     row = data[i] * 1.0
     assert "5.0  6.0" in str(oc.table(row, ctx, recompute=True, indices={i: 2}))
+    with pytest.raises(oc.UsageError, match=r"without a value: i(\n|.)*indices=\{i: 0"):
+        oc.table(row, ctx, recompute=True)
 
 
 def test_large_tensors_are_summed_up_in_trees(ctx: oc.Context) -> None:

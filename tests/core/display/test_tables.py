@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 
 import numpy as np
@@ -146,6 +146,12 @@ def test_cells_that_only_a_context_has_need_one() -> None:
     assert "oc.table(x, ctx)" in caught.value.fix
 
 
+@pytest.mark.parametrize("show", [oc.table, oc.tree])
+def test_tensors_are_printed(show: Callable[[object], object]) -> None:
+    with pytest.raises(oc.UsageError, match="first the tensor"):
+        show([1, 2])
+
+
 class Balance(HTMLParser):
     """Collects tags that are open and the texts between tags."""
 
@@ -170,7 +176,21 @@ def test_notebooks_show_the_same_cells_escaped() -> None:
     page = Balance()
     page.feed(table._repr_html_())
     assert page.open == []
-    assert page.texts == snapshot(['w & <i>: 2->2:<b>, float32', 'input', 'output <b>', '0', '1', '0', '1.0', '2.0', '1', '3.0', '4.0'])
+    assert page.texts == snapshot(
+        [
+            "w & <i>: 2->2:<b>, float32",
+            "input",
+            "output <b>",
+            "0",
+            "1",
+            "0",
+            "1.0",
+            "2.0",
+            "1",
+            "3.0",
+            "4.0",
+        ]
+    )
     assert "<i>" not in table._repr_html_()
     assert "script" not in table._repr_html_()
 
@@ -179,4 +199,6 @@ def test_a_table_of_blocks_is_a_caption_and_a_table_for_each() -> None:
     page = Balance()
     page.feed(oc.table(oc.tensor(np.zeros((10, 2, 1))), edge=1)._repr_html_())
     assert page.open == []
-    assert [t for t in page.texts if t.startswith(("output 0", "output 9", "…"))] == snapshot(['output 0', '…', 'output 9'])
+    assert [t for t in page.texts if t.startswith(("output 0", "output 9", "…"))] == snapshot(
+        ["output 0", "…", "output 9"]
+    )

@@ -162,11 +162,16 @@ def test_an_axis_may_have_a_basis(made: Callable[[], oc.Tensor], shape: str) -> 
     assert str(made().shape) == shape
 
 
-def test_the_basis_of_a_number_passes_to_what_it_meets() -> None:
-    hey = oc.param("hey")
-    y = hey @ oc.number(2.0, basis="q") + oc.number(1.0, basis="p")
-    assert y.info.dims == (1,)
-    assert str(hey.shape) == "1:q->1:p"
+def test_a_basis_passes_to_what_it_meets() -> None:
+    w = oc.param("w", output=[2])
+    y = w @ oc.tensor([1, 2, 3], basis="rgb")
+    assert y.info.dims == (2,)
+    assert str(w.shape) == "3:rgb->2"
+
+
+def test_two_bases_do_not_meet() -> None:
+    with pytest.raises(oc.ShapeError, match="'rgb'"):
+        oc.tensor([1, 2, 3], basis="rgb") + oc.tensor([1, 2, 3], basis="hsv")
 
 
 def test_bases_that_do_not_match_the_axes_are_refused() -> None:
