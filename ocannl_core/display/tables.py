@@ -125,8 +125,8 @@ def table(
         decimals: How many decimals numbers have at most; by default the setting `print_decimals`.
         edge: How many positions at both ends of a long axis are shown; by default the setting
             `print_edge`.
-        recompute: Computes what the context does not store, in a context of its own, from the
-            parameters and the placeholders there.
+        recompute: Computes the tensor once more, in a context of its own, from the parameters and
+            the placeholders of `ctx`. Shapes and margins become final for that.
         indices: The values of static indices that computing it again needs.
 
     Raises:

@@ -105,8 +105,7 @@ def tensor(
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
-    is_given = bool(literal.axes) and not literal.holds_arrays
-    chosen = _chosen_dtype(session, cells, dtype, is_literal=is_given)
+    chosen = _chosen_dtype(session, cells, dtype, is_literal=not literal.holds_arrays)
     cells = _checked(cells, chosen, where)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
     return _literal(session, cells, shape, chosen, label, Origin("literal", location))
@@ -259,8 +258,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
-    is_given = not literal.holds_arrays
-    chosen = _chosen_dtype(session, cells, dtype, is_literal=is_given)
+    chosen = _chosen_dtype(session, cells, dtype, is_literal=not literal.holds_arrays)
     cells = _checked(cells, chosen, where).reshape(-1)
     origin = Origin("reshape", location)
     environment = session.environment

@@ -29,7 +29,8 @@ class Parameters(Set["Tensor"]):
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._tensors = tuple(sorted(set(parameters), key=lambda tensor: tensor.id))
+        self._members = frozenset(parameters)
+        self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
 
     @cached_property
     def _by_name(self) -> dict[str, Tensor]:
@@ -44,7 +45,7 @@ class Parameters(Set["Tensor"]):
     def __contains__(self, member: object) -> bool:
         if isinstance(member, str):
             return member in self._by_name
-        return any(member is tensor for tensor in self._tensors)
+        return member in self._members
 
     def __hash__(self) -> int:
         return self._hash()

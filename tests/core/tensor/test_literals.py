@@ -48,6 +48,8 @@ def test_float64_arrays_become_the_default_float_and_other_formats_stay() -> Non
     assert oc.tensor(np.zeros(2), dtype=oc.float64).dtype is oc.float64
     assert oc.tensor(np.zeros(2, np.int64)).dtype is oc.int64
     assert oc.tensor([1, 2]).dtype is oc.float32
+    assert oc.tensor(1).dtype is oc.float32
+    assert oc.tensor(np.int32(1)).dtype is oc.int32
 
 
 def test_a_literal_is_a_copy_of_the_array() -> None:
