@@ -199,7 +199,11 @@ def test_config_shows_values_with_their_sources(
             "seed              7  (from OCANNL_SEED)",
             "default_dtype     float32  (from default)",
             "allow_nan         false  (from default)",
-            "warn_summed_once  true  (from default)", 'fill_limit        16  (from default)', 'print_decimals    4  (from default)', 'print_edge        4  (from default)', "load_plugins      interp, cpu_c  (from FOLDER/ocannl.toml)",
+            "warn_summed_once  true  (from default)",
+            "fill_limit        16  (from default)",
+            "print_decimals    4  (from default)",
+            "print_edge        4  (from default)",
+            "load_plugins      interp, cpu_c  (from FOLDER/ocannl.toml)",
             "disable_plugins   none  (from default)",
             "strict_plugins    false  (from default)",
         ]
