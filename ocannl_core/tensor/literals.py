@@ -105,10 +105,10 @@ def tensor(
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
-    chosen = _chosen_dtype(session, cells, dtype, is_literal=not literal.holds_arrays)
-    cells = _checked(cells, chosen, where)
+    is_literal = not literal.holds_arrays
+    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
-    return _literal(session, cells, shape, chosen, label, Origin("literal", location))
+    return _literal(session, cells, shape, cell_dtype, label, Origin("literal", location))
 
 
 def number(
@@ -123,12 +123,12 @@ def number(
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    cell_dtype = session.default_dtype if dtype is None else dtype_of(dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
         index = value
         return filled(
-            session, lambda: EmbedIndex(VarIndex(index)), shape, chosen, label or value.name
+            session, lambda: EmbedIndex(VarIndex(index)), shape, cell_dtype, label or value.name
         )
     if not isinstance(value, Real):
         raise UsageError(
@@ -136,8 +136,8 @@ def number(
         )
     cell = float(value)
     if basis is None:
-        return constant(cell, session, dtype=chosen, label=label)
-    return filled(session, lambda: Constant(cell), shape, chosen, label or f"{cell:g}")
+        return constant(cell, session, dtype=cell_dtype, label=label)
+    return filled(session, lambda: Constant(cell), shape, cell_dtype, label or f"{cell:g}")
 
 
 def from_function(
@@ -175,8 +175,8 @@ def from_function(
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
     cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return _literal(session, _checked(cells, chosen, where), shape, chosen, name, origin)
+    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=True)
+    return _literal(session, cells, shape, cell_dtype, name, origin)
 
 
 def mapped(
@@ -258,18 +258,19 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
-    chosen = _chosen_dtype(session, cells, dtype, is_literal=not literal.holds_arrays)
-    cells = _checked(cells, chosen, where).reshape(-1)
+    is_literal = not literal.holds_arrays
+    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells = cells.reshape(-1)
     origin = Origin("reshape", location)
     environment = session.environment
     shape = environment.fresh_shape(name=label or "reshape")
     environment.total_elements(shape, cells.size, origin)
-    if 1 <= cells.size <= settings.current().fill_limit and chosen is not uint4x32:
-        wide = np.float64 if chosen.is_float else np.dtype(chosen.numpy)
+    if 1 <= cells.size <= settings.current().fill_limit and cell_dtype is not uint4x32:
+        wide = np.float64 if cell_dtype.is_float else np.dtype(cell_dtype.numpy)
         values = tuple(cells.astype(wide).tolist())
-        return filled(session, lambda: ConstantFill(values), shape, chosen, label or "reshape")
+        return filled(session, lambda: ConstantFill(values), shape, cell_dtype, label or "reshape")
     environment.leaf(shape, origin)
-    return _literal(session, cells, shape, chosen, label or "reshape", origin)
+    return _literal(session, cells, shape, cell_dtype, label or "reshape", origin)
 
 
 def offsets(
@@ -286,12 +287,12 @@ def offsets(
     others, but where `...` stands among them.
     """
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    cell_dtype = session.default_dtype if dtype is None else dtype_of(dtype)
     if (batch, input, output) != (None, None, None):
         batch, input, output = batch or (), input or (), output or ()
     name = label or "offsets"
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    return filled(session, RangeOverOffsets, shape, chosen, name)
+    return filled(session, RangeOverOffsets, shape, cell_dtype, name)
 
 
 def arange(
@@ -353,25 +354,29 @@ def _literal(
     return Tensor(session, Literal(cells), shape, dtype, (label or "literal",), origin)
 
 
-def _checked(cells: Array, dtype: DType, where: str) -> Array:
-    """Returns cells in a number format; those of files are converted on the way to a device."""
-    if dtype is uint4x32:
-        return cells
-    check_kind(cells, dtype, where)
-    if isinstance(cells, np.memmap):
-        return cells
-    refuse_nan(cells, where)
-    return converted(cells, dtype, where)
+def _formatted(
+    session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
+) -> tuple[Array, DType]:
+    """Returns cells in the tensor's number format, and the format.
 
+    Cells of files are converted on the way to a device.
 
-def _chosen_dtype(
-    session: Session, cells: Array, dtype: DType | str | None, *, is_literal: bool
-) -> DType:
+    Raises:
+        TransferError: if a cell is NaN, or is not a number of the format.
+    """
     if dtype is not None:
-        return dtype_of(dtype)
-    if is_literal or cells.dtype == np.float64:
-        return session.default_dtype
-    return dtype_of(cells.dtype)
+        cell_dtype = dtype_of(dtype)
+    elif is_literal or cells.dtype == np.float64:
+        cell_dtype = session.default_dtype
+    else:
+        cell_dtype = dtype_of(cells.dtype)
+    if cell_dtype is uint4x32:
+        return cells, cell_dtype
+    check_kind(cells, cell_dtype, where)
+    if isinstance(cells, np.memmap):
+        return cells, cell_dtype
+    refuse_nan(cells, where)
+    return converted(cells, cell_dtype, where), cell_dtype
 
 
 def _kinds(
