@@ -79,9 +79,9 @@ class Application:
 
     def __init__(self, block: Block[Any], outer: Application | None) -> None:
         self.block = block
-        self.names: set[str] = set()
         self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
-        self.path: tuple[str, ...] = tuple(each.title for each in self.blocks)
+        self.names: set[str] = set()
+        self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:

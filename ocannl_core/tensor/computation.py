@@ -55,11 +55,6 @@ class Computation:
             self.temporaries | other.temporaries,
         )
 
-    @property
-    def params(self) -> Parameters:
-        """The parameters that the code mentions, oldest first, with their names."""
-        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
-
     def resolve(self) -> AssignProgram:
         """Returns the computation as assignments over closed shapes.
 
@@ -73,6 +68,14 @@ class Computation:
         tensors = self._resolved().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
+    @property
+    def params(self) -> Parameters:
+        """The parameters that the code mentions, oldest first, with their names."""
+        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.steps)} steps>"
+
     def tensors(self) -> Mapping[TensorNode, Tensor]:
         """Returns the tensor behind each node of the resolved program; intermediate nodes have
         none.
@@ -83,9 +86,6 @@ class Computation:
         if not self._cache:
             self._cache.append(resolve(self.steps, self.results, self.name, self.temporaries))
         return self._cache[0]
-
-    def __repr__(self) -> str:
-        return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def __str__(self) -> str:
         return to_text(self.resolve())

@@ -208,11 +208,7 @@ def test_code_has_the_parameters_that_it_mentions(x: oc.Tensor) -> None:
 
 
 def test_training_needs_a_parameter_that_is_trained() -> None:
-    with pytest.raises(oc.UsageError, match="depends on none\n"):
-        oc.train.sgd_update(oc.tensor([1.0]), learning_rate=0.1)
     frozen = oc.param("w", init=1.0, requires_grad=False)
-    with pytest.raises(oc.UsageError, match="requires_grad=False"):
-        oc.train.sgd_update(frozen * 2.0, learning_rate=0.1)
     with pytest.raises(oc.UsageError, match="only on parameters made with requires_grad=False"):
         oc.train.grad_update(frozen * 2.0)
 
