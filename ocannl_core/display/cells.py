@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ocannl_core.assign.traverse import static_indices
@@ -11,6 +12,7 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Applied, Filled, Literal, Tensor, ancestors
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Cells:
     def __init__(
         self,
         ctx: Context | None,
-        tensors: Sequence[Tensor],
+        root: Tensor,
         *,
         recompute: bool = False,
         indices: Mapping[StaticIndex, int],
@@ -44,16 +46,16 @@ class Cells:
 
         Args:
             ctx: The context that stores them.
-            tensors: Those for whose sake others are computed again.
-            recompute: Computes them and what they are computed from, in a context of its own.
-            indices: The values of the static indices in their code.
+            root: The tensor to print.
+            recompute: Computes it and what it is computed from, in a context of its own.
+            indices: The values of the static indices in its code.
         """
         self._ctx = ctx
         self._copy: Context | None = None
         if recompute:
             if ctx is None:
-                raise _needs_context(tensors[0])
-            self._copy = _recomputed(ctx, tensors, indices)
+                raise _needs_context(root)
+            self._copy = _recomputed(ctx, root, indices)
 
     def of(self, tensor: Tensor) -> Array:
         """Returns the cells of a tensor.
@@ -93,30 +95,41 @@ def _needs_context(tensor: Tensor) -> UsageError:
     )
 
 
-def _recomputed(
-    ctx: Context, tensors: Sequence[Tensor], indices: Mapping[StaticIndex, int]
-) -> Context:
-    """Returns a new context in which tensors, what they are computed from and their gradients have
+def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
+    """Returns a new context in which a tensor, what it is computed from and their gradients have
     been computed from the values of another one.
     """
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
-    for tensor in tensors:
-        session = tensor.session
-        consumed = session.consumed.copy()
-        graph = ancestors([tensor])
-        for leaf in graph:
-            if not isinstance(leaf.definition, Applied | Filled | Literal) and leaf in ctx:
-                copy[leaf] = ctx[leaf]
-        code = forward(tensor) if tensor.grad is None else gradient_update(tensor)
+    graph = ancestors([root])
+    for leaf in graph:
+        if not isinstance(leaf.definition, Applied | Filled | Literal) and leaf in ctx:
+            copy[leaf] = ctx[leaf]
+    with _aside(root.session):
+        code = forward(root) if root.grad is None else gradient_update(root)
         _check_indices(code, indices)
-        wanted = [each for each in graph if not isinstance(each.definition, Literal)]
         gradients = [each.grad for each in graph if each.grad is not None]
         mentioned = set(code.tensors().values())
-        keep = [each for each in (*wanted, *gradients) if each in mentioned]
+        keep = [
+            each
+            for each in (*graph, *gradients)
+            if each in mentioned and not isinstance(each.definition, Literal)
+        ]
         routine = copy.compile(code, bindings=list(indices), keep=keep)
-        session.consumed = consumed  # code recorded later must not rely on what was printed
-        routine(**{index.name: value for index, value in indices.items()})
+    routine(**{index.name: value for index, value in indices.items()})
     return copy
+
+
+@contextmanager
+def _aside(session: Session) -> Iterator[None]:
+    """Compiles code that is no part of the program: what is recorded does not contain it, and must
+    not rely on it later.
+    """
+    recorder, consumed = session.recorder, session.consumed.copy()
+    session.recorder = None
+    try:
+        yield
+    finally:
+        session.recorder, session.consumed = recorder, consumed
 
 
 def _check_indices(code: Computation, indices: Mapping[StaticIndex, int]) -> None:

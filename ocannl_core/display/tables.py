@@ -144,7 +144,7 @@ def table(
                 found=str(number),
                 where=str(caller_location() or ""),
             )
-    cells = Cells(ctx, [tensor], recompute=recompute, indices=indices or {}).of(tensor)
+    cells = Cells(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)
     title = f"{name}: {tensor.shape}, {tensor.dtype}"
     if not cells.ndim:

@@ -97,7 +97,7 @@ def tree(
         UsageError: if it is no tensor, or a static index has no value.
     """
     tensor = checked(tensor)
-    cells = Cells(ctx, [tensor], recompute=recompute, indices=indices or {})
+    cells = Cells(ctx, tensor, recompute=recompute, indices=indices or {})
     chosen = settings.current().print_decimals if decimals is None else decimals
     return ExpressionTree(tuple(_lines(tensor, cells, depth, chosen)))
 
