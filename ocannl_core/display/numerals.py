@@ -63,16 +63,20 @@ def _float_text(number: float, digits: int, decimals: int) -> str:
         return str(number)
     if _is_fixed(number, decimals):
         return f"{number:.{digits}f}"
-    mantissa, exponent = f"{number:.{decimals}e}".split("e")
+    places = decimals if abs(number) >= 1 else 1  # of next to nothing the magnitude matters
+    mantissa, exponent = f"{number:.{places}e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def summary(cells: Array, decimals: int, most: int = 8) -> str:
-    """Returns a few cells in a row, in brackets; of more, their range and mean."""
+    """Returns a few cells in brackets, `;` between the rows of the last axis; of more, their range
+    and mean.
+    """
     if cells.ndim == 0:
         return numeral(cells, decimals)
     if cells.size <= most:
-        return f"[{' '.join(numerals(cells.reshape(-1), decimals))}]"
+        rows = numerals(cells, decimals).reshape(-1, cells.shape[-1]) if cells.size else []
+        return f"[{'; '.join(' '.join(row) for row in rows)}]"
     if cells.dtype == uint4x32.numpy:
         return f"{cells.size} words"
     wide = cells.astype(np.float64)

@@ -35,8 +35,8 @@ loss: einsum "...|... => 0" (1) = [19.5]
 └─ mul (2|2)
    ├─ #1 h: relu (2|2)
    │  └─ matmul (2|2)
-   │     ├─ w: parameter (2->2) = [1.0 -2.0 0.5 3.0], gradient [4.0 1.0 17.0 9.5]
-   │     └─ x: placeholder (2|2) = [1.0 1.0 2.0 0.5]
+   │     ├─ w: parameter (2->2) = [1.0 -2.0; 0.5 3.0], gradient [4.0 1.0; 17.0 9.5]
+   │     └─ x: placeholder (2|2) = [1.0 1.0; 2.0 0.5]
    └─ #1 h, as above\
 """)
 
@@ -46,11 +46,11 @@ def test_all_values_and_gradients_can_be_computed_once_more(ctx: oc.Context) -> 
     before = repr(ctx)
     assert str(oc.tree(loss, ctx, recompute=True)) == snapshot("""\
 loss: einsum "...|... => 0" (1) = [19.5], gradient [1.0]
-└─ mul (2|2) = [0.00 12.25 1.00 6.25], gradient [1.0 1.0 1.0 1.0]
-   ├─ #1 h: relu (2|2) = [0.0 3.5 1.0 2.5], gradient [0.0 7.0 2.0 5.0]
-   │  └─ matmul (2|2) = [-1.0 3.5 1.0 2.5], gradient [0.0 7.0 2.0 5.0]
-   │     ├─ w: parameter (2->2) = [1.0 -2.0 0.5 3.0], gradient [4.0 1.0 17.0 9.5]
-   │     └─ x: placeholder (2|2) = [1.0 1.0 2.0 0.5]
+└─ mul (2|2) = [0.00 12.25; 1.00 6.25], gradient [1.0 1.0; 1.0 1.0]
+   ├─ #1 h: relu (2|2) = [0.0 3.5; 1.0 2.5], gradient [0.0 7.0; 2.0 5.0]
+   │  └─ matmul (2|2) = [-1.0 3.5; 1.0 2.5], gradient [0.0 7.0; 2.0 5.0]
+   │     ├─ w: parameter (2->2) = [1.0 -2.0; 0.5 3.0], gradient [4.0 1.0; 17.0 9.5]
+   │     └─ x: placeholder (2|2) = [1.0 1.0; 2.0 0.5]
    └─ #1 h, as above\
 """)
     assert repr(ctx) == before

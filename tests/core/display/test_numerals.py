@@ -20,7 +20,7 @@ from ocannl_core.dtypes import uint4x32
         ([1.0, 2.0], ["1.0", "2.0"]),
         ([1.0, 2.25], ["1.00", "2.25"]),
         ([0.1, 1 / 3], ["0.1000", "0.3333"]),
-        ([0.0, -0.5, 1e-5], ["0.0", "-0.5", "1e-5"]),
+        ([0.0, -0.5, -1.26e-5], ["0.0", "-0.5", "-1.3e-5"]),
         ([1.5, 2.34567e9], ["1.5", "2.3457e9"]),
         ([math.inf, -math.inf, math.nan, 1.0], ["inf", "-inf", "nan", "1.0"]),
     ],
@@ -48,7 +48,8 @@ def test_a_numeral_is_the_number_rounded(cells: list[float], decimals: int) -> N
         if math.isnan(cell):
             assert text == "nan"
         elif "e" in text or not math.isfinite(cell):
-            assert math.isclose(float(text), cell, rel_tol=0.6 * 10**-decimals)
+            places = decimals if abs(cell) >= 1 else 1
+            assert math.isclose(float(text), cell, rel_tol=0.6 * 10**-places)
         else:
             assert abs(float(text) - cell) <= 0.5001 * 10**-decimals
             assert (float(text) == 0) <= (cell == 0)
@@ -59,6 +60,7 @@ def test_a_numeral_is_the_number_rounded(cells: list[float], decimals: int) -> N
     [
         (np.float32(0.5), "0.5"),
         (np.arange(3), "[0 1 2]"),
+        (np.arange(8).reshape(2, 2, 2), "[0 1; 2 3; 4 5; 6 7]"),
         (np.arange(9) / 2, "0.0 to 4.0, mean 2.0"),
         (np.array([1.0] * 8 + [np.inf]), "9 cells, 1 of them not finite"),
         (np.zeros(0), "[]"),
