@@ -74,8 +74,10 @@ def summary(cells: Array, decimals: int, most: int = 8) -> str:
     """
     if cells.ndim == 0:
         return numeral(cells, decimals)
+    if cells.size == 0:
+        return "[]"
     if cells.size <= most:
-        rows = numerals(cells, decimals).reshape(-1, cells.shape[-1]) if cells.size else []
+        rows = numerals(cells, decimals).reshape(-1, cells.shape[-1])
         return f"[{'; '.join(' '.join(row) for row in rows)}]"
     if cells.dtype == uint4x32.numpy:
         return f"{cells.size} words"

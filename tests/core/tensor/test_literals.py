@@ -278,3 +278,13 @@ def test_not_a_number_is_refused_with_its_place() -> None:
         oc.tensor([[0.0, 1.0], [float("nan"), 2.0]])
     with pytest.raises(oc.TransferError, match=r"1 of 4 cells, the first at \[1, 0\]"):
         oc.tensor(np.array([[0.0, 1.0], [np.nan, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype"), [([[1, 2], [3, -1]], "uint8"), ([[0, 1], [2, 1e9]], "float16")]
+)
+def test_a_number_that_does_not_fit_the_format_is_refused_with_its_place(
+    cells: list[list[float]], dtype: str
+) -> None:
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells do not fit, the first at \[1, 1\]"):
+        oc.tensor(cells, dtype=dtype)
