@@ -165,15 +165,6 @@ class Settings:
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
     )
-    fill_limit: int = _setting(
-        MOST_FILL_VALUES,
-        _FILL_LIMIT,
-        "how many cells `oc.reshape` writes into generated code at most; more are data",
-    )
-    print_decimals: int = _setting(4, _COUNT, "how many decimals printed numbers have at most")
-    print_edge: int = _setting(
-        4, _COUNT, "how many positions at both ends of a long axis are printed"
-    )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
         _OPTIONAL_NAMES,
@@ -184,6 +175,15 @@ class Settings:
     )
     strict_plugins: bool = _setting(
         False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
+    )
+    fill_limit: int = _setting(
+        MOST_FILL_VALUES,
+        _FILL_LIMIT,
+        "how many cells `oc.reshape` writes into generated code at most; more are data",
+    )
+    print_decimals: int = _setting(4, _COUNT, "how many decimals printed numbers have at most")
+    print_edge: int = _setting(
+        4, _COUNT, "how many positions at both ends of a long axis are printed"
     )
 
 
