@@ -332,11 +332,11 @@ class Contraction:
 
     def _infer_names(self) -> None:
         for pairs in self.operands:
-            for axis, size, _ in pairs:
+            for axis, size, is_exact in pairs:
                 match axis:
                     case Name(label) if size != 1:
                         self._set(label, size)
-                    case Position(index) if size != 1 and index >= size:
+                    case Position(index) if (size != 1 or is_exact) and index >= size:
                         raise Invalid(f"position {index} of {size}")
 
     def _operand_axes(self) -> list[tuple[Axis, int]]:
