@@ -16,6 +16,7 @@ from ocannl_core.shape.close_formulas import (
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
+    refuse_lost_parts,
     waiting_dims,
 )
 from ocannl_core.shape.closing import Closing, Reader
@@ -38,8 +39,9 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
     closing.run()
     for stage in STAGES:
         if not closing.start_stage():
-            return
+            break
         stage(closing)
+    refuse_lost_parts(state)
 
 
 # ----- stage 2: circles ---------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from ocannl_core.shape import ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, linear, roles
+from ocannl_core.shape.derived import Role, is_formula, linear, roles
+from ocannl_core.shape.formula_messages import part_without_cells
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
@@ -55,6 +56,25 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar, Role]]:
     yield from ((var, Role.PART) for var in state.undecided(formula.divided_by))
     if isinstance(formula.count, Strided):
         yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
+
+
+def refuse_lost_parts(state: State) -> None:
+    """Refuses a part without cells, unless its tensor is stated to have none: it would get lost.
+
+    Raises:
+        ShapeError: if the equation of a concatenated axis leaves nothing for one of its parts.
+    """
+    for equation in list(state.concatenations):
+        formulas = [dim for dim in (equation.left, equation.right) if isinstance(dim, ConcatDim)]
+        parts = [part for formula in formulas for part in formula.parts]
+        if any(state.size(part) is None for part in parts):
+            continue
+        state.journal.remove(state.concatenations, equation)
+        for part in parts:
+            if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
+                known = state.values[state.find(part)]
+                if known.size.n == 0 and is_formula(known.cause):
+                    raise part_without_cells(state, equation)
 
 
 def join_parts(closing: Closing) -> None:

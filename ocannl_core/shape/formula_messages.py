@@ -112,6 +112,17 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
     )
 
 
+def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
+    """The size of a concatenated axis leaves nothing for one of its parts."""
+    whole, formula = _ends(state, equation)
+    return ShapeError(
+        "Every part of a concatenated axis has cells, unless its tensor is stated to have none.",
+        found=f"{whole} and {formula}",
+        where=_where(state, equation),
+        fix="make the whole axis longer, or another part shorter",
+    )
+
+
 def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
     """Equations that hold one by one, but not together."""
     found = (" and ".join(_ends(state, equation)) for equation in system)
