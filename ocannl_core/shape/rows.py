@@ -135,6 +135,8 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     elif surplus < 0:
         left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
         behind = behind[:surplus]
+    ranks.record(state, left_tail, right_tail, 0, constraint)
+    ranks.record(state, right_tail, left_tail, 0, constraint)
     skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
     kept = RowEqual(Row(ahead, left_tail), Row((), right_tail, behind), constraint.origin, skipped)
     if not state.is_suspended(kept):
