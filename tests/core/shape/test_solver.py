@@ -279,16 +279,6 @@ def test_a_circle_of_rows_each_longer_than_the_next_is_an_error(scene: Scene, le
         scene.environment.close([Shape(output=Row(tail=row)) for row in ring])
 
 
-def test_a_circle_through_an_equation_of_shifted_rows_is_an_error(scene: Scene) -> None:
-    v, w = scene.rows(2)
-    a, b, c, d = scene.dims(4)
-    longer = RowBelow(Row(tail=v), Row(tail=w, trailing=(c, d)), ORIGIN)
-    shifted = RowEqual(Row((a,), v), Row((), w, (b,)), ORIGIN)
-    for order in ((longer, shifted), (shifted, longer)):
-        with pytest.raises(ShapeError, match="in a circle"):
-            scene.tell(*order)
-
-
 def test_a_circle_of_rows_without_gain_is_fine(scene: Scene) -> None:
     u, v, w = scene.rows(3)
     scene.tell(
