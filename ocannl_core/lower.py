@@ -86,6 +86,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.notation import Names
 from ocannl_core.ops import (
     COMPARISONS,
+    HASHES,
     LOGICAL,
     BinaryOp,
     Op,
@@ -102,17 +103,6 @@ MOST_FILL_VALUES = 16
 """A longer list of values has to be an array."""
 
 _MOST_UNROLLED_STORES = 64
-_KEEPS_FIRST_VALUE = frozenset(
-    {
-        BinaryOp.ADD,
-        BinaryOp.MUL,
-        BinaryOp.MAX,
-        BinaryOp.MIN,
-        BinaryOp.RELU_GATE,
-        BinaryOp.SAT01_GATE,
-    }
-)
-"""Combining the neutral element with a value gives the value."""
 
 
 def lower(program: AssignProgram) -> LoopProgram:
@@ -227,7 +217,7 @@ class _Lowering:
             indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
             value = self.apply(assignment.op, operands, dtype)
-            if starts_neutral and combine not in _KEEPS_FIRST_VALUE:
+            if starts_neutral and not combine.value.keeps_first:
                 start = _constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
@@ -318,15 +308,16 @@ class _Lowering:
                 return self.convert(arg, dtype)
             case UnaryOp.WORD, [arg]:
                 self.must_be_word(dtype, op)
-                return Unary(UnaryOp.WORD, _integer(arg), dtype)
-            case BinaryOp.THREEFRY4X32, [key, counter]:
+                self.must_be_number(arg.dtype, op)
+                return Unary(UnaryOp.WORD, arg, dtype)
+            case BinaryOp(), [key, counter] if op in HASHES:
                 for each in (dtype, key.dtype, counter.dtype):
                     self.must_be_word(each, op)
-                return Binary(BinaryOp.THREEFRY4X32, key, counter, dtype)
+                return Binary(op, key, counter, dtype)
             case UnaryOp.UNIFORM, [arg]:
                 self.must_be_word(arg.dtype, op)
-                working = dtype if dtype.is_float else float64
-                return self.convert(Unary(UnaryOp.UNIFORM, arg, working), dtype)
+                self.must_be_number(dtype, op)
+                return Unary(UnaryOp.UNIFORM, arg, dtype)
             case BinaryOp(), [left, right] if op in COMPARISONS:
                 common = promote(left.dtype, right.dtype)
                 self.must_be_number(dtype, op)
@@ -575,10 +566,6 @@ def _constant(value: float, dtype: DType) -> Expr:
     if dtype.is_integer and abs(number) > 2**53:
         return ConstBits(number & (2**64 - 1), dtype)
     return Const(number, dtype)
-
-
-def _integer(expr: Expr) -> Expr:
-    return expr if expr.dtype.is_integer else Unary(UnaryOp.IDENTITY, expr, int64)
 
 
 def _index_value(index: AxisIndex, dtype: DType) -> Expr:

@@ -375,15 +375,8 @@ class _Slots:
             for each in index
             for var in variables(each)
         }
-        drops_repeats = combine in (
-            BinaryOp.SECOND,
-            BinaryOp.MAX,
-            BinaryOp.MIN,
-            BinaryOp.OR,
-            BinaryOp.AND,
-        )
         projections = Projections(
-            self._domain(target.index, used if drops_repeats else None),
+            self._domain(target.index, used if combine.value.drops_repeats else None),
             target.index,
             tuple(index for _, index, _ in settled),
             target.dims,
