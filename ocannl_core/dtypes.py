@@ -93,6 +93,9 @@ ALL: tuple[DType, ...] = (
 )
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
+SHORT_RANGE = frozenset({float16, float8_e5m2})
+"""Floats whose greatest number is near 60,000: constants of programs easily reach it."""
+
 
 @cache
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:

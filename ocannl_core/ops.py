@@ -527,13 +527,14 @@ def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
     """Returns the meaning of a primitive between two formats: how numbers and words become each
     other depends on the format of the number.
     """
-    match op.value.signature:
+    row: Primitive = op.value
+    match row.signature:
         case Signature.TO_WORD:
-            return partial(op.value.meaning, dtype=operand)
+            return partial(row.meaning, dtype=operand)
         case Signature.FROM_WORD:
-            return partial(op.value.meaning, dtype=result)
+            return partial(row.meaning, dtype=result)
         case _:
-            return op.value.meaning
+            return row.meaning
 
 
 def working_format(

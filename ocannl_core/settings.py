@@ -109,27 +109,13 @@ def _read_rounds(text: str) -> object:
 
 
 def _check_rounds(value: object) -> object:
-    if value in THREEFRY_ROUNDS:
+    if _check_integer(value) in THREEFRY_ROUNDS:
         return value
     raise ValueError
 
 
 _TEXT = _Format("a text", _check_text, _check_text)
-_NONEMPTYdef _check_optional_float_format(value: object) -> object:
-    return None if value in (None, "") else _check_float_format(value)
-
-
-def _read_rounds(text: str) -> object:
-    return _check_rounds(int(text))
-
-
-def _check_rounds(value: object) -> object:
-    if value in THREEFRY_ROUNDS:
-        return value
-    raise ValueError
-
-
-_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
+_NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)

@@ -551,7 +551,7 @@ def _is_atom(expr: Expr) -> bool:
 
 def _is_logical(expr: Unary | Binary) -> bool:
     """True if the value is 1 or 0 and C computes it as a condition."""
-    return expr.op.value.gives_truth
+    return bool(expr.op.value.gives_truth)
 
 
 def _is_exact(expr: Expr) -> bool:
@@ -560,7 +560,7 @@ def _is_exact(expr: Expr) -> bool:
         case Load() | Gather() | LocalRead() | Scoped() | Const():
             return True
         case Unary(op) | Binary(op) | Ternary(op):
-            return op.value.needs_no_rounding
+            return bool(op.value.needs_no_rounding)
         case _:
             return False
 

@@ -77,7 +77,7 @@ def is_truth_value(expr: Expr) -> bool:
     """True if the expression is certainly 0 or 1, and no -0."""
     match expr:
         case Unary(op) | Binary(op):
-            return op.value.gives_truth
+            return bool(op.value.gives_truth)
         case _:
             return is_number(expr, 0.0) or is_number(expr, 1.0)
 

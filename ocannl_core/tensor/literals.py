@@ -12,7 +12,7 @@ from ocannl_core.assign.nodes import (
     EmbedIndex,
     RangeOverOffsets,
 )
-from ocannl_core.dtypes import DType, dtype_of, uint4x32
+from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import check_kind, converted, refuse_nan
 from ocannl_core.indexing import StaticIndex, VarIndex
@@ -20,7 +20,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.leaves import constant, filled
-from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.precision import chosen
 from ocannl_core.tensor.tensor import Literal, Tensor
 
 
@@ -74,19 +74,24 @@ def tensor(
         )
     if isinstance(value, list | tuple) and not _holds_arrays(value):
         array, shape = _nested(value, str(location or ""))
-        chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+        precision = chosen(dtype, session.default_dtype)
     else:
         array = _as_array(value, str(location or ""))
         shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
-        chosen = _dtype_for(array, session) if dtype is None else dtype_of(dtype)
-    if chosen is not uint4x32:
-        check_kind(array, chosen, str(location or ""))
+        own = None if array.dtype == np.float64 else array.dtype
+        precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    dtype = precision.dtype
+    if dtype is not uint4x32:
+        check_kind(array, dtype, str(location or ""))
         refuse_nan(array, str(location or ""))
-        array = converted(array, chosen, str(location or ""))
-    cells = np.array(array, dtype=chosen.numpy, order="C").reshape(shape.dims)
+        rounded = converted(array, dtype, str(location or ""))
+        # what a use may ask for in another format keeps its digits until that is settled
+        array = array if precision.follows else rounded
+    kept = array.dtype if precision.follows else dtype.numpy
+    cells = np.array(array, dtype=kept, order="C").reshape(shape.dims)
     cells.flags.writeable = False
     origin = Origin("literal", location)
-    return Tensor(session, Literal(cells), shape, chosen, (label or "literal",), origin)
+    return Tensor(session, Literal(cells), shape, precision, (label or "literal",), origin)
 
 
 def number(
@@ -94,29 +99,29 @@ def number(
 ) -> Tensor:
     """Returns a tensor of one cell: a constant, or the value of a static index at run time."""
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    precision = chosen(dtype, session.default_dtype)
     if isinstance(value, StaticIndex):
         index = value
         return filled(
             session,
             lambda: EmbedIndex(VarIndex(index)),
             closed_shape(),
-            chosen,
+            precision,
             label or value.name,
         )
     if not isinstance(value, Real):
         raise UsageError(
             "A number tensor is made from a number or a static index.", found=repr(value)
         )
-    return constant(float(value), session, dtype=chosen, label=label)
+    return constant(float(value), session, precision, label)
 
 
 def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
     """Returns one output axis holding 0, 1, ..., stop - 1."""
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    precision = chosen(dtype, session.default_dtype)
     return filled(
-        session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange"
+        session, RangeOverOffsets, closed_shape(output=(stop,)), precision, label or "arange"
     )
 
 
@@ -157,12 +162,6 @@ def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
             where=where,
         )
     return array
-
-
-def _dtype_for(array: np.ndarray[Any, Any], session: Session) -> DType:
-    if array.dtype == np.float64:
-        return session.default_dtype
-    return dtype_of(array.dtype)
 
 
 def _shape_of(array: np.ndarray[Any, Any], batch_axes: int, input_axes: int, where: str) -> Shape:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
@@ -22,7 +22,8 @@ from ocannl_core.tensor.blocks import shared_parameter
 from ocannl_core.tensor.computation import initialization_of
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.literals import tensor as literal
-from ocannl_core.tensor.random import scaled_uniform
+from ocannl_core.tensor.precision import Precision, Why, chosen
+from ocannl_core.tensor.random import default_initializer
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Declared, Parameter, Placeholder, Tensor
 
@@ -52,7 +53,9 @@ def param(
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             or a tensor expression. By default uniform, centred, scaled by fan-in.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format. Without it the parameter is stored in the session's
+            `param_dtype`; if there is none, in the format of what uses it, which is the session's
+            default float unless something else decides.
         requires_grad: False for parameters that are initialised but not trained by gradients.
 
     Raises:
@@ -101,12 +104,13 @@ def _new(
     if any(row.dims for _, row in initializer.shape.rows()):
         environment.relate(Pointwise(), shape, [initializer.terms], origin.at("initial value"))
     # an initialiser without axes of its own says nothing of the shape: it takes it, when it runs
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    stored = session.param_dtype if dtype is None else None
+    precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
     return Tensor(
         session,
         Parameter(initializer, initialization_of),
         shape,
-        chosen,
+        precision,
         label,
         origin,
         requires_grad=requires_grad,
@@ -132,7 +136,7 @@ def _initializer(session: Session, init: Any, given: Tensor | None, shape: Shape
     if given is not None:
         return given
     if init is None:
-        return scaled_uniform(shape)
+        return default_initializer()
     if isinstance(init, Tensor):
         return init
     return constant(float(init), session)
@@ -180,14 +184,14 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format; by default that of what uses it, else the session's default float.
     """
     session = sessions.current()
     origin = Origin(f"placeholder {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Placeholder(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    return Tensor(session, Placeholder(), shape, precision, (name,), origin)
 
 
 def declare(
@@ -206,8 +210,8 @@ def declare(
     session = sessions.current()
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Declared(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    return Tensor(session, Declared(), shape, precision, (name,), origin)
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ocannl_core.dtypes import DType
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
 
@@ -141,6 +142,13 @@ def _tanh(g: Any, g1: Any, v: Any) -> None:
 
 
 identity = lift("identity", UnaryOp.IDENTITY, _identity)
+
+
+def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
+    """Returns a tensor in another number format; gradients flow back in the tensor's own one."""
+    return identity(x, dtype=dtype, label=label or "cast")
+
+
 stop_gradient = lift("stop_gradient", UnaryOp.IDENTITY)
 relu = lift("relu", UnaryOp.RELU, _relu)
 sat01 = lift("sat01", UnaryOp.SAT01, _sat01)

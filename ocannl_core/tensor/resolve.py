@@ -19,6 +19,7 @@ from ocannl_core.assign.nodes import (
     Operand,
     Scalar,
     Section,
+    SetVector,
 )
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
@@ -97,6 +98,8 @@ def resolve(
     for session, members in by_session.items():
         session.environment.close([tensor.terms for tensor in members])
         session.consumed.update(t for t in members if t not in temporaries)
+        for tensor in members:
+            tensor.settle()
     steps = absorb(steps, temporaries)
     emitter = _Emitter()
     for step in steps:
@@ -396,6 +399,15 @@ class _Slots:
                 self._beyond,
             )
         )
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        """Emits the assignment of runs of cells, one for each word."""
+        assert isinstance(target.operand, Cells), "results of operations are stored"
+        operand, index, dims = as_operand(words)
+        domain = self._projections.domain
+        projections = Projections(domain, target.index, (index,), target.dims, (dims,))
+        origin = self._tensor.origin
+        self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
 
     def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
         """Refuses a plain assignment that would keep the last of several values of a cell."""

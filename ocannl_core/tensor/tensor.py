@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
+from ocannl_core import settings
 from ocannl_core.assign.nodes import FetchSource
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float16, promote
 from ocannl_core.errors import UsageError
+from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.precision import Precision, Why, roomy
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
@@ -57,7 +60,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """From an array of the host, copied when the tensor was made."""
+    """From an array of the host, copied when the tensor was made.
+
+    It is converted to the tensor's number format when that is settled.
+    """
 
     array: np.ndarray[Any, Any]
 
@@ -114,19 +120,20 @@ class Tensor(Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that made it.
         definition: How its cells come about.
-        dtype: The number format of its cells.
         grad: The gradient of whatever is being backpropagated with respect to this tensor; None
             when it needs none.
     """
 
     __slots__ = (
         "_accesses",
+        "_first_use",
         "_grad",
+        "_is_settled",
         "_layout",
         "_node",
+        "_precision",
         "_terms",
         "definition",
-        "dtype",
         "id",
         "label",
         "origin",
@@ -138,7 +145,7 @@ class Tensor(Assignable):
         session: Session,
         definition: Definition,
         terms: Shape,
-        dtype: DType,
+        dtype: DType | Precision,
         label: tuple[str, ...],
         origin: Origin,
         *,
@@ -148,7 +155,9 @@ class Tensor(Assignable):
         self.id = session.next_id()
         self.definition = definition
         self._terms = terms
-        self.dtype = dtype
+        self._precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        self._first_use: Origin | None = None
+        self._is_settled = False
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
@@ -156,7 +165,9 @@ class Tensor(Assignable):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         if requires_grad:
-            self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
+            self._grad = Tensor(
+                session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
+            )
 
     # ----- identity and shape ---------------------------------------------------------------------
 
@@ -191,7 +202,92 @@ class Tensor(Assignable):
     def info(self) -> NodeInfo:
         """Format, extents, and margins as far as they are known; closes the shape."""
         self.session.environment.close([self._terms])
+        self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
+
+    # ----- number format --------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The number format of the cells, as far as the program decides it up to here.
+
+        It can be stated until something uses the tensor.
+
+        Raises:
+            UsageError: when it is stated later, or for a gradient, which has that of its tensor.
+        """
+        return self.precision.dtype
+
+    @dtype.setter
+    def dtype(self, value: DType | str) -> None:
+        wanted = dtype_of(value)
+        if wanted is self.dtype:
+            return
+        if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
+            raise UsageError(
+                "The number format of a tensor is stated before anything uses it, and that of a "
+                "result with dtype= where it is made.",
+                found=f"{wanted} for {self!r}, which is {self.dtype}",
+                where=str(self._first_use or self.origin),
+                fix=f'convert it: oc.cast(x, "{wanted}")',
+            )
+        self._precision = Precision.stated(wanted)
+
+    @property
+    def precision(self) -> Precision:
+        """The number format and what decided it. A gradient has that of its tensor."""
+        if isinstance(self.definition, GradientOf):
+            return replace(self.definition.tensor.precision, why=Why.OPERANDS)
+        return self._precision
+
+    def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
+        """Notes an operation that uses the tensor.
+
+        Args:
+            origin: The operation.
+            dtype: The format in which it computes, if the tensor follows that.
+        """
+        self._first_use = self._first_use or origin
+        if dtype is None or self._is_settled:
+            return
+        match self.definition:
+            case Literal(array) if array.size and dtype in SHORT_RANGE:
+                cutoff = settings.current().half_constant_cutoff
+                dtype = roomy(dtype, float(np.abs(array).max()), cutoff)
+            case Applied(operation) if operation.primitive is UnaryOp.UNIFORM:
+                dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
+        self._precision = self._precision.used(dtype, origin)
+
+    def adopt(self, dtype: DType) -> None:
+        """Gives the tensor a format that it has not decided itself, as what it is made for has it;
+        so for what it is computed from.
+        """
+        pending = [self]
+        while pending:
+            tensor = pending.pop()
+            is_free = tensor._precision.follows or tensor._precision.is_by_default
+            if is_free and tensor.dtype.is_float and not tensor._is_settled:
+                tensor.note_use(self.origin)
+                tensor._precision = Precision.by_default(tensor.dtype)
+                tensor.note_use(self.origin, dtype)
+                pending += tensor.operands
+
+    def settle(self) -> None:
+        """Makes the number format final: code has been made for it."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._first_use = self._first_use or self.origin
+        if isinstance(self.definition, Literal):
+            self.definition = Literal(self._converted(self.definition.array))
+
+    def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the array behind a literal in the tensor's format."""
+        if array.dtype == self.dtype.numpy:
+            return array
+        cells = converted(array, self.dtype, str(self.origin))
+        cells.flags.writeable = False
+        return cells
 
     # ----- margins --------------------------------------------------------------------------------
 
@@ -269,8 +365,10 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal."""
-        return self.definition.array if isinstance(self.definition, Literal) else None
+        """The host's array behind a literal, in the tensor's number format."""
+        if not isinstance(self.definition, Literal):
+            return None
+        return self._converted(self.definition.array)
 
     @property
     def params(self) -> frozenset[Tensor]:
