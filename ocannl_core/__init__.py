@@ -11,6 +11,7 @@ from ocannl_core import nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -59,6 +60,7 @@ from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
     add,
+    cast,
     cos,
     div,
     equal,
@@ -91,7 +93,17 @@ from ocannl_core.tensor.pointwise import (
     trunc,
     where,
 )
-from ocannl_core.tensor.random import threefry4x32, uniform
+from ocannl_core.tensor.precision_report import precision_report
+from ocannl_core.tensor.random import (
+    kaiming,
+    normal,
+    random_words,
+    threefry4x32,
+    uniform,
+    uniform_of,
+    word,
+    xavier,
+)
 from ocannl_core.tensor.recording import cd, section
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
@@ -151,6 +163,7 @@ __all__ = [
     "arange",
     "batch",
     "bfloat16",
+    "cast",
     "cd",
     "concat",
     "cos",
@@ -163,6 +176,7 @@ __all__ = [
     "exp",
     "exp2",
     "explain",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
@@ -171,6 +185,7 @@ __all__ = [
     "int32",
     "int64",
     "interleave",
+    "kaiming",
     "less",
     "less_equal",
     "log",
@@ -186,6 +201,7 @@ __all__ = [
     "neg",
     "neutral",
     "nn",
+    "normal",
     "not_equal",
     "number",
     "op",
@@ -193,6 +209,8 @@ __all__ = [
     "param",
     "placeholder",
     "power",
+    "precision_report",
+    "random_words",
     "recip",
     "recip_sqrt",
     "relu",
@@ -221,5 +239,8 @@ __all__ = [
     "uint32",
     "uint64",
     "uniform",
+    "uniform_of",
     "where",
+    "word",
+    "xavier",
 ]
