@@ -46,13 +46,15 @@ class Precision:
         dtype: The format.
         why: What decided it.
         positions: For a result, the operands whose formats decided; empty where the default did.
-        origin: For a format taken from a use, the first operation that asked for it.
+        origin: For a format taken from a use, the operation that asked for it.
+        rests_on_default: True of a result if nothing but the default is behind its format.
     """
 
     dtype: DType
     why: Why
     positions: tuple[int, ...] = ()
     origin: Origin | None = None
+    rests_on_default: bool = False
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
@@ -79,9 +81,9 @@ class Precision:
         return self.why in (Why.USE, Why.DEFAULT)
 
     @property
-    def is_by_default(self) -> bool:
-        """True of a result that has the default format because no operand had a say."""
-        return self.why is Why.OPERANDS and not self.positions
+    def is_free(self) -> bool:
+        """True if what the tensor is made for may choose its format."""
+        return self.follows or self.rests_on_default
 
     def used(self, dtype: DType, origin: Origin) -> Precision:
         """Returns the precision after a use in an operation that computes in a format.
@@ -115,7 +117,8 @@ def of_result(op: Op | None, operands: Sequence[Precision], default: DType) -> P
         deciding = [i for i in heard if operands[i].why is Why.USE]
     if not deciding:
         followers = [operands[i].dtype for i in heard if operands[i].follows]
-        found = Precision(promote(*followers) if followers else default, Why.OPERANDS)
+        dtype = promote(*followers) if followers else default
+        found = Precision(dtype, Why.OPERANDS, rests_on_default=True)
     else:
         found = _promotion(operands, deciding)
         if not found.dtype.is_float:
@@ -129,7 +132,8 @@ def of_result(op: Op | None, operands: Sequence[Precision], default: DType) -> P
 
 def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Precision:
     dtype = promote(*(operands[i].dtype for i in positions))
-    return Precision(dtype, Why.OPERANDS, tuple(positions))
+    default = all(operands[i].rests_on_default for i in positions)
+    return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
 def roomy(dtype: DType, magnitude: float, cutoff: float) -> DType:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ocannl_core.dtypes import DType
+from ocannl_core.origin import Origin
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.precision import Why
 from ocannl_core.tensor.resolve import mentioned
-from ocannl_core.tensor.tensor import Applied, GradientOf, Parameter, Tensor, ancestors
+from ocannl_core.tensor.tensor import Applied, GradientOf, Tensor, ancestors
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class PrecisionReport:
 
 def precision_report(subject: Tensor | Computation) -> PrecisionReport:
     """Returns the number formats of a tensor and everything it is computed from, or of all tensors
-    of a computation, the initialisers of parameters included. Asking decides nothing.
+    of a computation. Asking decides nothing.
 
     Gradients have the formats of their tensors, and no rows of their own.
     """
-    found = [subject] if isinstance(subject, Tensor) else mentioned(subject.steps)
-    tensors = sorted(_with_initializers(found), key=lambda tensor: tensor.id)
+    found = [subject] if isinstance(subject, Tensor) else list(mentioned(subject.steps))
+    tensors = ancestors(found)
     return PrecisionReport(
         tuple(
             PrecisionRow(_name(t), t.dtype, t.precision.why, _reason(t))
@@ -58,18 +59,6 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
             if not isinstance(t.definition, GradientOf)
         )
     )
-
-
-def _with_initializers(tensors: Iterable[Tensor]) -> set[Tensor]:
-    found: set[Tensor] = set()
-    pending = list(tensors)
-    while pending:
-        for tensor in ancestors([pending.pop()]):
-            if tensor not in found:
-                found.add(tensor)
-                if isinstance(tensor.definition, Parameter):
-                    pending.append(tensor.definition.initializer)
-    return found
 
 
 def _name(tensor: Tensor) -> str:
@@ -80,16 +69,24 @@ def _reason(tensor: Tensor) -> str:
     precision = tensor.precision
     match precision.why:
         case Why.STATED:
-            return f"stated: {tensor.origin}"
+            return f"stated{_place(tensor.origin)}"
         case Why.STORED:
             return "the session's param_dtype"
         case Why.USE:
-            return f"from its use: {precision.origin}"
+            origin = precision.origin
+            return (
+                f"from its use in {origin.operation}{_place(origin)}" if origin else "from its use"
+            )
         case Why.DEFAULT:
             return "default"
-        case Why.OPERANDS if precision.is_by_default or not isinstance(tensor.definition, Applied):
+        case Why.OPERANDS if not precision.positions or not isinstance(tensor.definition, Applied):
             return "default: no operand decides"
         case Why.OPERANDS:
             operands = tensor.operands
             names = dict.fromkeys(_name(operands[position]) for position in precision.positions)
             return f"from {', '.join(names)}"
+
+
+def _place(origin: Origin) -> str:
+    location = origin.location
+    return f", {Path(location.file).name}:{location.line}" if location else ""

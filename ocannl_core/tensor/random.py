@@ -19,9 +19,11 @@ from ocannl_core.dtypes import (
     DType,
     dtype_of,
     float8_e5m2,
+    float16,
     float32,
     float64,
     int64,
+    promote,
     uint4x32,
     uint32,
 )
@@ -61,7 +63,8 @@ class _OfWords(Operation):
         for operand in operands:
             operand.note_use(origin)
         if self.primitive is UnaryOp.UNIFORM or self.primitive is None:
-            return chosen(dtype, session.default_dtype)
+            # shorter floats are random patterns, NaN included
+            return chosen(dtype, promote(session.default_dtype, float16))
         return Precision.stated(uint4x32)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.assign.nodes import FetchSource
-from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float16, promote
+from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
@@ -254,23 +254,31 @@ class Tensor(Assignable):
             case Literal(array) if array.size and dtype in SHORT_RANGE:
                 cutoff = settings.current().half_constant_cutoff
                 dtype = roomy(dtype, float(np.abs(array).max()), cutoff)
-            case Applied(operation) if operation.primitive is UnaryOp.UNIFORM:
+            case _ if self._is_uniform:
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         self._precision = self._precision.used(dtype, origin)
 
     def adopt(self, dtype: DType) -> None:
-        """Gives the tensor a format that it has not decided itself, as what it is made for has it;
-        so for what it is computed from.
+        """Gives the tensor the format of what it is made for, unless something else decided its
+        own; likewise what it is computed from.
+
+        Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
         """
+        if self.operands and not self._is_uniform:
+            dtype = promote(dtype, float32)
         pending = [self]
         while pending:
             tensor = pending.pop()
-            is_free = tensor._precision.follows or tensor._precision.is_by_default
-            if is_free and tensor.dtype.is_float and not tensor._is_settled:
-                tensor.note_use(self.origin)
+            if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
                 tensor._precision = Precision.by_default(tensor.dtype)
                 tensor.note_use(self.origin, dtype)
                 pending += tensor.operands
+
+    @property
+    def _is_uniform(self) -> bool:
+        """True for the numbers that random words stand for."""
+        definition = self.definition
+        return isinstance(definition, Applied) and definition.operation.primitive is UnaryOp.UNIFORM
 
     def settle(self) -> None:
         """Makes the number format final: code has been made for it."""
