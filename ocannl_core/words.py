@@ -56,6 +56,8 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
             for i in range(4):
                 x[i] = (x[i] + schedule[(group + i) % 5]) & _MASK
             x[3] = (x[3] + group) & _MASK
+    if rounds % 2:  # lanes change places in pairs of rounds
+        x[1], x[3] = x[3], x[1]
     return (x[0], x[1], x[2], x[3])
 
 

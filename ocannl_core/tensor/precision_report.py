@@ -73,10 +73,8 @@ def _reason(tensor: Tensor) -> str:
         case Why.STORED:
             return "the session's param_dtype"
         case Why.USE:
-            origin = precision.origin
-            return (
-                f"from its use in {origin.operation}{_place(origin)}" if origin else "from its use"
-            )
+            origin = precision.origin or tensor.origin
+            return f"from its use in {origin.operation}{_place(origin)}"
         case Why.DEFAULT:
             return "default"
         case Why.OPERANDS if not precision.positions or not isinstance(tensor.definition, Applied):

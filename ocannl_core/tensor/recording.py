@@ -250,14 +250,16 @@ class _Steps:
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet."""
+        """Returns the code of what was made outside and is contained in no computation yet; fills,
+        which read nothing, are made wherever they are used.
+        """
         fresh = [
             t
             for t in ancestors(list(tensors))
             if isinstance(t.definition, Applied | Filled)
             and t not in self.made
             and t not in self.written
-            and t not in self.session.consumed
+            and (isinstance(t.definition, Filled) or t not in self.session.consumed)
         ]
         self.written.update(fresh)
         return [Forward(tuple(fresh))] if fresh else []
