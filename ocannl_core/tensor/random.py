@@ -69,7 +69,7 @@ class _OfWords(Operation):
 
 
 def _to_word(v: Any, v1: Any) -> None:
-    v[:] = word(v1)
+    v[:] = _word_of_number(v1)
 
 
 def _to_number(v: Any, v1: Any) -> None:
@@ -80,9 +80,9 @@ def _to_numbers(v: Any, v1: Any) -> None:
     v.fill_from_words(v1)
 
 
-word = _OfWords(name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD)
-"""The bits of a number as a word of 128 bits; those of 32-bit integers are spread over it."""
-
+_word_of_number = _OfWords(
+    name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD
+)
 threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
 _threefry4x32_12 = lift("threefry4x32_12", BinaryOp.THREEFRY4X32_12)
 
@@ -105,7 +105,7 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
     offsets = filled(session, RangeOverOffsets, shape, uint32, "offsets")
     key = hashed(word_leaf(session, lambda: offsets.id, "identity"), _seed(session))
     if counter is not None:
-        key = hashed(key, word(_counter(counter)))
+        key = hashed(key, _counter(counter))
     result: Tensor = hashed(key, word(offsets), label=label or "words")
     return result
 
@@ -119,17 +119,26 @@ def _seed(session: Session) -> Tensor:
 
 
 def _counter(counter: Counter) -> Tensor:
-    if isinstance(counter, Tensor):
-        return counter
-    if isinstance(counter, StaticIndex):
-        return number(counter, dtype=int64, label="counter")
-    if isinstance(counter, Integral) and -(2**63) <= counter < 2**63:
-        return number(int(counter), dtype=int64, label="counter")
-    raise UsageError(
-        "The counter of random numbers is an integer, a static index or a tensor.",
-        found=repr(counter),
-        where=str(caller_location() or ""),
-    )
+    if not isinstance(counter, Tensor | StaticIndex | Integral):
+        raise UsageError(
+            "The counter of random numbers is an integer, a static index or a tensor.",
+            found=repr(counter),
+            where=str(caller_location() or ""),
+        )
+    return word(number(counter, dtype=int64) if isinstance(counter, StaticIndex) else counter)
+
+
+def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
+    """Returns the bits of numbers as words of 128 bits, for keys and counters of hashes.
+
+    The bits are the low lanes of a word. Those of 32-bit integers are spread over its four lanes; a
+    Python integer counts as one of 64 bits.
+    """
+    if isinstance(value, Integral):
+        bits = int(value) & (2**64 - 1)
+        return word_leaf(sessions.current(), lambda: bits, label or "word")
+    words: Tensor = _word_of_number(value, label=label)
+    return words
 
 
 def uniform_of(

@@ -25,7 +25,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, neutral
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
@@ -196,7 +196,8 @@ class _Emitter:
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
-            operand = self.operand(arg, is_padded=is_padded)
+            keeps_format = step.op is UnaryOp.WORD
+            operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
             )
@@ -221,17 +222,18 @@ class _Emitter:
         )
         self.embedded.add(target)
 
-    def operand(self, argument: Argument, *, is_padded: bool = False) -> Operand:
+    def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
         """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
         cell.
 
-        A constant that is read beyond its axis differs there, so that it has to be stored.
+        A constant has to be stored where it is read beyond its axis, as it differs there, and where
+        its format matters besides its value.
         """
         if isinstance(argument, float):
             return Scalar(argument)
         if isinstance(argument, MergeBuffer):
             return Merge(self.node_of(argument.tensor))
-        if is_padded:
+        if is_stored:
             self.constant_result(argument)
             return Cells(self.node_of(argument))
         value = _constant_value(argument)
@@ -351,7 +353,8 @@ class _Slots:
         operand: Operand | None
         if role == "value":
             is_padded = position > 0 and self._is_padded[position - 1]
-            operand = self._emitter.operand(tensor, is_padded=is_padded)
+            keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
         return Slot(name, operand, tensor.dtype, index, dims, self)
