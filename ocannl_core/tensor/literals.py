@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -20,7 +21,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.leaves import constant, filled
-from ocannl_core.tensor.precision import chosen
+from ocannl_core.tensor.precision import chosen, roomy
 from ocannl_core.tensor.tensor import Literal, Tensor
 
 
@@ -80,6 +81,8 @@ def tensor(
         shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
         own = None if array.dtype == np.float64 else array.dtype
         precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    if precision.follows:
+        precision = replace(precision, dtype=roomy(precision.dtype, array))
     dtype = precision.dtype
     if dtype is not uint4x32:
         check_kind(array, dtype, str(location or ""))

@@ -10,7 +10,6 @@ Only where no operand has a say does the session's default float decide.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float32, promote
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
@@ -136,8 +136,12 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
-def roomy(dtype: DType, magnitude: float, cutoff: float) -> DType:
-    """Returns a format for literals of this magnitude: float32 in place of a float with a narrow
-    range, if they come near its end.
+def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
+    """Returns the format, or float32 in its place if its range is narrow and literal cells come
+    near the end of that.
     """
-    return float32 if dtype in SHORT_RANGE and cutoff <= magnitude < math.inf else dtype
+    if dtype not in SHORT_RANGE:
+        return dtype
+    cutoff = settings.current().half_constant_cutoff
+    sizes = np.abs(np.asarray(cells, np.float64))
+    return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype

@@ -9,9 +9,8 @@ from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from ocannl_core import settings
 from ocannl_core.assign.nodes import FetchSource
-from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float16, float32, promote
+from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
@@ -251,9 +250,8 @@ class Tensor(Assignable):
         if dtype is None or self._is_settled:
             return
         match self.definition:
-            case Literal(array) if array.size and dtype in SHORT_RANGE:
-                cutoff = settings.current().half_constant_cutoff
-                dtype = roomy(dtype, float(np.abs(array).max()), cutoff)
+            case Literal(array):
+                dtype = roomy(dtype, array)
             case _ if self._is_uniform:
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         self._precision = self._precision.used(dtype, origin)
