@@ -1,4 +1,4 @@
-"""The pointwise operations and their gradients: one entry per primitive.
+"""The pointwise operations and their gradients: one entry per primitive of `ops`.
 
 A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the
 first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots are
@@ -169,6 +169,14 @@ logical_not = lift("logical_not", UnaryOp.NOT)
 # ----- comparison, choice, extremes ---------------------------------------------------------------
 
 
+def _first(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+def _second(g: Any, g2: Any) -> None:
+    g2 += g
+
+
 def _relu_gate(g: Any, g2: Any, v1: Any) -> None:
     g2 += relu_gate(v1, g)
 
@@ -192,6 +200,8 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
+first = lift("first", BinaryOp.FIRST, _first)
+second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
 equal = lift("equal", BinaryOp.EQ)
