@@ -113,8 +113,9 @@ def of_result(op: Op | None, operands: Sequence[Precision], default: DType) -> P
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
-    if not deciding:
-        deciding = [i for i in heard if operands[i].why is Why.USE]
+    if all(operands[i].rests_on_default for i in deciding):
+        # where nobody stated a format, what uses have decided counts too
+        deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
     if not deciding:
         followers = [operands[i].dtype for i in heard if operands[i].follows]
         dtype = promote(*followers) if followers else default

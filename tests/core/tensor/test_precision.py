@@ -109,6 +109,13 @@ def test_what_follows_a_use_brings_it_to_others() -> None:
     assert v.dtype is oc.bfloat16
 
 
+def test_a_default_format_does_not_narrow_what_a_use_decided() -> None:
+    w, v = make(name="w"), make(name="v")
+    _ = w * make("float64")
+    assert (2.0 * v + w).dtype is oc.float64
+    assert (2.0 * make() - make("bfloat16")).dtype is oc.float32
+
+
 def test_without_any_stated_format_the_session_decides() -> None:
     with oc.Session(dtype="bfloat16"):
         w, x = oc.param("w", output=[3]), make()
