@@ -320,34 +320,33 @@ INLINE uint4x32 threefry_odd(uint4x32 x) {
 }""",
         ("uint4x32",),
     ),
-    "threefry4x32": Helper(
-        """\
-INLINE uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
-  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
-  const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
-  const uint4x32 key3 = {key.d, parity, key.a, key.b}, key4 = {parity, key.a, key.b, key.c};
-  x = threefry_inject(x, key, 0);
-  x = threefry_inject(threefry_even(x), key1, 1);
-  x = threefry_inject(threefry_odd(x), key2, 2);
-  x = threefry_inject(threefry_even(x), key3, 3);
-  x = threefry_inject(threefry_odd(x), key4, 4);
-  return threefry_inject(threefry_even(x), key, 5);
-}""",
-        ("threefry_rounds",),
-    ),
-    "threefry4x32_12": Helper(
-        """\
-INLINE uint4x32 threefry4x32_12(uint4x32 key, uint4x32 x) {
-  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
-  const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
-  const uint4x32 key3 = {key.d, parity, key.a, key.b};
-  x = threefry_inject(x, key, 0);
-  x = threefry_inject(threefry_even(x), key1, 1);
-  x = threefry_inject(threefry_odd(x), key2, 2);
-  return threefry_inject(threefry_even(x), key3, 3);
-}""",
-        ("threefry_rounds",),
-    ),
+}
+
+
+def _threefry(name: str, groups: int) -> Helper:
+    """Returns the hash with as many groups of four rounds; a key of the schedule follows each."""
+    schedule = ("key.a", "key.b", "key.c", "key.d", "parity")
+    named = []
+    for group in range(1, min(groups, 4) + 1):
+        lanes = ", ".join(schedule[(group + lane) % 5] for lane in range(4))
+        named.append(f"key{group} = {{{lanes}}}")
+    lines = [
+        f"INLINE uint4x32 {name}(uint4x32 key, uint4x32 x) {{",
+        "  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;",
+        *(f"  const uint4x32 {', '.join(named[i : i + 2])};" for i in range(0, len(named), 2)),
+        "  x = threefry_inject(x, key, 0);",
+    ]
+    for group in range(1, groups + 1):
+        head = "return" if group == groups else "x ="
+        half = "even" if group % 2 else "odd"
+        key = f"key{group % 5 or ''}"
+        lines.append(f"  {head} threefry_inject(threefry_{half}(x), {key}, {group});")
+    return Helper("\n".join([*lines, "}"]), ("threefry_rounds",))
+
+
+_HASHES = {
+    "threefry4x32": _threefry("threefry4x32", 5),
+    "threefry4x32_12": _threefry("threefry4x32_12", 3),
 }
 
 
@@ -370,7 +369,7 @@ def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 
-HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _instances()
+HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | _instances()
 """Every helper by name. The order is that of their texts in a prelude."""
 
 
