@@ -20,6 +20,7 @@ from ocannl_core.shape.close_formulas import (
 )
 from ocannl_core.shape.closing import Closing, Reader
 from ocannl_core.shape.constraints import DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.derived import Role
 from ocannl_core.shape.hidden import may_be_guessed, refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
@@ -248,18 +249,23 @@ def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
 
 
 def close_dims_from_uses(closing: Closing) -> None:
-    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it."""
+    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it.
+
+    The former come first: an operand of size 1 says more than a use, and more than the guess of a
+    kernel that slides over the axis.
+    """
     state = closing.state
     news = closing.dim_reader()
+    bounded: dict[DimVar, None] = {}
     while True:
         closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
-        ready = [
-            dim
-            for dim in closing.open_dims(news.take())
-            if (dim in state.ceilings or (dim in state.units and dim not in waiting))
-            and _is_dim_ready(state, dim)
-        ]
+        found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
+        bounded.update({dim: None for dim in found if dim in state.ceilings})
+        ready = [dim for dim in found if dim in state.units and waiting.get(dim) is not Role.WHOLE]
+        if not ready:
+            ready = closing.open_dims(bounded)
+            bounded.clear()
         if not ready:
             ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
         guesses = {dim: _settled(state, dim) for dim in ready}

@@ -172,7 +172,23 @@ def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqu
     cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
     _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
     _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
-    solve(state, shorter.tail, Row(leading[cut:], tail, trailing[:keep]), constraint)
+    ahead, behind = (
+        _open_to_bases(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+    )
+    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
+
+
+def _open_to_bases(state: State, dims: tuple[Dim, ...], constraint: RowEqual) -> tuple[Dim, ...]:
+    """Returns the axes with variables for sizes whose basis another equation may still tell."""
+
+    def opened(dim: Dim) -> Dim:
+        if not isinstance(dim, Size) or dim.basis is not None:
+            return dim
+        var = state.fresh.dim()
+        state.agenda.append(DimEqual(var, dim, constraint.origin))
+        return var
+
+    return tuple(map(opened, dims))
 
 
 def _equate_axes(

@@ -492,7 +492,9 @@ y = oc.einsum("ij", a)
 Here the notation wants `=>` and the axes of the result, or `;` and another operand.
   found  ij
            ^
-  where  einsum, at program.py:3: y = oc.einsum("ij", a)\
+  where  einsum, at program.py:3: y = oc.einsum("ij", a)
+  try    in this notation: ij => ij
+         (`;` separates operands, `=>` precedes the result, `->` follows input axes)\
 """)
 
 
