@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ocannl_core.assign.nodes import Constant, RangeOverOffsets
 from ocannl_core.dtypes import (
@@ -260,6 +260,7 @@ def kaiming(
         distribution: `"uniform"` or `"normal"`.
         dtype: As for `uniform` and `normal`.
     """
+    _check_choice("mode", mode, get_args(Mode))
     return _spread(
         lambda inputs, outputs: gain / math.sqrt(_fan(mode, inputs, outputs)), distribution, dtype
     )
@@ -304,6 +305,15 @@ def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float
     return max(found, 1)
 
 
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(
+            f"The {name} of an initialiser is one of {', '.join(map(repr, choices))}.",
+            found=repr(value),
+            where=str(caller_location() or ""),
+        )
+
+
 def _spread(
     deviation: Callable[[tuple[int, ...], tuple[int, ...]], float],
     distribution: Distribution,
@@ -312,6 +322,7 @@ def _spread(
     """Returns random numbers of mean 0 whose standard deviation follows from the sizes of their
     input and output axes.
     """
+    _check_choice("distribution", distribution, get_args(Distribution))
     session = sessions.current()
     if distribution == "uniform":
         numbers, factor = uniform(dtype=dtype), math.sqrt(12.0)

@@ -409,3 +409,13 @@ def test_an_initialiser_serves_several_shapes_by_itself(target: str) -> None:
     """Fans are those of the random numbers' own shape, so that an initialiser needs no parameter."""
     found = cells(target, lambda: oc.kaiming(gain=1.0), 2000)
     assert found.std() == pytest.approx(1.0, rel=0.05)  # no input axes: a fan of 1
+
+
+def test_unknown_choices_of_an_initialiser_are_refused() -> None:
+    with oc.Session():
+        with pytest.raises(oc.UsageError, match="'fan_in', 'fan_out', 'fan_avg'"):
+            oc.kaiming(mode="fan")  # type: ignore[arg-type]
+        with pytest.raises(oc.UsageError, match="'uniform', 'normal'"):
+            oc.xavier(distribution="gaussian")  # type: ignore[arg-type]
+        with pytest.raises(oc.UsageError, match="Normally distributed numbers are floats"):
+            oc.normal(dtype="int32")
