@@ -34,7 +34,8 @@ def word_leaf(session: Session, source: Callable[[], int], label: str) -> Tensor
 def constant(
     value: int | float,
     session: Session,
-    precision: DType | Precision | None = None,
+    *,
+    dtype: DType | Precision | None = None,
     label: str | None = None,
 ) -> Tensor:
     """Returns a constant of one cell; operands of this kind are printed as numbers and never
@@ -44,6 +45,6 @@ def constant(
         session,
         lambda: Constant(value),
         closed_shape(),
-        precision or Precision.by_default(session.default_dtype),
+        dtype or Precision.by_default(session.default_dtype),
         label or f"{value:g}",
     )

@@ -116,7 +116,7 @@ def number(
         raise UsageError(
             "A number tensor is made from a number or a static index.", found=repr(value)
         )
-    return constant(float(value), session, precision, label)
+    return constant(float(value), session, dtype=precision, label=label)
 
 
 def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:

@@ -255,12 +255,12 @@ def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], orig
         tensor.add_access(access)
 
 
-def as_tensor(value: Any, session: Session, precision: Precision | None = None) -> Tensor:
+def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
     """Returns a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        return constant(value if isinstance(value, int) else float(value), session, precision)
+        return constant(value if isinstance(value, int) else float(value), session, dtype=dtype)
     raise UsageError(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",

@@ -37,7 +37,7 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.leaves import filled, word_leaf
 from ocannl_core.tensor.literals import number
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.pointwise import cast, cos, lift, log, maximum, sqrt
+from ocannl_core.tensor.pointwise import cast, cos, lift, log, maximum, mul, sqrt
 from ocannl_core.tensor.precision import Precision, chosen
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
@@ -235,8 +235,9 @@ def normal(
         for name in ("radius", "angle")
     )
     length = sqrt(-2.0 * log(maximum(radius, _LEAST[working])))
-    result: Tensor = length * cos((2.0 * math.pi) * angle)
-    return cast(result, wanted, label=label or "normal") if wanted is not working else result
+    name = label or "normal"
+    result: Tensor = mul(length, cos((2.0 * math.pi) * angle), label=name)
+    return cast(result, wanted, label=name) if wanted is not working else result
 
 
 # ----- initialisers -------------------------------------------------------------------------------
