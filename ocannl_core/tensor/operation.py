@@ -143,6 +143,9 @@ class Operation:
             requires_grad=flows if requires_grad is None else requires_grad,
         )
         note_accesses(logic, result, operands, origin)
+        if precision.rests_on_default:
+            for operand in operands:
+                operand.add_dependent(result)
         if session.recorder is not None:
             session.recorder.made(result, is_named=label is not None)
         return result

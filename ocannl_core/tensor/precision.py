@@ -1,11 +1,12 @@
 """The number formats of tensors: who decides one, and how one follows from others.
 
-Formats are decided in the order in which a program is written. A format that somebody stated is
-final. The result of an operation has the format in which it computes: the promotion of its
-operands' formats. Tensors that no operation computes and that state no format (parameters,
-placeholders, literals, numbers, declared tensors, random numbers) have no say in this; they take
-the format of what uses them instead, from the first use on, and widen it if a later use is wider.
-Only where no operand has a say does the session's default float decide.
+Formats are decided as a program is written; what rests on the default alone is decided anew when a
+later use changes it, until code is made. A format that somebody stated is final. The result of an
+operation has the format in which it computes: the promotion of its operands' formats. Tensors that
+no operation computes and that state no format (parameters, placeholders, literals, numbers,
+declared tensors, random numbers) have no say in this; they take the format of what uses them
+instead, from the first use on, and widen it if a later use is wider. Only where no operand has a
+say does the session's default float decide.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
-from ocannl_core.tensor.precision import Precision, Why, roomy
+from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
@@ -125,6 +125,7 @@ class Tensor(Assignable):
 
     __slots__ = (
         "_accesses",
+        "_dependents",
         "_first_use",
         "_grad",
         "_is_settled",
@@ -157,6 +158,7 @@ class Tensor(Assignable):
         self._precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
         self._first_use: Origin | None = None
         self._is_settled = False
+        self._dependents: list[Tensor] = []
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
@@ -235,9 +237,11 @@ class Tensor(Assignable):
     @property
     def precision(self) -> Precision:
         """The number format and what decided it. A gradient has that of its tensor."""
-        if isinstance(self.definition, GradientOf):
-            return replace(self.definition.tensor.precision, why=Why.OPERANDS)
-        return self._precision
+        if not isinstance(self.definition, GradientOf):
+            return self._precision
+        found = self.definition.tensor.precision
+        rests = found.rests_on_default or found.why is Why.DEFAULT
+        return replace(found, why=Why.OPERANDS, rests_on_default=rests)
 
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
         """Notes an operation that uses the tensor.
@@ -247,14 +251,50 @@ class Tensor(Assignable):
             dtype: The format in which it computes, if the tensor follows that.
         """
         self._first_use = self._first_use or origin
-        if dtype is None or self._is_settled:
-            return
+        if dtype is not None and self._follow(dtype, origin):
+            self._reconsider_dependents()
+
+    def _follow(self, dtype: DType, origin: Origin) -> bool:
+        """Takes the format of a use, if nothing else decides; returns whether that changed it."""
+        if self._is_settled:
+            return False
         match self.definition:
             case Literal(array):
                 dtype = roomy(dtype, array)
             case _ if self._is_uniform:
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
-        self._precision = self._precision.used(dtype, origin)
+        before, self._precision = self._precision, self._precision.used(dtype, origin)
+        return self._precision.dtype is not before.dtype
+
+    def add_dependent(self, result: Tensor) -> None:
+        """Notes a result whose format rests on default formats, this tensor's among them."""
+        if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
+            self._dependents.append(result)
+
+    def _reconsider_dependents(self) -> None:
+        """Decides formats anew that rested on the default, now that this tensor's has changed."""
+        pending: list[Tensor] = [self]
+        while pending:
+            changed = pending.pop()
+            if changed._grad is not None:
+                pending.append(changed._grad)
+            for result in changed._dependents:
+                if not result._is_settled:
+                    pending += result._decide_anew()
+
+    def _decide_anew(self) -> list[Tensor]:
+        """Derives the format of a result from its operands again, and gives it to those that follow
+        it; returns the tensors whose formats have changed.
+        """
+        assert isinstance(self.definition, Applied)
+        primitive, given = self.definition.operation.primitive, [o.precision for o in self.operands]
+        before = self._precision
+        self._precision = of_result(primitive, given, self.session.default_dtype)
+        changed = [self] if self._precision.dtype is not before.dtype else []
+        for operand in self.operands[primitive is TernaryOp.WHERE :]:
+            if self._precision.positions and operand._follow(self.dtype, self.origin):
+                changed.append(operand)
+        return changed
 
     def adopt(self, dtype: DType) -> None:
         """Gives the tensor the format of what it is made for, unless something else decided its
@@ -283,6 +323,7 @@ class Tensor(Assignable):
         if self._is_settled:
             return
         self._is_settled = True
+        self._dependents.clear()
         self._first_use = self._first_use or self.origin
         if isinstance(self.definition, Literal):
             self.definition = Literal(self._converted(self.definition.array))

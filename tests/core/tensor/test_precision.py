@@ -116,6 +116,33 @@ def test_a_default_format_does_not_narrow_what_a_use_decided() -> None:
     assert (2.0 * make() - make("bfloat16")).dtype is oc.float32
 
 
+def test_results_that_rested_on_the_default_follow_what_uses_decide_later() -> None:
+    w, b = make(name="w"), make(name="b")
+    first = w + b
+    second = oc.relu(first) * 2.0
+    fixed = oc.add(w, b, dtype="float32")
+    _ = w * make("float64")
+    assert [t.dtype for t in (w, first, second, fixed)] == [oc.float64] * 3 + [oc.float32]
+    assert b.dtype is oc.float64  # as it would be if that had been known at first
+
+
+def test_compiled_code_keeps_its_formats() -> None:
+    x = make()
+    compiled = x * 2.0
+    oc.train.forward(compiled).resolve()
+    later = x * make("float64")
+    assert (x.dtype, compiled.dtype, later.dtype) == (oc.float32, oc.float32, oc.float64)
+
+
+def test_the_state_of_an_optimiser_has_the_format_of_its_parameter() -> None:
+    w = oc.param("w", output=[2], dtype="float64")
+    update = oc.train.sgd_update(
+        oc.einsum("i => 0", w * w), learning_rate=0.1, momentum=0.9, nesterov=True
+    )
+    formats = {row.dtype for row in oc.precision_report(update).rows}
+    assert formats == {oc.float64}
+
+
 def test_without_any_stated_format_the_session_decides() -> None:
     with oc.Session(dtype="bfloat16"):
         w, x = oc.param("w", output=[3]), make()
