@@ -140,9 +140,9 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
 
 def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     """Returns the format, or float32 in its place if its range is narrow and literal cells come
-    near the end of that.
+    near the end of that. Files are not read for this.
     """
-    if dtype not in SHORT_RANGE:
+    if dtype not in SHORT_RANGE or isinstance(cells, np.memmap):
         return dtype
     cutoff = settings.current().half_constant_cutoff
     sizes = np.abs(np.asarray(cells, np.float64))
