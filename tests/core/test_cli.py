@@ -190,7 +190,26 @@ def test_config_shows_values_with_their_sources(
     assert main(["config"]) == 0
     lines = capsys.readouterr().out.replace(str(tmp_path), "FOLDER").splitlines()
     assert lines[::2] == snapshot(
-        ['backend               not set  (from default)', 'cache_dir             not set  (from default)', 'cc                    not set  (from default)', 'cc_arch               native  (from default)', 'dump_dir              not set  (from default)', 'seed                  7  (from OCANNL_SEED)', 'threefry_rounds       20  (from default)', 'default_dtype         float32  (from default)', 'param_dtype           not set  (from default)', 'half_constant_cutoff  16384  (from default)', 'allow_nan             false  (from default)', 'warn_summed_once      true  (from default)', 'load_plugins          interp, cpu_c  (from FOLDER/ocannl.toml)', 'disable_plugins       none  (from default)', 'strict_plugins        false  (from default)', 'fill_limit            16  (from default)', 'print_decimals        4  (from default)', 'print_edge            4  (from default)']
+        [
+            "backend               not set  (from default)",
+            "cache_dir             not set  (from default)",
+            "cc                    not set  (from default)",
+            "cc_arch               native  (from default)",
+            "dump_dir              not set  (from default)",
+            "seed                  7  (from OCANNL_SEED)",
+            "threefry_rounds       20  (from default)",
+            "default_dtype         float32  (from default)",
+            "param_dtype           not set  (from default)",
+            "half_constant_cutoff  16384  (from default)",
+            "allow_nan             false  (from default)",
+            "warn_summed_once      true  (from default)",
+            "load_plugins          interp, cpu_c  (from FOLDER/ocannl.toml)",
+            "disable_plugins       none  (from default)",
+            "strict_plugins        false  (from default)",
+            "fill_limit            16  (from default)",
+            "print_decimals        4  (from default)",
+            "print_edge            4  (from default)",
+        ]
     )
 
 
