@@ -42,6 +42,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
+from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -160,6 +161,7 @@ __all__ = [
     "Computation",
     "Context",
     "DType",
+    "Dimension",
     "LinkError",
     "LoweringError",
     "OcannlError",
@@ -186,6 +188,7 @@ __all__ = [
     "cos",
     "declare",
     "define_operation",
+    "dim",
     "div",
     "einmax",
     "einsum",

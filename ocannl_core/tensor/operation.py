@@ -15,9 +15,11 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
@@ -61,6 +63,7 @@ class Operation:
         logic: str | None = None,
         padded: bool | None = None,
         values: Mapping[str, int] | None = None,
+        capture: Capture = (),
         label: str | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
@@ -73,6 +76,7 @@ class Operation:
             padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
                 the axes that they slide over.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
+            capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
             dtype: The number format of the result; it follows from the operands when not given.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
@@ -93,9 +97,17 @@ class Operation:
             and self.combine is None
             and stated != Pointwise()
         )
-        if session.recorder is not None and reduces_elsewhere:
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
+        if session.recorder is not None and reduces_elsewhere and not captured:
             return session.recorder.unreduced(self, operands, stated)
-        return self.tensor(operands, stated, label=label, dtype=dtype, requires_grad=requires_grad)
+        return self.tensor(
+            operands,
+            stated,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+            capture=captured,
+        )
 
     def tensor(
         self,
@@ -107,6 +119,7 @@ class Operation:
         requires_grad: bool | None = None,
         shape: Shape | None = None,
         origin: Origin | None = None,
+        capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
         """Returns a new tensor that holds the result, with its constraints added to the session's
         environment.
@@ -118,7 +131,9 @@ class Operation:
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
-            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
+            session.environment.relate(
+                logic, terms, [each.terms for each in operands], origin, capture
+            )
         precision = self.precision(operands, session, origin, dtype)
         flows = (
             self.gradient is not None
@@ -135,14 +150,14 @@ class Operation:
             )
         result = Tensor(
             session,
-            Applied(self, operands, logic),
+            Applied(self, operands, logic, capture or {}),
             terms,
             precision,
             (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
-        note_accesses(logic, result, operands, origin)
+        note_accesses(logic, result, operands, origin, capture)
         if precision.rests_on_default:
             for operand in operands:
                 operand.add_dependent(result)
@@ -250,10 +265,16 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
-def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+def note_accesses(
+    logic: Logic,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+) -> None:
     """Tells tensors of an operation that accesses them through padded windows."""
     shapes = [operand.terms for operand in operands]
-    for access in window_accesses(logic, result.terms, shapes, origin):
+    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
         tensor.add_access(access)
 
