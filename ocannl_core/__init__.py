@@ -11,6 +11,7 @@ from ocannl_core import nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -70,11 +71,13 @@ from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
     add,
+    cast,
     cos,
     div,
     equal,
     exp,
     exp2,
+    first,
     less,
     less_equal,
     log,
@@ -94,6 +97,7 @@ from ocannl_core.tensor.pointwise import (
     relu_gate,
     sat01,
     sat01_gate,
+    second,
     sin,
     sqrt,
     stop_gradient,
@@ -102,7 +106,17 @@ from ocannl_core.tensor.pointwise import (
     trunc,
     where,
 )
-from ocannl_core.tensor.random import threefry4x32, uniform
+from ocannl_core.tensor.precision_report import precision_report
+from ocannl_core.tensor.random import (
+    kaiming,
+    normal,
+    random_words,
+    threefry4x32,
+    uniform,
+    uniform_of,
+    word,
+    xavier,
+)
 from ocannl_core.tensor.recording import cd, section
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
@@ -168,6 +182,7 @@ __all__ = [
     "arange",
     "batch",
     "bfloat16",
+    "cast",
     "cd",
     "concat",
     "cos",
@@ -181,6 +196,8 @@ __all__ = [
     "exp",
     "exp2",
     "explain",
+    "first",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
@@ -190,6 +207,7 @@ __all__ = [
     "int32",
     "int64",
     "interleave",
+    "kaiming",
     "less",
     "less_equal",
     "log",
@@ -206,6 +224,7 @@ __all__ = [
     "neg",
     "neutral",
     "nn",
+    "normal",
     "not_equal",
     "number",
     "offsets",
@@ -214,6 +233,8 @@ __all__ = [
     "param",
     "placeholder",
     "power",
+    "precision_report",
+    "random_words",
     "recip",
     "recip_sqrt",
     "relu",
@@ -222,6 +243,7 @@ __all__ = [
     "reshape",
     "sat01",
     "sat01_gate",
+    "second",
     "section",
     "settings",
     "sin",
@@ -245,5 +267,8 @@ __all__ = [
     "uint32",
     "uint64",
     "uniform",
+    "uniform_of",
     "where",
+    "word",
+    "xavier",
 ]

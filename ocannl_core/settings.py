@@ -23,7 +23,10 @@ from ocannl_core.errors import SettingsError
 
 PREFIX = "OCANNL_"
 FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2")
-"""The values of `default_dtype`."""
+"""The values of `default_dtype` and `param_dtype`."""
+
+THREEFRY_ROUNDS = (20, 12)
+"""The values of `threefry_rounds`."""
 
 MOST_FILL_VALUES = 16
 """The greatest `fill_limit`: a longer list of values in generated code has to be an array."""
@@ -112,6 +115,20 @@ def _check_float_format(value: object) -> object:
     raise ValueError
 
 
+def _check_optional_float_format(value: object) -> object:
+    return None if value in (None, "") else _check_float_format(value)
+
+
+def _read_rounds(text: str) -> object:
+    return _check_rounds(int(text))
+
+
+def _check_rounds(value: object) -> object:
+    if _check_integer(value) in THREEFRY_ROUNDS:
+        return value
+    raise ValueError
+
+
 _TEXT = _Format("a text", _check_text, _check_text)
 _NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
@@ -127,6 +144,10 @@ _OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
 _FLOAT_FORMAT = _Format(
     "one of " + ", ".join(FLOAT_FORMATS), _check_float_format, _check_float_format
 )
+_OPTIONAL_FLOAT_FORMAT = _Format(
+    "one of " + ", ".join(FLOAT_FORMATS), _check_optional_float_format, _check_optional_float_format
+)
+_ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
 
 
 def _setting(default: object, form: _Format, doc: str) -> Any:
@@ -155,8 +176,24 @@ class Settings:
         None, _TEXT, "where compiled routines leave all stages as files; by default nowhere"
     )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
+    threefry_rounds: int = _setting(
+        20,
+        _ROUNDS,
+        "the rounds of the hash that random numbers are made with: 20, or 12 for speed",
+    )
     default_dtype: str = _setting(
         "float32", _FLOAT_FORMAT, "the number format of tensors that state none"
+    )
+    param_dtype: str | None = _setting(
+        None,
+        _OPTIONAL_FLOAT_FORMAT,
+        "the number format in which parameters that state none are stored; by default what their "
+        "use asks for",
+    )
+    half_constant_cutoff: int = _setting(
+        16384,
+        _INTEGER,
+        "the least magnitude that a constant or literal in float16 or float8_e5m2 may not have",
     )
     allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(

@@ -52,7 +52,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 
 
 def verify(program: LoopProgram) -> None:
@@ -292,12 +292,10 @@ class _Checker:
                 pass
             case UnaryOp.WORD:
                 self.expect(dtype, uint4x32, f"result of {name}")
-                if not arg.is_integer:
-                    self.problem(f"operand of {name}: {arg} where an integer format is needed")
+                self.number(arg, f"operand of {name}")
             case UnaryOp.UNIFORM:
                 self.expect(arg, uint4x32, f"operand of {name}")
-                if not dtype.is_float:
-                    self.problem(f"result of {name}: {dtype} where a float format is needed")
+                self.number(dtype, f"result of {name}")
             case _:
                 self.number(dtype, f"result of {name}")
                 self.expect(arg, dtype, f"operand of {name}")
@@ -313,8 +311,8 @@ class _Checker:
         elif op is BinaryOp.SECOND:
             self.expect(right, dtype, f"right operand of {name}")
         else:
-            expected = uint4x32 if op is BinaryOp.THREEFRY4X32 else dtype
-            if op is not BinaryOp.THREEFRY4X32:
+            expected = uint4x32 if op in HASHES else dtype
+            if op not in HASHES:
                 self.number(dtype, f"result of {name}")
             for found in (left, right, dtype):
                 self.expect(found, expected, f"operand or result of {name}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ocannl_core.dtypes import DType, round_to
 from ocannl_core.indexing import FixedIndex
 from ocannl_core.loopir.nodes import Binary, Const, Expr, IndexValue, Ternary, Unary
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, meaning_in
 from ocannl_core.passes.facts import (
     constant,
     holds,
@@ -72,7 +72,8 @@ def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
     values = [value_of(arg) for arg in args]
     if any(value is None for value in values):
         return None
-    return constant(round_to(op.value.meaning(*values), dtype), dtype)
+    meaning = meaning_in(op, args[0].dtype, dtype)
+    return constant(round_to(meaning(*values), dtype), dtype)
 
 
 # ----- conversions and selections ---------------------------------------------------------------

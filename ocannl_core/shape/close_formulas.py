@@ -144,5 +144,5 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
 
 
 def _is_free(state: State, tail: RowVar) -> bool:
-    """True when no result with known axes says how long a row is."""
-    return not any(constraint.res.dims for constraint in ranks.bounds(state, tail))
+    """True when no result with known axes, however far, says how long a row is."""
+    return tail not in ranks.known_axes(state, [tail])

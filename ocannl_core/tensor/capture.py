@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ocannl_core.assign.nodes import Constant
-from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.precision import Precision, chosen
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Filled, Tensor
 
@@ -28,7 +29,7 @@ class Dimension(Tensor):
 
     __slots__ = ("reference",)
 
-    def __init__(self, name: str, session: Session, dtype: DType) -> None:
+    def __init__(self, name: str, session: Session, dtype: Precision) -> None:
         self.reference = DimRef(name)
         origin = Origin(f"dim {name}", caller_location())
         terms = closed_shape()
@@ -138,11 +139,11 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
     Args:
         name: The label of an axis, or the name of a row variable, in a specification.
-        dtype: The number format of the cell; the session's default float when not given.
+        dtype: The number format of the cell; by default that of what uses it, else the session's
+            default float.
     """
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Dimension(name, session, chosen)
+    return Dimension(name, session, chosen(dtype, session.default_dtype))
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:

@@ -135,6 +135,8 @@ def initialization_of(parameter: Tensor) -> Computation:
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
     environment = parameter.session.environment
+    parameter.settle()
+    initializer.adopt(parameter.dtype)
     environment.close([parameter.terms])  # uses decide the shape; the initialiser fills it
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(

@@ -17,7 +17,7 @@ from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.nesting import as_array, is_array
-from ocannl_core.tensor.random import scaled_uniform
+from ocannl_core.tensor.random import default_initializer
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Filled, Literal, Tensor
 
@@ -56,7 +56,7 @@ def initial_value(session: Session, init: Any, stated: Stated) -> tuple[Tensor, 
     if _is_function(init):
         init = _called(init, stated)
     if init is None:
-        return scaled_uniform(stated.shape), stated.shape
+        return default_initializer(), stated.shape
     if isinstance(init, Real):
         return constant(float(init), session), stated.shape
     if isinstance(init, Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from numbers import Real
@@ -34,6 +35,7 @@ from ocannl_core.tensor.nesting import (
     is_array,
     nested,
 )
+from ocannl_core.tensor.precision import Precision, chosen, roomy
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Literal, Tensor
 
@@ -106,9 +108,9 @@ def tensor(
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
     is_literal = not literal.holds_arrays
-    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
-    return _literal(session, cells, shape, cell_dtype, label, Origin("literal", location))
+    return _literal(session, cells, shape, precision, label, Origin("literal", location))
 
 
 def number(
@@ -123,12 +125,12 @@ def number(
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
-    cell_dtype = session.default_dtype if dtype is None else dtype_of(dtype)
+    precision = chosen(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
         index = value
         return filled(
-            session, lambda: EmbedIndex(VarIndex(index)), shape, cell_dtype, label or value.name
+            session, lambda: EmbedIndex(VarIndex(index)), shape, precision, label or value.name
         )
     if not isinstance(value, Real):
         raise UsageError(
@@ -136,8 +138,8 @@ def number(
         )
     cell = float(value)
     if basis is None:
-        return constant(cell, session, dtype=cell_dtype, label=label)
-    return filled(session, lambda: Constant(cell), shape, cell_dtype, label or f"{cell:g}")
+        return constant(cell, session, dtype=precision, label=label)
+    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")
 
 
 def from_function(
@@ -158,7 +160,7 @@ def from_function(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format; by default that of what uses it, else the session's default float.
         label: A name.
     """
     session = sessions.current()
@@ -175,8 +177,8 @@ def from_function(
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
     cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
-    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=True)
-    return _literal(session, cells, shape, cell_dtype, name, origin)
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=True)
+    return _literal(session, cells, shape, precision, name, origin)
 
 
 def mapped(
@@ -259,18 +261,18 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
         )
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
     is_literal = not literal.holds_arrays
-    cells, cell_dtype = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells = cells.reshape(-1)
     origin = Origin("reshape", location)
     environment = session.environment
     shape = environment.fresh_shape(name=label or "reshape")
     environment.total_elements(shape, cells.size, origin)
-    if 1 <= cells.size <= settings.current().fill_limit and cell_dtype is not uint4x32:
-        wide = np.float64 if cell_dtype.is_float else np.dtype(cell_dtype.numpy)
+    if 1 <= cells.size <= settings.current().fill_limit and precision.dtype is not uint4x32:
+        wide = np.float64 if precision.dtype.is_float else np.dtype(precision.dtype.numpy)
         values = tuple(cells.astype(wide).tolist())
-        return filled(session, lambda: ConstantFill(values), shape, cell_dtype, label or "reshape")
+        return filled(session, lambda: ConstantFill(values), shape, precision, label or "reshape")
     environment.leaf(shape, origin)
-    return _literal(session, cells, shape, cell_dtype, label or "reshape", origin)
+    return _literal(session, cells, shape, precision, label or "reshape", origin)
 
 
 def offsets(
@@ -287,12 +289,12 @@ def offsets(
     others, but where `...` stands among them.
     """
     session = sessions.current()
-    cell_dtype = session.default_dtype if dtype is None else dtype_of(dtype)
+    precision = chosen(dtype, session.default_dtype)
     if (batch, input, output) != (None, None, None):
         batch, input, output = batch or (), input or (), output or ()
     name = label or "offsets"
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    return filled(session, RangeOverOffsets, shape, cell_dtype, name)
+    return filled(session, RangeOverOffsets, shape, precision, name)
 
 
 def arange(
@@ -344,39 +346,40 @@ def _literal(
     session: Session,
     cells: Array,
     shape: Shape,
-    dtype: DType,
+    precision: Precision,
     label: str | None,
     origin: Origin,
 ) -> Tensor:
     if not isinstance(cells, np.memmap):
-        cells = np.array(cells, dtype=dtype.numpy, order="C")
+        kept = cells.dtype if precision.follows else precision.dtype.numpy
+        cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
-    return Tensor(session, Literal(cells), shape, dtype, (label or "literal",), origin)
+    return Tensor(session, Literal(cells), shape, precision, (label or "literal",), origin)
 
 
 def _formatted(
     session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
-) -> tuple[Array, DType]:
+) -> tuple[Array, Precision]:
     """Returns cells in the tensor's number format, and the format.
 
-    Cells of files are converted on the way to a device.
+    Cells of files are converted on the way to a device. Those that a use may ask for in another
+    format keep their digits until that is settled.
 
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
     """
-    if dtype is not None:
-        cell_dtype = dtype_of(dtype)
-    elif is_literal or cells.dtype == np.float64:
-        cell_dtype = session.default_dtype
-    else:
-        cell_dtype = dtype_of(cells.dtype)
-    if cell_dtype is uint4x32:
-        return cells, cell_dtype
-    check_kind(cells, cell_dtype, where)
+    own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    if precision.follows:
+        precision = replace(precision, dtype=roomy(precision.dtype, cells))
+    if precision.dtype is uint4x32:
+        return cells, precision
+    check_kind(cells, precision.dtype, where)
     if isinstance(cells, np.memmap):
-        return cells, cell_dtype
+        return cells, precision
     refuse_nan(cells, where)
-    return converted(cells, cell_dtype, where), cell_dtype
+    rounded = converted(cells, precision.dtype, where)
+    return (cells if precision.follows else rounded), precision
 
 
 def _kinds(
@@ -461,7 +464,8 @@ def _number_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
     shape = session.environment.fresh_shape()
     dtype = promote(*(each.dtype for each in tensors))
     cell = float(value)
-    return filled(session, lambda: Constant(cell), shape, dtype, f"{cell:g}")
+    precision = Precision.by_default(dtype)
+    return filled(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
 
 
 def _entries(
@@ -475,14 +479,14 @@ def _entries(
             where=where,
             fix='oc.mapped(path, dtype="float32", output=[...])',
         )
-    chosen = dtype_of(dtype).numpy
+    stored = dtype_of(dtype).numpy
     nbytes = file.stat().st_size
-    count, rest = divmod(nbytes, prod(entry) * chosen.itemsize) if prod(entry) else (0, nbytes)
+    count, rest = divmod(nbytes, prod(entry) * stored.itemsize) if prod(entry) else (0, nbytes)
     if rest or not count:
         raise ValueError(
             f"{nbytes} bytes are no entries of {prod(entry)} cells of {dtype_of(dtype)}"
         )
-    return np.memmap(file, dtype=chosen, mode="r", shape=(count, *entry))
+    return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
 
 
 def _without_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:

@@ -23,6 +23,7 @@ from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
+from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
@@ -64,6 +65,7 @@ class Operation:
         values: Mapping[str, int] | None = None,
         capture: Capture = (),
         label: str | None = None,
+        dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
         """Returns the operation applied to expressions and numbers.
@@ -76,6 +78,7 @@ class Operation:
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
             capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
+            dtype: The number format of the result; it follows from the operands when not given.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
         """
@@ -98,7 +101,12 @@ class Operation:
         if session.recorder is not None and reduces_elsewhere and not captured:
             return session.recorder.unreduced(self, operands, stated)
         return self.tensor(
-            operands, stated, label=label, requires_grad=requires_grad, capture=captured
+            operands,
+            stated,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+            capture=captured,
         )
 
     def tensor(
@@ -107,6 +115,7 @@ class Operation:
         logic: Logic,
         *,
         label: str | None = None,
+        dtype: DType | str | None = None,
         requires_grad: bool | None = None,
         shape: Shape | None = None,
         origin: Origin | None = None,
@@ -125,7 +134,12 @@ class Operation:
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )
-        flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
+        precision = self.precision(operands, session, origin, dtype)
+        flows = (
+            self.gradient is not None
+            and precision.dtype.is_float
+            and any(operand.requires_grad for operand in operands)
+        )
         if session.recorder is not None and requires_grad is None:
             requires_grad = False
         if requires_grad and not flows:
@@ -138,12 +152,15 @@ class Operation:
             session,
             Applied(self, operands, logic, capture or {}),
             terms,
-            self.result_dtype([operand.dtype for operand in operands], session),
+            precision,
             (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
         note_accesses(logic, result, operands, origin, capture)
+        if precision.rests_on_default:
+            for operand in operands:
+                operand.add_dependent(result)
         if session.recorder is not None:
             session.recorder.made(result, is_named=label is not None)
         return result
@@ -166,9 +183,24 @@ class Operation:
             case _:
                 return None
 
-    def result_dtype(self, dtypes: Sequence[DType], session: Session) -> DType:
-        """Returns the number format of the result for operands of these formats."""
-        return result_dtype(self.primitive, dtypes, session.default_dtype)
+    def precision(
+        self,
+        operands: Sequence[Tensor],
+        session: Session,
+        origin: Origin,
+        dtype: DType | str | None = None,
+    ) -> Precision:
+        """Returns the number format of the result, and gives it to operands that follow it."""
+        if dtype is not None:
+            found = Precision.stated(dtype)
+        else:
+            given = [operand.precision for operand in operands]
+            found = of_result(self.primitive, given, session.default_dtype)
+        for position, operand in enumerate(operands):
+            is_condition = self.primitive is TernaryOp.WHERE and position == 0
+            follows = found.positions and not is_condition
+            operand.note_use(origin, found.dtype if follows else None)
+        return found
 
     def describe(self, logic: Logic) -> str:
         """Returns the operation as messages name it."""
@@ -247,7 +279,7 @@ def note_accesses(
         tensor.add_access(access)
 
 
-def as_tensor(value: Any, session: Session, dtype: DType | None = None) -> Tensor:
+def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
     """Returns a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
         return value
@@ -272,15 +304,12 @@ def as_tensors(values: Sequence[Any], session: Session) -> tuple[Tensor, ...]:
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else session.default_dtype
 
-    def fits(value: Any) -> bool:
-        return beside.is_float or (beside.is_integer and float(value).is_integer())
+    def precision(value: Any) -> Precision:
+        fits = beside.is_float or (beside.is_integer and float(value).is_integer())
+        return Precision.by_default(beside if fits else session.default_dtype)
 
     return tuple(
-        as_tensor(
-            value,
-            session,
-            beside if isinstance(value, Real) and fits(value) else session.default_dtype,
-        )
+        as_tensor(value, session, precision(value) if isinstance(value, Real) else None)
         for value in values
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
@@ -16,6 +16,7 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.blocks import shared_parameter
 from ocannl_core.tensor.computation import initialization_of
 from ocannl_core.tensor.initial_values import OpenAxes, Stated, initial_value
+from ocannl_core.tensor.precision import Precision, Why, chosen
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Declared, Parameter, Placeholder, Tensor
 
@@ -45,7 +46,9 @@ def param(
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
             that returns one of these, given nothing or the parameter's shape. No gradient flows
             into it. By default uniform, centred, scaled by fan-in.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format. Without it the parameter is stored in the session's
+            `param_dtype`; if there is none, in the format of what uses it, which is the session's
+            default float unless something else decides.
         requires_grad: False for parameters that are initialised but not trained by gradients.
 
     Raises:
@@ -113,13 +116,14 @@ def _new(
         initial, shape = initial_value(session, init, Stated(rows, input, output, origin))
     finally:
         session.recorder = recorder
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    stored = session.param_dtype if dtype is None else None
+    precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
         Parameter(initial, initialization_of, scopes),
         shape,
-        chosen,
+        precision,
         label,
         origin,
         requires_grad=requires_grad,
@@ -141,15 +145,15 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format; by default that of what uses it, else the session's default float.
     """
     session = sessions.current()
     _check_name("placeholder", name)
     origin = Origin(f"placeholder {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Placeholder(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    return Tensor(session, Placeholder(), shape, precision, (name,), origin)
 
 
 def declare(
@@ -169,8 +173,8 @@ def declare(
     _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Declared(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    return Tensor(session, Declared(), shape, precision, (name,), origin)
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

@@ -1,4 +1,4 @@
-"""The pointwise operations and their gradients: one entry per primitive.
+"""The pointwise operations and their gradients: one entry per primitive of `ops`.
 
 A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the
 first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots are
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ocannl_core.dtypes import DType
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
 
@@ -141,6 +142,13 @@ def _tanh(g: Any, g1: Any, v: Any) -> None:
 
 
 identity = lift("identity", UnaryOp.IDENTITY, _identity)
+
+
+def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
+    """Returns a tensor in another number format; gradients flow back in the tensor's own one."""
+    return identity(x, dtype=dtype, label=label or "cast")
+
+
 stop_gradient = lift("stop_gradient", UnaryOp.IDENTITY)
 relu = lift("relu", UnaryOp.RELU, _relu)
 sat01 = lift("sat01", UnaryOp.SAT01, _sat01)
@@ -159,6 +167,14 @@ logical_not = lift("logical_not", UnaryOp.NOT)
 
 
 # ----- comparison, choice, extremes ---------------------------------------------------------------
+
+
+def _first(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+def _second(g: Any, g2: Any) -> None:
+    g2 += g
 
 
 def _relu_gate(g: Any, g2: Any, v1: Any) -> None:
@@ -184,6 +200,8 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
+first = lift("first", BinaryOp.FIRST, _first)
+second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
 equal = lift("equal", BinaryOp.EQ)

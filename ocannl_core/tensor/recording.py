@@ -24,6 +24,7 @@ from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.operation import Operation, note_accesses
 from ocannl_core.tensor.pointwise import identity
+from ocannl_core.tensor.precision import of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
@@ -127,6 +128,7 @@ class CodeRecorder:
                 step.logic, target.terms, [operand.terms for operand in operands], origin
             )
         note_accesses(step.logic, target, operands, origin)
+        self._note_formats(step, operands)
         self._entries[-1].append(step)
         self._writes[target] = len(self._writes) + 1
         if not isinstance(target.definition, Declared):
@@ -171,6 +173,18 @@ class CodeRecorder:
         primitive = value.operation.primitive
         assert primitive is not None
         return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
+
+    def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
+        """Gives a declared tensor the number format of what is assigned to it, unless it states
+        one.
+        """
+        found = of_result(
+            step.op, [each.precision for each in operands], self.session.default_dtype
+        )
+        is_declared = isinstance(step.target.definition, Declared)
+        step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
+        for operand in operands:
+            operand.note_use(step.origin)
 
     def _label(self, target: Tensor, args: tuple[Argument, ...]) -> None:
         """Completes the label of a declared tensor with that of what is assigned to it first."""
@@ -236,14 +250,16 @@ class _Steps:
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet."""
+        """Returns the code of what was made outside and is contained in no computation yet; fills,
+        which read nothing, are made wherever they are used.
+        """
         fresh = [
             t
             for t in ancestors(list(tensors))
             if isinstance(t.definition, Applied | Filled)
             and t not in self.made
             and t not in self.written
-            and t not in self.session.consumed
+            and (isinstance(t.definition, Filled) or t not in self.session.consumed)
         ]
         self.written.update(fresh)
         return [Forward(tuple(fresh))] if fresh else []

@@ -19,6 +19,7 @@ from ocannl_core.assign.nodes import (
     Operand,
     Scalar,
     Section,
+    SetVector,
 )
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
@@ -32,7 +33,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, neutral
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
@@ -111,6 +112,8 @@ def resolve(
         ]
         session.environment.close([tensor.terms for tensor in members], captured)
         session.consumed.update(t for t in members if t not in temporaries)
+        for tensor in members:
+            tensor.settle()
     steps = absorb(steps, temporaries)
     emitter = _Emitter()
     for step in steps:
@@ -207,7 +210,8 @@ class _Emitter:
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
-            operand = self.operand(arg, is_padded=is_padded)
+            keeps_format = step.op is UnaryOp.WORD
+            operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)
             )
@@ -232,17 +236,18 @@ class _Emitter:
         )
         self.embedded.add(target)
 
-    def operand(self, argument: Argument, *, is_padded: bool = False) -> Operand:
+    def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
         """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
         cell.
 
-        A constant that is read beyond its axis differs there, so that it has to be stored.
+        A constant has to be stored where it is read beyond its axis, as it differs there, and where
+        its format matters besides its value.
         """
         if isinstance(argument, float):
             return Scalar(argument)
         if isinstance(argument, MergeBuffer):
             return Merge(self.node_of(argument.tensor))
-        if is_padded:
+        if is_stored:
             self.constant_result(argument)
             return Cells(self.node_of(argument))
         value = _constant_value(argument)
@@ -362,7 +367,8 @@ class _Slots:
         operand: Operand | None
         if role == "value":
             is_padded = position > 0 and self._is_padded[position - 1]
-            operand = self._emitter.operand(tensor, is_padded=is_padded)
+            keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
         return Slot(name, operand, tensor.dtype, index, dims, self)
@@ -389,15 +395,8 @@ class _Slots:
             for each in index
             for var in variables(each)
         }
-        drops_repeats = combine in (
-            BinaryOp.SECOND,
-            BinaryOp.MAX,
-            BinaryOp.MIN,
-            BinaryOp.OR,
-            BinaryOp.AND,
-        )
         projections = Projections(
-            self._domain(target.index, used if drops_repeats else None),
+            self._domain(target.index, used if combine.value.drops_repeats else None),
             target.index,
             tuple(index for _, index, _ in settled),
             target.dims,
@@ -417,6 +416,15 @@ class _Slots:
                 self._beyond,
             )
         )
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        """Emits the assignment of runs of cells, one for each word."""
+        assert isinstance(target.operand, Cells), "results of operations are stored"
+        operand, index, dims = as_operand(words)
+        domain = self._projections.domain
+        projections = Projections(domain, target.index, (index,), target.dims, (dims,))
+        origin = self._tensor.origin
+        self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
 
     def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
         """Refuses a plain assignment that would keep the last of several values of a cell."""

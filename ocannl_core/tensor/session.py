@@ -41,13 +41,27 @@ class Session:
 
     Args:
         seed: Seed of all random numbers; from the settings when not given.
-        dtype: The number format of floats that do not state one; from the settings when not given.
+        dtype: The number format of floats that nothing decides; from the settings when not given.
+        param_dtype: The number format in which parameters are stored that state none; from the
+            settings when not given. It has no say in what is computed from them: with
+            `Session(dtype="bfloat16", param_dtype="float32")` a model computes in bfloat16, and
+            small updates of its parameters are not lost.
     """
 
-    def __init__(self, seed: int | None = None, dtype: DType | str | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        dtype: DType | str | None = None,
+        param_dtype: DType | str | None = None,
+    ) -> None:
         defaults = settings.current()
         self.seed = defaults.seed if seed is None else seed
         self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
+        stored = defaults.param_dtype if param_dtype is None else param_dtype
+        self.param_dtype = None if stored is None else dtype_of(stored)
+        self.threefry_rounds = defaults.threefry_rounds
+        self.random_seed: Any = None
+        """The tensor of the seed, once random numbers have asked for it."""
         self.environment = Environment()
         self.recorder: Recorder | None = None
         self.block: Any = None

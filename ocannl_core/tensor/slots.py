@@ -46,6 +46,8 @@ class SlotEmitter(Protocol):
         self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
     ) -> None: ...
 
+    def set_from_words(self, target: Slot, words: Slot) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
@@ -93,6 +95,10 @@ class Slot(Assignable):
                 found=f"{value!r} assigned to {self.name}",
             )
         self.emitter.accumulate(self, combine, reset=reset, value=value)
+
+    def fill_from_words(self, words: Slot) -> None:
+        """Assigns runs of cells the numbers that words are made of."""
+        self.emitter.set_from_words(self, words)
 
 
 SlotValue = Slot | SlotApplication | int | float
@@ -155,6 +161,9 @@ class _Accumulations:
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         self.found.append(combine)
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        self.found.append(BinaryOp.SECOND)
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:

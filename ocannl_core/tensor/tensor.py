@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
 from ocannl_core.assign.nodes import FetchSource
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
@@ -23,6 +24,7 @@ from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
 from ocannl_core.tensor.parameter_set import Parameters, Scope
+from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
@@ -64,8 +66,8 @@ class Literal:
     """From an array of the host, copied when the tensor was made, or mapped from a file.
 
     Attributes:
-        array: The cells in row-major order; of the tensor's number format, or a file's that is
-            converted on the way to a device.
+        array: The cells in row-major order; converted to the tensor's number format when that is
+            settled, or, if it is a file's, on the way to a device.
     """
 
     array: np.ndarray[Any, Any]
@@ -125,19 +127,21 @@ class Tensor(Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that made it.
         definition: How its cells come about.
-        dtype: The number format of its cells.
         grad: The gradient of whatever is being backpropagated with respect to this tensor; None
             when it needs none.
     """
 
     __slots__ = (
         "_accesses",
+        "_dependents",
+        "_first_use",
         "_grad",
+        "_is_settled",
         "_layout",
         "_node",
+        "_precision",
         "_terms",
         "definition",
-        "dtype",
         "id",
         "label",
         "origin",
@@ -149,7 +153,7 @@ class Tensor(Assignable):
         session: Session,
         definition: Definition,
         terms: Shape,
-        dtype: DType,
+        dtype: DType | Precision,
         label: tuple[str, ...],
         origin: Origin,
         *,
@@ -159,7 +163,10 @@ class Tensor(Assignable):
         self.id = session.next_id()
         self.definition = definition
         self._terms = terms
-        self.dtype = dtype
+        self._precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        self._first_use: Origin | None = None
+        self._is_settled = False
+        self._dependents: list[Tensor] = []
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
@@ -167,7 +174,9 @@ class Tensor(Assignable):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         if requires_grad:
-            self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
+            self._grad = Tensor(
+                session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
+            )
 
     # ----- identity and shape ---------------------------------------------------------------------
 
@@ -229,7 +238,138 @@ class Tensor(Assignable):
                 "compile the code that uses it first",
             )
         self.session.environment.close([self._terms])
+        self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
+
+    # ----- number format --------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The number format of the cells, as far as the program decides it up to here.
+
+        It can be stated until something uses the tensor.
+
+        Raises:
+            UsageError: when it is stated later, or for a gradient, which has that of its tensor.
+        """
+        return self.precision.dtype
+
+    @dtype.setter
+    def dtype(self, value: DType | str) -> None:
+        wanted = dtype_of(value)
+        if wanted is self.dtype:
+            return
+        if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
+            raise UsageError(
+                "The number format of a tensor is stated before anything uses it, and that of a "
+                "result with dtype= where it is made.",
+                found=f"{wanted} for {self!r}, which is {self.dtype}",
+                where=str(self._first_use or self.origin),
+                fix=f'convert it: oc.cast(x, "{wanted}")',
+            )
+        self._precision = Precision.stated(wanted)
+
+    @property
+    def precision(self) -> Precision:
+        """The number format and what decided it. A gradient has that of its tensor."""
+        if not isinstance(self.definition, GradientOf):
+            return self._precision
+        found = self.definition.tensor.precision
+        rests = found.rests_on_default or found.why is Why.DEFAULT
+        return replace(found, why=Why.OPERANDS, rests_on_default=rests)
+
+    def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
+        """Notes an operation that uses the tensor.
+
+        Args:
+            origin: The operation.
+            dtype: The format in which it computes, if the tensor follows that.
+        """
+        self._first_use = self._first_use or origin
+        if dtype is not None and self._follow(dtype, origin):
+            self._reconsider_dependents()
+
+    def _follow(self, dtype: DType, origin: Origin) -> bool:
+        """Takes the format of a use, if nothing else decides; returns whether that changed it."""
+        if self._is_settled:
+            return False
+        match self.definition:
+            case Literal(array):
+                dtype = roomy(dtype, array)
+            case _ if self._is_uniform:
+                dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
+        before, self._precision = self._precision, self._precision.used(dtype, origin)
+        return self._precision.dtype is not before.dtype
+
+    def add_dependent(self, result: Tensor) -> None:
+        """Notes a result whose format rests on default formats, this tensor's among them."""
+        if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
+            self._dependents.append(result)
+
+    def _reconsider_dependents(self) -> None:
+        """Decides formats anew that rested on the default, now that this tensor's has changed."""
+        pending: list[Tensor] = [self]
+        while pending:
+            changed = pending.pop()
+            if changed._grad is not None:
+                pending.append(changed._grad)
+            for result in changed._dependents:
+                if not result._is_settled:
+                    pending += result._decide_anew()
+
+    def _decide_anew(self) -> list[Tensor]:
+        """Derives the format of a result from its operands again, and gives it to those that follow
+        it; returns the tensors whose formats have changed.
+        """
+        assert isinstance(self.definition, Applied)
+        primitive, given = self.definition.operation.primitive, [o.precision for o in self.operands]
+        before = self._precision
+        self._precision = of_result(primitive, given, self.session.default_dtype)
+        changed = [self] if self._precision.dtype is not before.dtype else []
+        for operand in self.operands[primitive is TernaryOp.WHERE :]:
+            if self._precision.positions and operand._follow(self.dtype, self.origin):
+                changed.append(operand)
+        return changed
+
+    def adopt(self, dtype: DType) -> None:
+        """Gives the tensor the format of what it is made for, unless something else decided its
+        own; likewise what it is computed from.
+
+        Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
+        """
+        if self.operands and not self._is_uniform:
+            dtype = promote(dtype, float32)
+        pending = [self]
+        while pending:
+            tensor = pending.pop()
+            if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
+                tensor._precision = Precision.by_default(tensor.dtype)
+                tensor.note_use(self.origin, dtype)
+                pending += tensor.operands
+
+    @property
+    def _is_uniform(self) -> bool:
+        """True for the numbers that random words stand for."""
+        definition = self.definition
+        return isinstance(definition, Applied) and definition.operation.primitive is UnaryOp.UNIFORM
+
+    def settle(self) -> None:
+        """Makes the number format final: code has been made for it."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._dependents.clear()
+        self._first_use = self._first_use or self.origin
+        if isinstance(self.definition, Literal):
+            self.definition = Literal(self._converted(self.definition.array))
+
+    def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the array behind a literal in the tensor's format; that of a file stays there."""
+        if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
+            return array
+        cells = converted(array, self.dtype, str(self.origin))
+        cells.flags.writeable = False
+        return cells
 
     # ----- margins --------------------------------------------------------------------------------
 
@@ -307,10 +447,12 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal; without axes as long as its shape is open."""
+        """The host's array behind a literal, in the tensor's number format unless it is a file's;
+        without axes as long as its shape is open.
+        """
         if not isinstance(self.definition, Literal):
             return None
-        array = self.definition.array
+        array = self._converted(self.definition.array)
         shape = self.shape
         return array.reshape(shape.dims) if shape.is_closed else array
 

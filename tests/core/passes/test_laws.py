@@ -45,7 +45,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.printer import statement_text
 from ocannl_core.loopir.traverse import children, fold
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, Signature, TernaryOp, UnaryOp
 from ocannl_core.passes.facts import holds
 from ocannl_core.passes.laws import LAWS
 from ocannl_core.passes.simplify import simplify_expr
@@ -96,8 +96,8 @@ def same(left: Number, right: Number) -> bool:
 
 # ----- random expressions -----------------------------------------------------------------------
 
-_UNARY = [op for op in U if op not in (U.IDENTITY, U.WORD, U.UNIFORM)]
-_BINARY = [op for op in B if op not in (B.THREEFRY4X32, B.POW, *COMPARISONS)]
+_UNARY = [op for op in U if op is not U.IDENTITY and op.value.signature is Signature.NUMBERS]
+_BINARY = [op for op in B if op not in (*HASHES, B.POW, *COMPARISONS)]
 
 
 @st.composite

@@ -77,8 +77,8 @@ def test_telling_values_are_numbers_of_their_format() -> None:
             assert repr(dtypes.round_to(value, dtype)) == repr(value)
 
 
-def test_exact_primitives_come_first_and_are_fewer_only_for_floats() -> None:
+def test_exact_primitives_are_fewer_only_for_floats() -> None:
     for dtype in dtypes.ALL:
         exact = exact_primitives(dtype)
-        assert primitives(dtype)[: len(exact)] == exact
+        assert set(exact) <= set(primitives(dtype))
         assert (len(primitives(dtype)) > len(exact)) == dtype.is_float
