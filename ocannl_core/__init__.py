@@ -53,6 +53,7 @@ from ocannl_core.tensor.contractions import (
     stack,
     transpose,
     tropical,
+    where,
 )
 from ocannl_core.tensor.literals import arange, batch, number, tensor
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -64,6 +65,7 @@ from ocannl_core.tensor.pointwise import (
     equal,
     exp,
     exp2,
+    identity,
     less,
     less_equal,
     log,
@@ -89,10 +91,9 @@ from ocannl_core.tensor.pointwise import (
     sub,
     tanh,
     trunc,
-    where,
 )
 from ocannl_core.tensor.random import threefry4x32, uniform
-from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.recording import cd, section, unchanged_roots
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
@@ -168,6 +169,7 @@ __all__ = [
     "float64",
     "fma",
     "hookimpl",
+    "identity",
     "int32",
     "int64",
     "interleave",
@@ -220,6 +222,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unchanged_roots",
     "uniform",
     "where",
 ]

@@ -207,7 +207,10 @@ def declare(
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Declared(), shape, chosen, (name,), origin)
+    result = Tensor(session, Declared(), shape, chosen, (name,), origin)
+    if session.recorder is not None:
+        session.recorder.declared(result)
+    return result
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

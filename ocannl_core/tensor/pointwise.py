@@ -12,6 +12,7 @@ from typing import Any
 
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
+from ocannl_core.tensor.registry import operations
 
 _LN2 = math.log(2.0)
 
@@ -36,6 +37,7 @@ def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
         case TernaryOp():
             forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
+    operations[name] = operation
     return operation
 
 

@@ -20,20 +20,29 @@ from ocannl_core.assign.nodes import (
     Scalar,
     Section,
 )
+from ocannl_core.assign.traverse import Leaf, leaves, reads
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
+from ocannl_core.indexing import (
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    VarIndex,
+    is_surjective,
+    variables,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
+from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
     ALL,
-    SLOT_NAMES,
     Slot,
     SlotApplication,
     SlotValue,
@@ -41,6 +50,7 @@ from ocannl_core.tensor.slots import (
     as_application,
     as_operand,
     slot_names,
+    slot_of,
     value_variables,
 )
 from ocannl_core.tensor.steps import (
@@ -84,6 +94,7 @@ def resolve(
     results: frozenset[Tensor],
     name: str,
     temporaries: frozenset[Tensor],
+    declared: frozenset[Tensor],
 ) -> Resolved:
     """Returns steps as assignments over closed shapes."""
     tensors = mentioned(steps)
@@ -96,7 +107,6 @@ def resolve(
         )
     for session, members in by_session.items():
         session.environment.close([tensor.terms for tensor in members])
-        session.consumed.update(t for t in members if t not in temporaries)
     steps = absorb(steps, temporaries)
     emitter = _Emitter()
     for step in steps:
@@ -107,7 +117,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh),
+        frozenset(emitter.fresh - _overwritten(emitter.body, {t.node for t in declared})),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
@@ -133,6 +143,27 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
     return found
 
 
+def _overwritten(body: Sequence[Assignment], nodes: set[TensorNode]) -> set[TensorNode]:
+    """Returns those of some nodes that are written as a whole before any cell is read."""
+    found: set[TensorNode] = set()
+    pending = set(nodes)
+    for each in leaves(body):
+        pending.difference_update(reads(each))
+        if each.target in pending:
+            pending.discard(each.target)
+            if _writes_all(each):
+                found.add(each.target)
+    return found
+
+
+def _writes_all(assignment: Leaf) -> bool:
+    """True if an assignment writes every cell of its target."""
+    if isinstance(assignment, Fetch):
+        return True
+    is_reset = isinstance(assignment, Accumulate) and assignment.reset
+    return is_reset or is_surjective(assignment.projections)
+
+
 def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
     return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
@@ -146,6 +177,9 @@ class _Emitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
+        self._changes: dict[Tensor, int] = {}
+        """When each tensor got its value last, counted in changes of any tensor."""
+        self._now = 0
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""
@@ -185,10 +219,16 @@ class _Emitter:
 
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
-        found = project(
-            step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin
-        )
+        if isinstance(step.logic, IndexMaps):
+            found = step.logic.projections(
+                step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
+            )
+        else:
+            shapes = [tensor.shape for tensor in tensors]
+            found = project(step.logic, step.target.shape, shapes, step.origin)
         check_margins(found, step.target, tensors, step.origin)
+        if step.combine is BinaryOp.SECOND:
+            _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, _has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
@@ -217,6 +257,23 @@ class _Emitter:
             )
         )
         self.embedded.add(target)
+        self._changed(step.target)
+
+    def _changed(self, tensor: Tensor) -> None:
+        self._now += 1
+        self._changes[tensor] = self._now
+
+    def _is_stale(self, tensor: Tensor) -> bool:
+        """True unless the tensor has been computed here and no operand has changed since.
+
+        A tensor of recorded code keeps the value that it has where it was written.
+        """
+        if tensor.node not in self.embedded:
+            return True
+        computed = self._changes.get(tensor, 0)
+        return tensor.recording is None and any(
+            self._changes.get(operand, 0) > computed for operand in tensor.operands
+        )
 
     def operand(self, argument: Argument, *, is_padded: bool = False) -> Operand:
         """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
@@ -235,13 +292,14 @@ class _Emitter:
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
     def forward(self, tensor: Tensor) -> None:
-        """Emits the own code of one tensor, once."""
+        """Emits the own code of one tensor; again only if an operand has changed since."""
         match tensor.definition:
             case Applied():
-                if tensor.node not in self.embedded:
+                if self._is_stale(tensor):
                     slots = _Slots(self, tensor)
                     slots.run(tensor.definition.operation.forward)
                     self.embedded.add(self.node_of(tensor))
+                    self._changed(tensor)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -263,6 +321,7 @@ class _Emitter:
         node = self.node_of(gradient)
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
+        self._changed(gradient)
 
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
@@ -274,6 +333,9 @@ class _Emitter:
         ):
             return
         _Slots(self, tensor).run(definition.operation.gradient)
+        for operand in definition.operands:
+            if operand.grad is not None:
+                self._changed(operand.grad)
 
 
 def check_margins(
@@ -285,6 +347,18 @@ def check_margins(
         needed = margins_of(projections, position)
         if needed:
             tensor.layout.check(needed, tensor.describe(), origin)
+
+
+def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
+    """Refuses a plain assignment that would keep the last of several values of a cell."""
+    kept = {var for index in projections.lhs for var in variables(index)}
+    if any(extent > 1 and var not in kept for var, extent in projections.domain):
+        raise UsageError(
+            "A plain assignment writes each cell once: what is reduced is accumulated.",
+            found="an assignment whose operands have axes that the target has not",
+            where=str(origin),
+            fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+        )
 
 
 def _has_margins(projections: Projections) -> tuple[bool, ...]:
@@ -331,11 +405,11 @@ class _Slots:
         code(*(self._slot(name) for name in slot_names(code)))
 
     def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
-        role, position = SLOT_NAMES[name]
-        if position != ALL:
-            return self._slot_at(name, role, position)
+        stated = slot_of(name)
+        if stated.position != ALL:
+            return self._slot_at(name, stated.role, stated.position)
         count = len(self._definition.operands)
-        return tuple(self._slot_at(f"{name}[{i}]", role, i + 1) for i in range(count))
+        return tuple(self._slot_at(f"{name}[{i}]", stated.role, i + 1) for i in range(count))
 
     def _slot_at(self, name: str, role: str, position: int) -> Slot:
         tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
@@ -346,12 +420,27 @@ class _Slots:
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
         operand: Operand | None
-        if role == "value":
+        if role == "intermediate":
+            operand = self._intermediate(name, tensor, dims)
+        elif role == "value":
             is_padded = position > 0 and self._is_padded[position - 1]
             operand = self._emitter.operand(tensor, is_padded=is_padded)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
         return Slot(name, operand, tensor.dtype, index, dims, self)
+
+    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
+        """Returns a new node for an intermediate tensor with the axes of a slot."""
+        if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
+            raise UsageError(
+                "Intermediate slots have no margins for windows that leave an axis.",
+                found=f"{name} in the code of {self._tensor.origin.operation}",
+                where=str(self._tensor.origin),
+            )
+        node = TensorNode(self._tensor.id, (name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(tensor.dtype, dims)
+        self._emitter.embedded.add(node)
+        return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Logic
+from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Argument = Tensor | MergeBuffer | float
@@ -15,7 +16,7 @@ Argument = Tensor | MergeBuffer | float
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign:
     """`target = target combine op(*args)`, with index maps from the logic once shapes are
-    closed.
+    closed, or stated ones.
     """
 
     target: Tensor
@@ -23,7 +24,7 @@ class Assign:
     reset: bool
     op: Op
     args: tuple[Argument, ...]
-    logic: Logic
+    logic: Logic | IndexMaps
     origin: Origin
 
 
