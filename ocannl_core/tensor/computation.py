@@ -25,7 +25,6 @@ from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
 from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
 from ocannl_core.tensor.tensor import (
     Applied,
-    Filled,
     GradientOf,
     Parameter,
     Tensor,
@@ -185,17 +184,17 @@ def consume_forward(tensor: Tensor) -> Computation:
     """
     step = forward_step(tensor)
     consumed = tensor.session.consumed
-    own = [each for each in step.tensors if isinstance(each.definition, Applied | Filled)]
+    own = [each for each in step.tensors if isinstance(each.definition, Applied)]
     taken = [each for each in own if each in consumed]
     if taken:
         raise UsageError(
             "Forward code is consumed once.",
-            found="\n".join(f"{each.describe()}: contained in {consumed[each]}" for each in taken),
+            found="\n".join(f"{each.describe()}: in {consumed[each]}" for each in taken),
             where=str(caller_location() or ""),
             fix=f"run that computation and read the tensor, or compute it again: "
             f"oc.train.forward({tensor.node.name})",
         )
-    consumed.update(dict.fromkeys(own, f"what was consumed at {caller_location()}"))
+    consumed.update(dict.fromkeys(own, f"the code consumed at {caller_location()}"))
     return _given(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
