@@ -127,7 +127,7 @@ def _rebuilt(
                 yield replaced.get(step, step)
             case Forward(tensors):
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
-                    yield Forward(kept)
+                    yield replace(step, tensors=kept)
             case Titled(title, inner):
                 yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
             case _:

@@ -276,7 +276,7 @@ class _Steps:
                 case Tensor():
                     if entry in self.needed:
                         steps += self.outside(entry.operands)
-                        steps.append(Forward((entry,)))
+                        steps.append(Forward((entry,), is_written_here=True))
                 case Assign():
                     steps += self.outside(_tensors(entry))
                     steps.append(entry)

@@ -197,9 +197,9 @@ class _Emitter:
         match step:
             case Assign():
                 self.assign(step)
-            case Forward(tensors):
+            case Forward(tensors, is_written_here):
                 for tensor in tensors:
-                    self.forward(tensor)
+                    self.forward(tensor, anew=is_written_here)
             case ZeroGradients(root):
                 for tensor in ancestors([root]):
                     if tensor.grad is not None:
@@ -291,11 +291,11 @@ class _Emitter:
         value = _constant_value(argument)
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
-    def forward(self, tensor: Tensor) -> None:
-        """Emits the own code of one tensor; again only if an operand has changed since."""
+    def forward(self, tensor: Tensor, *, anew: bool) -> None:
+        """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
         match tensor.definition:
             case Applied():
-                if self._is_stale(tensor):
+                if anew or self._is_stale(tensor):
                     slots = _Slots(self, tensor)
                     slots.run(tensor.definition.operation.forward)
                     self.embedded.add(self.node_of(tensor))

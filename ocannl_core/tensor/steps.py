@@ -30,9 +30,16 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """The own code of each of these tensors, oldest first."""
+    """The own code of each of these tensors, oldest first.
+
+    Attributes:
+        tensors: The tensors.
+        is_written_here: The tensors are expressions of recorded code at the place where they were
+            written, and are computed there. Others are computed unless they are up to date.
+    """
 
     tensors: tuple[Tensor, ...]
+    is_written_here: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
