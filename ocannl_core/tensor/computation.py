@@ -87,7 +87,7 @@ class Computation:
         program = self._resolved().program
         for tensor in mentioned(self.steps):
             if tensor not in self.temporaries:
-                tensor.session.consumed.setdefault(tensor, self.name)
+                tensor.session.consumed.setdefault(tensor, f"the computation {self.name}")
         return program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
