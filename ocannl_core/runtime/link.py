@@ -136,7 +136,7 @@ def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: 
     missing = [
         node
         for node in sorted(reads_first, key=lambda node: node.id)
-        if node not in code.program.fresh
+        if (node not in code.program.fresh or store.find_unstored(node) is not None)
         and node not in code.literals
         and not code.comes_from_outside(node)
         and store.find(node) is None

@@ -50,9 +50,9 @@ class Block(Generic[R]):
         self._function = function
         self._applied = False
 
-    def __call__(self, *tensors: Any) -> R:
-        """Returns the body applied to tensors."""
-        self._check_tensors(tensors)
+    def __call__(self, *args: Any, **named: Any) -> R:
+        """Returns the body applied to tensors, by position or by name."""
+        tensors = self._bound(args, named)
         session = sessions.current()
         application = Application(self, session.block)
         outer = session.block
@@ -75,17 +75,24 @@ class Block(Generic[R]):
             _enrich(tensor, (*name, *_source_of(tensors)), tensors)
         return result
 
-    def _check_tensors(self, tensors: tuple[Any, ...]) -> None:
-        """Raises UsageError unless the body takes these tensors."""
+    def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Returns the tensors for the positional parameters of the body.
+
+        Raises:
+            UsageError: if the body takes others.
+        """
+        signature = inspect.signature(self._function)
         try:
-            inspect.signature(self._function).bind(*tensors, **self.config)
+            bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
             raise UsageError(
                 f"The positional parameters of {self.name} are the tensors that it is applied to.",
-                found=f"{error}; {len(tensors)} given",
+                found=f"{error}; {len(args) + len(named)} given",
                 where=str(caller_location() or ""),
-                fix=f"{self.name}{inspect.signature(self._function)}",
+                fix=f"{self.name}{signature}",
             ) from None
+        bound.apply_defaults()
+        return bound.args
 
     @property
     def has_been_applied(self) -> bool:
@@ -126,10 +133,18 @@ class BlockFunction(Generic[P, R]):
         self._signature = inspect.signature(function)
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: Any, label: str | None = None, **config: Any) -> Any:
+    def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
+        parameters = self._signature.parameters
+        named = {
+            name: value
+            for name, value in keywords.items()
+            if name in parameters
+            and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
+        config = {name: value for name, value in keywords.items() if name not in named}
         self._check_config(config)
         block = self._block(config, label)
-        return block(*args) if args else block
+        return block(*args, **named) if args or named else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
         """Returns a new block, or inside another block's body the sub-block that belongs in this

@@ -436,7 +436,8 @@ def power(
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)
-    if isinstance(exponent, Real) and projections is None:
+    is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
+    if isinstance(exponent, Real) and projections is None and not is_recorded:
         return _power_by(float(exponent))(base, logic=logic, label=label)
     return power_primitive(base, exponent, logic=logic, projections=projections, label=label)
 

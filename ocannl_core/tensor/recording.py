@@ -246,6 +246,17 @@ class CodeRecorder:
     def close_section(self) -> None:
         self._entries.pop()
 
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Takes back what was noted inside when it raises."""
+        entries = self._entries[-1]
+        length = len(entries)
+        try:
+            yield
+        except BaseException:
+            del entries[length:]
+            raise
+
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
         used = list(_used(self._entries[0]))
@@ -282,10 +293,8 @@ class _Steps:
                     steps.append(entry)
                 case _Section(title, inner):
                     steps.append(Titled(title, self.of(inner)))
-                case Forward(tensors):
-                    self.written.update(tensors)
-                    steps.append(entry)
                 case _:
+                    self.written.update(_computed(entry))
                     steps.append(entry)
         return tuple(steps)
 
@@ -319,6 +328,18 @@ def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
                 pass
 
 
+def _computed(step: Step) -> Iterator[Tensor]:
+    """Yields the tensors whose forward code a step contains."""
+    match step:
+        case Forward(tensors):
+            yield from tensors
+        case Titled(_, inner):
+            for each in inner:
+                yield from _computed(each)
+        case Assign() | ZeroGradients() | Backpropagate():
+            pass
+
+
 def _tensors(step: Assign) -> list[Tensor]:
     """Returns the tensors that an assignment reads."""
     return [
@@ -346,7 +367,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if isinstance(session.recorder, CodeRecorder):
-            _run(function, *args, **kwargs)
+            with session.recorder.all_or_nothing():
+                _run(function, *args, **kwargs)
             return Computation((), frozenset(), function.__name__)
         recorder = CodeRecorder(session, Recording(function.__name__, caller_location()))
         session.recorder = recorder
@@ -395,7 +417,7 @@ class section:
 
     def __init__(self, *title: str | Tensor) -> None:
         self._title = " ".join(
-            part.node.name if isinstance(part, Tensor) else str(part) for part in title
+            "_".join(part.label) if isinstance(part, Tensor) else str(part) for part in title
         )
         self._recorder: CodeRecorder | None = None
 
@@ -416,5 +438,5 @@ class section:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._recorder is not None and error is None:
+        if self._recorder is not None:
             self._recorder.close_section()

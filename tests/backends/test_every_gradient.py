@@ -220,10 +220,25 @@ step = st.tuples(st.sampled_from(sorted(FORMS)), st.integers(0, 9), st.integers(
 @given(st.lists(step, min_size=1, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_gradients_of_random_compositions_are_slopes(steps: list[tuple[str, int, int]]) -> None:
+    check_composition(steps, "interp")
+
+
+@given(st.lists(step, min_size=3, max_size=5))
+@settings(max_examples=4, deadline=None)
+def test_compiled_gradients_of_random_compositions_are_slopes(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    check_composition(steps, "cpu_c")
+
+
+def check_composition(steps: list[tuple[str, int, int]], backend: str) -> None:
+    """Compares the gradients of a composition: each step applies a form to two earlier values."""
+
     def function(a: oc.Tensor, b: oc.Tensor) -> oc.Tensor:
         made = [a, b]
         for name, first, second in steps:
             made.append(FORMS[name](made[first % len(made)], made[second % len(made)]))
         return made[-1] + 0.0 * made[-2] + a * b * 0.1
 
-    check_gradients(function, cells(2, 2), cells(2, 2) + 0.05, tolerance=2e-5)
+    points = cells(2, 2), cells(2, 2) + 0.05
+    check_gradients(function, *points, backend=backend, tolerance=2e-5)

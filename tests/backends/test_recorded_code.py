@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -437,3 +439,54 @@ def test_random_code_agrees_with_numpy(statements: list[tuple[str, str, str, str
     found = run("interp", code, initial)
     for name in NAMES:
         np.testing.assert_array_equal(found[name], expected[name])
+
+
+piece = st.one_of(
+    st.lists(statement, min_size=1, max_size=3),
+    st.tuples(st.sampled_from(["neg", "add", "mul", "sum"]), st.sampled_from(NAMES)),
+)
+
+
+@given(st.lists(piece, min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_code_after_code_is_the_same_as_one_routine_after_another(pieces: list[Any]) -> None:
+    found = []
+    for is_one_routine in (True, False):
+        with oc.Session():
+            cells = {
+                name: oc.declare(name, batch=[], input=[], output=[3], dtype=oc.float64)
+                for name in NAMES
+            }
+            values = [value_of(oc, "mul", cells["a"], cells["b"])]
+            codes = []
+            for each in pieces:
+                if isinstance(each, tuple):
+                    values.append(value_of(oc, each[0], values[-1], cells[each[1]]))
+                    codes.append(oc.train.forward(values[-1]))
+                else:
+                    codes.append(recorded(each, cells))
+            ctx = oc.Context("interp")
+            for i, tensor in enumerate(cells.values()):
+                ctx[tensor] = np.arange(3.0) * (i + 1) - 2
+            together = [reduce(add, codes)] if is_one_routine else codes
+            for code in together:
+                ctx.compile(code)()
+            results = [*cells.values(), *values[1:]]
+            found.append([ctx[tensor] for tensor in results])
+    for together, apart in zip(*found, strict=True):
+        np.testing.assert_array_equal(together, apart)
+
+
+def recorded(
+    statements: list[tuple[str, str, str, str, str]], cells: dict[str, oc.Tensor]
+) -> oc.Computation:
+    @oc.cd
+    def code() -> None:
+        for action, target, kind, first, second in statements:
+            value = value_of(oc, kind, cells[first], cells[second])
+            if action in ("add", "fresh add"):
+                cells[target].accumulate(value, reset=action == "fresh add")
+            else:
+                cells[target].assign(value)
+
+    return code()

@@ -229,3 +229,14 @@ def test_parameters_made_in_recorded_code_are_those_of_the_block(x: oc.Tensor) -
 
     mentioned = {tensor for tensor in code().tensors().values() if tensor.is_parameter}
     assert mentioned == set(outside.params)
+
+
+def test_tensors_can_be_given_by_name(x: oc.Tensor) -> None:
+    @oc.op
+    def scaled(x: oc.Tensor, by: oc.Tensor | None = None, *, factor: float) -> oc.Tensor:
+        return x * factor if by is None else x * by * factor
+
+    block = scaled(factor=2.0)
+    assert block(x, by=x).operands[0].operands == (x, x)
+    assert scaled(x, by=x, factor=2.0).operands[0].operands == (x, x)
+    assert scaled(x=x, factor=2.0).operands[0] is x

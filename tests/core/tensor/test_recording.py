@@ -249,6 +249,95 @@ def test_outside_recorded_code_in_place_operators_rebind_expressions(p: oc.Tenso
     assert total is not before
 
 
+def test_a_power_by_a_number_is_absorbed(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        p[:] = q**2.0
+
+    assert assignments(code()) == [("p", BinaryOp.SECOND, False, "pow")]
+
+
+def test_a_recorded_function_that_fails_inside_another_one_leaves_nothing_there(
+    p: oc.Tensor, q: oc.Tensor
+) -> None:
+    @oc.cd
+    def failing() -> None:
+        with oc.section("half"):
+            p[:] = q * 2.0
+            raise ValueError("no")
+
+    @oc.cd
+    def code() -> None:
+        q[:] = 1.0
+        with oc.section("tried"):
+            try:
+                failing()
+            except ValueError:
+                q[:] = 2.0
+        q[:] = 3.0
+
+    assert [target for target, *_ in assignments(code())] == ["q", "q", "q"]
+    assert [type(each) for each in code().resolve().body] == [Accumulate, Section, Accumulate]
+
+
+def test_control_flow_and_loops_choose_what_is_recorded(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code(count: int) -> None:
+        for index in range(count):
+            if index % 2 == 0:
+                p.accumulate(q)
+            else:
+                p.assign(q)
+
+    assert [combine for _, combine, _, _ in assignments(code(3))] == [
+        BinaryOp.ADD,
+        BinaryOp.SECOND,
+        BinaryOp.ADD,
+    ]
+
+
+def test_a_label_comes_from_the_declaration_on_the_right_or_what_it_was_named_after(
+    p: oc.Tensor,
+) -> None:
+    @oc.cd
+    def code() -> None:
+        delta = oc.declare("delta")
+        delta[:] = oc.tanh(p.grad * 2.0)
+        step = oc.declare("step")
+        step[:] = delta * 0.5
+        p.assign(step)
+
+    assert [target for target, *_ in assignments(code())][-2:] == ["step_p", "p"]
+
+
+def test_a_tensor_declared_in_code_can_be_kept_and_is_not_mistaken_for_zero_elsewhere(
+    p: oc.Tensor,
+) -> None:
+    kept = []
+
+    @oc.cd
+    def first() -> None:
+        total = oc.declare("total")
+        total[:] = p * 2.0
+        kept.append(total)
+
+    @oc.cd
+    def second() -> None:
+        p[:] = kept[0]
+
+    code = first()
+    ctx = oc.Context("interp")
+    ctx.compile(code)
+    with pytest.raises(oc.LinkError, match=r"compile first with keep=\[total_p, ...\]"):
+        ctx.compile(second())
+    fresh = oc.Context("interp")
+    step, copy = fresh.compile(code, keep=[kept[0]]), fresh.compile(second())
+    fresh[p] = [1.0, 2.0, 3.0]
+    step()
+    copy()
+    assert fresh[p].tolist() == [2, 4, 6]
+
+
 # ----- misuse, message by message -----------------------------------------------------------------
 
 MISUSE = {
@@ -333,6 +422,12 @@ one().resolve()
 def one():
     c[:] = oc.exp(x, logic="i => 0")
 one().resolve()
+""",
+    "an operator after an accumulation": """\
+@oc.cd
+def one():
+    c[oc.maximum] += x
+one()
 """,
     "a merge buffer in an expression": """\
 @oc.cd
@@ -437,6 +532,12 @@ A plain assignment writes each cell once: what is reduced is accumulated.
   found  an assignment whose operands have axes that the target has not
   where  assignment to c, at program.py:6: c[:] = oc.exp(x, logic="i => 0")
   try    write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum\
+""",
+        "an operator after an accumulation": """\
+An assignment names its accumulating operation once.
+  found  c[oc.maximum], read or followed by an operator
+  where  program.py:6: c[oc.maximum] += x
+  try    write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh\
 """,
         "a merge buffer in an expression": """\
 A merge buffer, or an operation whose reduction an assignment states, is assigned as it is.
