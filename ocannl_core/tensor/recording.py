@@ -225,15 +225,16 @@ class CodeRecorder:
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = [arg for arg in args if isinstance(arg, Tensor)]
-        while pending:
-            source = pending.pop(0)
+        seen: set[Tensor] = set()
+        for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
             if isinstance(source.definition, Parameter | Declared) and source is not target:
                 is_declared = isinstance(source.definition, Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
-            if source in self._made:
+            if source in self._made and source not in seen:
+                seen.add(source)
                 pending += source.operands
 
     # ----- sections and the end -------------------------------------------------------------------
@@ -299,17 +300,24 @@ class _Steps:
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet."""
-        fresh = [
-            t
-            for t in ancestors(list(tensors))
-            if isinstance(t.definition, Applied | Filled)
-            and t not in self.made
-            and t not in self.written
-            and t not in self.session.consumed
-        ]
+        """Returns the code of what was made outside and is contained in no computation yet; fills,
+        which read nothing, are made wherever they are used.
+        """
+        fresh: set[Tensor] = set()
+        pending = list(tensors)
+        while pending:
+            tensor = pending.pop()
+            is_contained = tensor in self.made or tensor in self.written or tensor in fresh
+            match tensor.definition:
+                case Applied() if not is_contained and tensor not in self.session.consumed:
+                    fresh.add(tensor)
+                    pending += tensor.operands
+                case Filled() if not is_contained:
+                    fresh.add(tensor)
+                case _:
+                    pass
         self.written.update(fresh)
-        return [Forward(tuple(fresh))] if fresh else []
+        return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 
 
 def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:

@@ -338,6 +338,31 @@ def test_a_tensor_declared_in_code_can_be_kept_and_is_not_mistaken_for_zero_else
     assert fresh[p].tolist() == [2, 4, 6]
 
 
+def test_expressions_that_use_each_other_twice_are_recorded_in_no_time() -> None:
+    x, c = oc.placeholder("x", output=[1]), oc.declare("c")
+
+    @oc.cd
+    def code() -> None:
+        total = x
+        for _ in range(100):
+            total = total + total
+        c[:] = total
+
+    assert len(assignments(code())) == 100
+
+
+def test_a_declared_tensor_that_is_never_written_stays_zero(p: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        c = oc.declare("c", output=[3])
+        p.assign(c + 1.0)
+
+    ctx = oc.Context("interp")
+    ctx[p] = 5.0
+    ctx.compile(code())()
+    assert ctx[p].tolist() == [1, 1, 1]
+
+
 # ----- misuse, message by message -----------------------------------------------------------------
 
 MISUSE = {
