@@ -59,7 +59,7 @@ class Unreduced(Expression):
         operation: What is applied.
         operands: The tensors, merge buffers and numbers.
         logic: How axes line up.
-        writes: How many assignments had been recorded before it.
+        writes: How many assignments and splices had been recorded before it.
         recording: Where it was written.
     """
 
@@ -107,6 +107,9 @@ class CodeRecorder:
         self._declared: set[Tensor] = set()
         self._named: set[Tensor] = set()
         self._writes: dict[Tensor, int] = {}
+        """When each tensor was assigned to last, counted in assignments and splices."""
+        self._spliced = 0
+        self._now = 0
 
     # ----- what operators call --------------------------------------------------------------------
 
@@ -126,12 +129,14 @@ class CodeRecorder:
         """Notes steps that are written elsewhere, such as the forward code of a tensor."""
         self._entries[-1] += steps
         self.results |= results
+        self._now += 1
+        self._spliced = self._now
 
     def unreduced(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
     ) -> Unreduced:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
-        return Unreduced(operation, operands, logic, len(self._writes), self.recording)
+        return Unreduced(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
         """Notes an assignment."""
@@ -167,7 +172,8 @@ class CodeRecorder:
                 )
             note_accesses(step.logic, target, operands, origin)
         self._entries[-1].append(step)
-        self._writes[target] = len(self._writes) + 1
+        self._now += 1
+        self._writes[target] = self._now
         if not isinstance(target.definition, Declared):
             self.results.add(target)
 
@@ -197,14 +203,15 @@ class CodeRecorder:
     ) -> Assign:
         """Returns the assignment that reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
-        stale = [tensor for tensor in tensors if self._writes.get(tensor, 0) > value.writes]
+        last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
+        is_stale = max(last) > value.writes
         rearranges = reset or not isinstance(value.logic, Pointwise)
         reads_target = rearranges and any(tensor is target for tensor in tensors)
-        if stale or reads_target or value.recording is not self.recording:
+        if is_stale or reads_target or value.recording is not self.recording:
             raise UsageError(
                 "An operation whose reduction an assignment states is read by that assignment.",
                 found=f"{value!r}, of which an operand is written before or by the assignment"
-                if stale or reads_target
+                if is_stale or reads_target
                 else f"{value!r}, written in {value.recording}",
                 where=str(origin),
                 fix="write it in the assignment itself, and assign to another tensor",

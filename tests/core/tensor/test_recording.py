@@ -387,6 +387,15 @@ def one():
 one()
 oc.train.forward(kept[0])
 """,
+    "stale primitive": """\
+@oc.cd
+def one():
+    c[:] = 1.0
+    product = oc.mul(c, x, logic="i;j=>ij")
+    c[:] = 2.0
+    oc.declare("d")[oc.neutral] += product
+one()
+""",
     "leaking primitive": """\
 kept = []
 @oc.cd
@@ -498,6 +507,12 @@ A tensor made in recorded code has its value there: it is no part of other code.
   found  <applied mul: ..mul.batch..|..mul.input..->2>, recorded in one, at program.py:9: one()
   where  program.py:10: oc.train.forward(kept[0])
   try    assign it to a tensor declared outside of that function, c = oc.declare("c"), or make the tensor outside\
+""",
+        "stale primitive": """\
+An operation whose reduction an assignment states is read by that assignment.
+  found  mul "i; j => ij" of <declared c: ..c.batch..|..c.input..->2>, <placeholder x: 2>, of which an operand is written before or by the assignment
+  where  assignment to d, at program.py:9: oc.declare("d")[oc.neutral] += product
+  try    write it in the assignment itself, and assign to another tensor\
 """,
         "leaking primitive": """\
 An operation whose reduction an assignment states is read by that assignment.
