@@ -180,6 +180,8 @@ class _Emitter:
         self._changes: dict[Tensor, int] = {}
         """When each tensor got its value last, counted in changes of any tensor."""
         self._now = 0
+        self._passed_on: set[Tensor] = set()
+        """The gradients that have been passed on to operands since they were set."""
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""
@@ -258,6 +260,8 @@ class _Emitter:
         )
         self.embedded.add(target)
         self._changed(step.target)
+        if step.reset or step.combine is BinaryOp.SECOND:
+            self._passed_on.discard(step.target)
 
     def _changed(self, tensor: Tensor) -> None:
         self._now += 1
@@ -322,6 +326,7 @@ class _Emitter:
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
         self._changed(gradient)
+        self._passed_on.discard(gradient)
 
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
@@ -332,6 +337,15 @@ class _Emitter:
             or definition.operation.gradient is None
         ):
             return
+        if tensor.grad in self._passed_on:
+            raise UsageError(
+                "A gradient is passed on to operands once, when it is complete.",
+                found=f"{tensor.grad.describe()} passed on twice without being set in between",
+                where=str(tensor.origin),
+                fix="backpropagate the sum of the losses, or clear the gradients in between: "
+                "loss.zero_grads()",
+            )
+        self._passed_on.add(tensor.grad)
         _Slots(self, tensor).run(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:

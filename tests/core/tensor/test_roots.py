@@ -192,6 +192,26 @@ def test_a_gradient_is_asked_for_only_where_there_is_one() -> None:
             piece()
 
 
+def test_a_gradient_that_two_losses_share_is_not_passed_on_twice() -> None:
+    p = oc.param("p", init=[1.0])
+    shared = p * p
+    losses = [oc.einsum("i=>0", shared), oc.einsum("i=>0", shared * 2.0)]
+
+    @oc.cd
+    def code(clears: bool) -> None:
+        for loss in losses:
+            loss.forward()
+            if clears:
+                loss.zero_grads()
+            loss.grad[:] = 1.0
+            loss.backprop()
+
+    with pytest.raises(oc.UsageError, match="passed on to operands once") as error:
+        code(clears=False).resolve()
+    assert "gradient mul_grad" in error.value.found
+    code(clears=True).resolve()
+
+
 def test_updates_of_nothing_are_refused() -> None:
     with pytest.raises(oc.UsageError, match="parameters that gradients flow into"):
         oc.train.sgd_update(oc.tensor([1.0]), learning_rate=0.1)
