@@ -84,7 +84,8 @@ mul = lift("mul", BinaryOp.MUL, _mul)
 div = lift("div", BinaryOp.DIV, _div)
 mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
-power_primitive = lift("power_of_tensors", BinaryOp.POW, _power)
+power_primitive = lift("power", BinaryOp.POW, _power)
+operations["power_of_tensors"] = operations.pop("power")  # `power` tells numbers from tensors
 
 
 # ----- functions of one number --------------------------------------------------------------------

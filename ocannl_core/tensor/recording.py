@@ -236,7 +236,8 @@ class CodeRecorder:
         for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
-            if isinstance(source.definition, Parameter | Declared) and source is not target:
+            is_named = isinstance(source.definition, Parameter | Declared) or len(source.label) > 1
+            if is_named and source is not target:
                 is_declared = isinstance(source.definition, Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return

@@ -310,6 +310,18 @@ def test_a_label_comes_from_the_declaration_on_the_right_or_what_it_was_named_af
     assert [target for target, *_ in assignments(code())][-2:] == ["step_p", "p"]
 
 
+def test_a_label_comes_from_the_block_whose_result_is_assigned(p: oc.Tensor) -> None:
+    @oc.op
+    def doubled(x: oc.Tensor) -> oc.Tensor:
+        return x * oc.param("factor", init=2.0)
+
+    @oc.cd
+    def code() -> None:
+        oc.declare("c")[:] = doubled(p)
+
+    assert assignments(code())[-1][0] == "c_doubled_p"
+
+
 def test_a_tensor_declared_in_code_can_be_kept_and_is_not_mistaken_for_zero_elsewhere(
     p: oc.Tensor,
 ) -> None:
