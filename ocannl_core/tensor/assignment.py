@@ -178,7 +178,8 @@ def accumulator(operation: object) -> BinaryOp:
         UsageError: if it has no neutral element.
     """
     primitive = getattr(operation, "primitive", None)
-    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None:
+    reduces = getattr(operation, "combine", None) is not None
+    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
         raise UsageError(
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),

@@ -283,6 +283,42 @@ def test_an_accumulation_with_a_logic_of_its_own_goes_over_every_pair(target: st
     np.testing.assert_array_equal(found["d"], [3, 5])
 
 
+ACCUMULATORS = {
+    "add": oc.add,
+    "sub": oc.sub,
+    "mul": oc.mul,
+    "div": oc.div,
+    "relu_gate": oc.relu_gate,
+    "sat01_gate": oc.sat01_gate,
+    "or": oc.logical_or,
+    "and": oc.logical_and,
+    "maximum": oc.maximum,
+    "minimum": oc.minimum,
+}
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("name", ACCUMULATORS)
+def test_any_accumulation_reduces_a_primitive_along_a_specification(
+    target: str, name: str, reset: bool
+) -> None:
+    accumulator = ACCUMULATORS[name]
+
+    def code(c: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
+        c.accumulate(oc.sub(a, b, logic="ij;j=>i"), with_=accumulator, reset=reset)
+
+    a, b = np.array([[1.0, 2.5, 0.5], [-1.0, 4.0, 2.0]]), np.array([0.5, 2.0, 1.0])
+    meaning, neutral = accumulator.primitive.value.meaning, accumulator.primitive.value.neutral
+    expected = []
+    for start, row in zip([0.25, 3.0], a, strict=True):
+        total = neutral if reset else start
+        for left, right in zip(row, b, strict=True):
+            total = meaning(total, left - right)
+        expected.append(total)
+    found = run(target, code, {"c": np.array([0.25, 3.0]), "a": a, "b": b})
+    np.testing.assert_allclose(found["c"], expected, rtol=1e-14)
+
+
 def test_a_plain_assignment_may_rearrange_axes(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor) -> None:
         c[:] = oc.exp(a, logic="ij=>ji")

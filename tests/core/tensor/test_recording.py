@@ -469,6 +469,18 @@ def one():
     c[:] = oc.exp(x, logic="i => 0")
 one().resolve()
 """,
+    "accumulation by an operation that reduces": """\
+@oc.cd
+def one():
+    c[oc.matmul] = x
+one()
+""",
+    "accumulation by a comparison": """\
+@oc.cd
+def one():
+    c[oc.neutral, oc.less] = x
+one()
+""",
     "an operator after an accumulation": """\
 @oc.cd
 def one():
@@ -584,6 +596,18 @@ A plain assignment writes each cell once: what is reduced is accumulated.
   found  an assignment whose operands have axes that the target has not
   where  assignment to c, at program.py:6: c[:] = oc.exp(x, logic="i => 0")
   try    write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum\
+""",
+        "accumulation by an operation that reduces": """\
+Accumulation needs an operation with a neutral element.
+  found  oc.matmul
+  where  program.py:6: c[oc.matmul] = x
+  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e\
+""",
+        "accumulation by a comparison": """\
+Accumulation needs an operation with a neutral element.
+  found  oc.less
+  where  program.py:6: c[oc.neutral, oc.less] = x
+  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e\
 """,
         "an operator after an accumulation": """\
 An assignment names its accumulating operation once.
