@@ -139,7 +139,10 @@ def test_a_gradient_is_the_slope_of_an_operation_over_axes(case: str) -> None:
     check_gradients(function, *points)
 
 
-@pytest.mark.parametrize("case", ["matmul", "padded convolution", "tropical", "concat", "softmax"])
+@pytest.mark.parametrize(
+    "case",
+    ["matmul", "padded convolution", "tropical", "concat", "softmax", "distance, defined here"],
+)
 def test_compiled_gradients_are_slopes_too(case: str) -> None:
     function, points = CASES[case]
     check_gradients(function, *points, backend="cpu_c")
