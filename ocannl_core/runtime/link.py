@@ -149,6 +149,7 @@ def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: 
         if node in code.program.embedded:
             found.append(f"{code.describe(node)}: read first, and computed later in the same code")
             fixes.append(f"put the code that computes {node.name} in front of what reads it")
+            fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
         elif unstored is None:
             found.append(f"{code.describe(node)}: not in the context, and not computed here")
             fixes.append(

@@ -295,7 +295,7 @@ class _Emitter:
         value = _constant_value(argument)
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
-    def forward(self, tensor: Tensor, *, anew: bool) -> None:
+    def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
         match tensor.definition:
             case Applied():
