@@ -373,7 +373,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
             p -= learning_rate * p.grad
 
     The function runs once, at the call: Python's control flow chooses what is recorded. Called
-    inside another recorded function, its assignments are spliced in.
+    inside another recorded function, its assignments become a section there, under its name and
+    that of its first tensor.
 
     Raises:
         UsageError: if the function returns something.
@@ -383,7 +384,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if isinstance(session.recorder, CodeRecorder):
-            with session.recorder.all_or_nothing():
+            about = [arg for arg in args if isinstance(arg, Tensor)][:1]
+            with session.recorder.all_or_nothing(), section(function.__name__, *about):
                 _run(function, *args, **kwargs)
             return Computation((), frozenset(), function.__name__)
         recorder = CodeRecorder(session, Recording(function.__name__, caller_location()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.errors import UsageError
 from ocannl_core.tensor.parameters import declare
-from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -61,11 +61,10 @@ def sgd_update(
             fix='make what is to be trained with oc.param("w")',
         )
     for p in trained:
-        with section("sgd", p):
-            sgd_step(
-                p,
-                learning_rate=learning_rate,
-                momentum=momentum,
-                weight_decay=weight_decay,
-                nesterov=nesterov,
-            )
+        sgd_step(
+            p,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+        )

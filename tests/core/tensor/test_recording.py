@@ -193,6 +193,22 @@ def test_recorded_functions_splice_into_each_other(p: oc.Tensor) -> None:
     assert len(flat(program.body)) == 2
 
 
+def test_a_spliced_function_is_a_section_under_its_name_and_that_of_its_first_tensor(
+    p: oc.Tensor,
+) -> None:
+    @oc.cd
+    def scale(factor: float, c: oc.Tensor) -> None:
+        c *= factor
+
+    @oc.cd
+    def outer() -> None:
+        scale(2.0, p)
+
+    (section,) = outer().resolve().body
+    assert isinstance(section, Section)
+    assert section.title == "scale p"
+
+
 def test_an_exception_discards_the_recording(p: oc.Tensor, session: oc.Session) -> None:
     @oc.cd
     def failing() -> None:

@@ -259,7 +259,7 @@ sgd_update:
   sgd_delta_p: float32[2]
   mul1: float32[2]
   sgd_momentum_p: float32[2]  # kept
-  section "sgd p":
+  section "sgd_step p":
     mul[o] = 0.01 * p[o]   # over o<2
     sgd_delta_p[o] = p_grad[o] + mul[o]   # over o<2
     mul1[o] = 0.9 * sgd_momentum_p[o]   # over o<2
