@@ -246,25 +246,34 @@ def shared_parameter(
     return parameter
 
 
-def _key_of(value: Any, name: str) -> Hashable:
+def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Returns what tells one value of a configuration from others, in every application alike.
 
+    Args:
+        value: The value.
+        name: The keyword that it is given for.
+        around: The functions that capture it, for those that capture themselves.
+
     Raises:
-        UsageError: if the value can only be told by its identity, which changes when it is made
-            anew.
+        UsageError: if nothing tells the value from others.
     """
     match value:
         case list() | tuple():
-            return (type(value).__name__, *(_key_of(each, name) for each in value))
+            return (type(value).__name__, *(_key_of(each, name, around) for each in value))
         case dict():
-            items = [(str(key), _key_of(each, name)) for key, each in value.items()]
+            items = [(str(key), _key_of(each, name, around)) for key, each in value.items()]
             return ("dict", *sorted(items, key=lambda item: item[0]))
         case np.ndarray():
             return ("array", value.shape, value.dtype.str, value.tobytes())
         case FunctionType():
             # a lambda in a body is a new object in every application
-            captured = [cell.cell_contents for cell in value.__closure__ or ()]
-            return ("function", value.__code__, _key_of([captured, value.__defaults__], name))
+            if any(value is each for each in around):
+                return ("function", value.__code__)
+            captured = [*inspect.getclosurevars(value).nonlocals.values(), value.__defaults__]
+            return ("function", value.__code__, _key_of(captured, name, (*around, value)))
+        case functools.partial():
+            parts = (value.func, value.args, value.keywords)
+            return ("partial", _key_of(parts, name, around))
     try:
         hash(value)
     except TypeError:

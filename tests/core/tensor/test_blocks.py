@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -166,6 +168,28 @@ def test_functions_arrays_and_dicts_in_a_configuration_are_told_by_their_content
 
     block = outer(factor=2.0)
     assert block(x).params == block(2.0 * x).params
+
+
+def test_partial_and_recursive_functions_are_told_by_their_contents(x: oc.Tensor) -> None:
+    @oc.op
+    def activated(x: oc.Tensor, *, function: object) -> oc.Tensor:
+        return function(oc.param("w", output=[3]) * x)  # type: ignore[operator]
+
+    def scaled(factor: float, value: oc.Tensor) -> oc.Tensor:
+        return value * factor
+
+    @oc.op
+    def outer(x: oc.Tensor) -> oc.Tensor:
+        def repeated(value: oc.Tensor, times: int = 2) -> oc.Tensor:
+            return repeated(oc.tanh(value), times - 1) if times else value
+
+        x = activated(x, function=functools.partial(scaled, 2.0))
+        return activated(x, function=repeated)
+
+    block = outer()
+    first = block(x)
+    assert len(first.params) == 2
+    assert block(2.0 * x).params == first.params
 
 
 def test_a_configuration_that_cannot_be_compared_is_refused_inside_a_body(x: oc.Tensor) -> None:
