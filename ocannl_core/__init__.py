@@ -38,6 +38,7 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
 from ocannl_core.tensor.computation import Computation
@@ -55,7 +56,16 @@ from ocannl_core.tensor.contractions import (
     tropical,
     where,
 )
-from ocannl_core.tensor.literals import arange, batch, number, tensor
+from ocannl_core.tensor.literals import (
+    arange,
+    batch,
+    from_function,
+    mapped,
+    number,
+    offsets,
+    reshape,
+    tensor,
+)
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
@@ -98,6 +108,8 @@ from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core.display.tables import table
+    from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
@@ -110,6 +122,8 @@ _LOADED_ON_DEMAND = {
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "table": "ocannl_core.display.tables",
+    "tree": "ocannl_core.display.trees",
 }
 
 
@@ -141,6 +155,7 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "Size",
     "SpecError",
     "SpecWarning",
     "StaticIndex",
@@ -168,6 +183,7 @@ __all__ = [
     "float32",
     "float64",
     "fma",
+    "from_function",
     "hookimpl",
     "identity",
     "int32",
@@ -180,6 +196,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "mapped",
     "matmul",
     "maximum",
     "minimum",
@@ -190,6 +207,7 @@ __all__ = [
     "nn",
     "not_equal",
     "number",
+    "offsets",
     "op",
     "outer_sum",
     "param",
@@ -200,6 +218,7 @@ __all__ = [
     "relu",
     "relu_gate",
     "reset",
+    "reshape",
     "sat01",
     "sat01_gate",
     "section",
@@ -210,11 +229,13 @@ __all__ = [
     "static_index",
     "stop_gradient",
     "sub",
+    "table",
     "tanh",
     "tensor",
     "threefry4x32",
     "train",
     "transpose",
+    "tree",
     "tropical",
     "trunc",
     "uint4x32",

@@ -108,6 +108,7 @@ class Application:
 
     def __init__(self, block: Block[Any], outer: Application | None) -> None:
         self.block = block
+        self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)

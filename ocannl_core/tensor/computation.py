@@ -19,7 +19,9 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
 from ocannl_core.tensor.operation import check_recorded_here
+from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.registry import code_of
 from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
 from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
@@ -95,6 +97,14 @@ class Computation:
         tensors = self._resolved().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
+    @property
+    def params(self) -> Parameters:
+        """The parameters that the code mentions, oldest first, with their names."""
+        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.steps)} steps>"
+
     def tensors(self) -> Mapping[TensorNode, Tensor]:
         """Returns the tensor behind each node of the resolved program; intermediate nodes have
         none.
@@ -155,6 +165,7 @@ def _gradients(tensor: Tensor) -> frozenset[Tensor]:
 
 def _require_gradient(tensor: Tensor) -> None:
     """Raises UsageError unless a tensor has a gradient."""
+    refuse_stopped_gradient(tensor)
     if tensor.grad is not None:
         return
     if any(isinstance(t.definition, GradientOf) for t in ancestors([tensor])):

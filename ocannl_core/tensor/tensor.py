@@ -11,7 +11,7 @@ import numpy as np
 
 from ocannl_core.assign.nodes import FetchSource
 from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
@@ -22,6 +22,7 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
 
@@ -58,7 +59,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """From an array of the host, copied when the tensor was made."""
+    """From an array of the host, copied when the tensor was made, or mapped from a file.
+
+    Attributes:
+        array: The cells in row-major order; of the tensor's number format, or a file's that is
+            converted on the way to a device.
+    """
 
     array: np.ndarray[Any, Any]
 
@@ -81,6 +87,8 @@ class Parameter:
     initializer: Tensor
     code: Callable[[Tensor], Any]
     """Gives the computation of the first value of a parameter defined so."""
+    scopes: tuple[Scope, ...] = ()
+    """The blocks that it was made in, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +210,11 @@ class Tensor(Assignable):
             self._node = TensorNode(self.id, label)
         return self._node
 
+    @property
+    def has_node(self) -> bool:
+        """True once the node has been asked for; before that no context can store the tensor."""
+        return self._node is not None
+
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replaces the label, as long as nothing has asked for the node."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
@@ -209,7 +222,21 @@ class Tensor(Assignable):
 
     @property
     def info(self) -> NodeInfo:
-        """Format, extents, and margins as far as they are known; closes the shape."""
+        """Format, extents, and margins as far as they are known; closes the shape.
+
+        Raises:
+            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder.
+        """
+        is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
+        shape = self.shape
+        if is_told_by_uses and not (shape.is_closed or any(row.dims for _, row in shape.rows())):
+            raise ShapeError(
+                "A tensor has its shape before the host fills it.",
+                found=f"shape {shape}, which uses decide",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                "compile the code that uses it first",
+            )
         self.session.environment.close([self._terms])
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
 
@@ -289,15 +316,24 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal."""
-        return self.definition.array if isinstance(self.definition, Literal) else None
+        """The host's array behind a literal; without axes as long as its shape is open."""
+        if not isinstance(self.definition, Literal):
+            return None
+        array = self.definition.array
+        shape = self.shape
+        return array.reshape(shape.dims) if shape.is_closed else array
 
     @property
-    def params(self) -> frozenset[Tensor]:
-        """The parameters that the tensor depends on: what is initialised apart, and what is
-        trained.
+    def params(self) -> Parameters:
+        """The parameters that the tensor depends on, oldest first, with their names: what is
+        initialised apart, and what is trained.
         """
-        return frozenset(t for t in ancestors([self]) if t.is_parameter)
+        return Parameters(t for t in ancestors([self]) if t.is_parameter)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The blocks that a parameter was made in, outermost first."""
+        return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the tensor depends on, and those that their initialisers
