@@ -45,8 +45,7 @@ def train(epochs: int = 60, size: int = 20, count: int = 400) -> tuple[float, st
     ys = oc.tensor(classes.reshape(batches, size, 1), batch_axes=2)
     network = mlp(hidden=[16, 16])
     margin = oc.relu(1 - ys[i] * network(xs[i]))
-    params = sorted(margin.params, key=lambda p: p.id)
-    weights = sum(oc.einsum("...->... => 0", p * p) for p in params)
+    weights = sum(oc.einsum("...->... => 0", p * p) for p in margin.params)
     loss = oc.einsum("...|... => 0", margin) / size + 1e-4 * weights
 
     ctx, rate = oc.Context(), oc.placeholder("learning_rate")

@@ -52,7 +52,7 @@ def sgd_update(
     Raises:
         UsageError: if there is none that a gradient flows into.
     """
-    trained = sorted((p for p in loss.params if p.requires_grad), key=lambda t: t.id)
+    trained = [p for p in loss.params if p.requires_grad]
     if not trained:
         raise UsageError(
             "Updates are for parameters that gradients flow into.",
