@@ -44,7 +44,8 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-KNOWN: dict[str, str] = {}
+KNOWN: dict[str, str] = {
+}
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 
 
