@@ -195,7 +195,7 @@ class CodeRecorder:
             fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
             "parameters and of what depends on them"
             if value is None
-            else "",
+            else "wrap arrays and lists with oc.tensor(...)",
         )
 
     def _reduction(

@@ -68,6 +68,12 @@ def one():
     c[:] = oc.tensor([1.0]).grad
 one()
 """,
+    "a list": """\
+@oc.cd
+def one():
+    c[:] = [1.0, 2.0]
+one()
+""",
     "no gradient in an operation": """\
 @oc.cd
 def one():
@@ -252,6 +258,12 @@ A merge buffer, or an operation whose reduction an assignment states, is assigne
   found  add of <declared c: ..c.batch..|..c.input..->2>.merge, 1.0
   where  program.py:6: c[:] = (c.merge + 1.0) * 2.0
   try    inside a function decorated with @oc.cd, write p.grad += p.grad.merge or c[oc.neutral] += oc.mul(a, b, logic=...)\
+""",
+        "a list": """\
+Assignments take tensors, merge buffers and numbers.
+  found  [1.0, 2.0]
+  where  program.py:6: c[:] = [1.0, 2.0]
+  try    wrap arrays and lists with oc.tensor(...)\
 """,
     }
 )
