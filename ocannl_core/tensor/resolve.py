@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NoReturn, assert_never
 
+from ocannl_core.assign.liveness import overwritten
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -20,7 +21,7 @@ from ocannl_core.assign.nodes import (
     Scalar,
     Section,
 )
-from ocannl_core.assign.traverse import Leaf, leaves, reads
+from ocannl_core.assign.traverse import leaves
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -29,7 +30,6 @@ from ocannl_core.indexing import (
     LoopVar,
     Projections,
     VarIndex,
-    is_surjective,
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
@@ -117,7 +117,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh - _overwritten(emitter.body, {t.node for t in declared})),
+        frozenset(emitter.fresh - overwritten(emitter.body, {t.node for t in declared})),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
@@ -141,27 +141,6 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case _:
                 assert_never(step)
     return found
-
-
-def _overwritten(body: Sequence[Assignment], nodes: set[TensorNode]) -> set[TensorNode]:
-    """Returns those of some nodes that are written as a whole before any cell is read."""
-    found: set[TensorNode] = set()
-    pending = set(nodes)
-    for each in leaves(body):
-        pending.difference_update(reads(each))
-        if each.target in pending:
-            pending.discard(each.target)
-            if _writes_all(each):
-                found.add(each.target)
-    return found
-
-
-def _writes_all(assignment: Leaf) -> bool:
-    """True if an assignment writes every cell of its target."""
-    if isinstance(assignment, Fetch):
-        return True
-    is_reset = isinstance(assignment, Accumulate) and assignment.reset
-    return is_reset or is_surjective(assignment.projections)
 
 
 def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
@@ -300,8 +279,7 @@ class _Emitter:
         match tensor.definition:
             case Applied():
                 if anew or self._is_stale(tensor):
-                    slots = _Slots(self, tensor)
-                    slots.run(tensor.definition.operation.forward)
+                    _Slots(self, tensor).forward()
                     self.embedded.add(self.node_of(tensor))
                     self._changed(tensor)
             case Filled(source):
@@ -346,7 +324,7 @@ class _Emitter:
                 "loss.zero_grads()",
             )
         self._passed_on.add(tensor.grad)
-        _Slots(self, tensor).run(definition.operation.gradient)
+        _Slots(self, tensor).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:
                 self._changed(operand.grad)
@@ -413,10 +391,42 @@ class _Slots:
         if any(self._is_padded):
             combine = accumulation_of(tensor.definition.operation.forward, len(operands))
             self._beyond = None if combine is None else neutral(combine)
+        self._writable: set[TensorNode] = set()
+        self._blank: set[TensorNode] = set()
+        """Intermediate tensors that have not been written."""
 
-    def run(self, code: Code) -> None:
+    def forward(self) -> None:
+        """Emits what computes the result.
+
+        Raises:
+            UsageError: if the defining function does not assign it.
+        """
+        node = self._tensor.node
+        start = len(self._emitter.body)
+        self._run(self._definition.operation.forward, {node})
+        made = leaves(self._emitter.body[start:])
+        if all(each.target is not node for each in made):
+            self._refuse("it assigns nothing to v")
+
+    def gradient(self, code: Code) -> None:
+        """Emits what the gradient of the result contributes to those of the operands."""
+        gradients = [operand.grad for operand in self._definition.operands]
+        self._run(code, {self._emitter.node_of(each) for each in gradients if each is not None})
+
+    def _run(self, code: Code, writable: set[TensorNode]) -> None:
         """Calls a defining function with the slots that its parameters name."""
-        code(*(self._slot(name) for name in slot_names(code)))
+        self._writable |= writable
+        returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
+        if returned is not None:
+            self._refuse("it returns something")
+
+    def _refuse(self, found: str) -> NoReturn:
+        raise UsageError(
+            "The code of an operation returns nothing: the forward function assigns to v, the "
+            "gradient function accumulates into g1, g2, g3; both may write intermediate slots.",
+            found=f"in the code of {self._tensor.origin.operation}, {found}",
+            where=str(self._tensor.origin),
+        )
 
     def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
         stated = slot_of(name)
@@ -454,6 +464,8 @@ class _Slots:
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))
         self._emitter.nodes[node] = NodeInfo(tensor.dtype, dims)
         self._emitter.embedded.add(node)
+        self._writable.add(node)
+        self._blank.add(node)
         return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
@@ -468,6 +480,8 @@ class _Slots:
                 found=target.name,
                 where=str(self._tensor.origin),
             )
+        if target.operand.node not in self._writable:
+            self._refuse(f"it writes {target.name}")
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         op, args = as_application(value)
@@ -493,6 +507,10 @@ class _Slots:
             tuple(dims for _, _, dims in settled),
         )
         operands = tuple(operand for operand, _, _ in settled)
+        for each in operands:
+            if isinstance(each, Cells) and each.node in self._blank:
+                self._refuse(f"it reads {each.node.label[0]} before it writes it")
+        self._blank.discard(target.operand.node)
         origin = self._tensor.origin
         self._emitter.body.append(
             Accumulate(
@@ -550,6 +568,7 @@ class _Slots:
         node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
         self._emitter.nodes[node] = NodeInfo(dtype, dims)
         self._emitter.embedded.add(node)
+        self._writable.add(node)
         slot = Slot(node.name, Cells(node), dtype, index, dims, self)
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
         return slot

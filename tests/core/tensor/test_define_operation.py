@@ -154,3 +154,37 @@ def test_windows_that_leave_an_axis_have_no_intermediate_slot() -> None:
     windowed = oc.define_operation("windowed", forward=forward, logic="i=+k; k => i")
     with pytest.raises(oc.UsageError, match="no margins"):
         computed(windowed(oc.tensor([1.0, 2.0, 3.0]), oc.tensor([1.0, 1.0])))
+
+
+def test_the_code_of_an_operation_writes_what_it_should() -> None:
+    def assigns_nothing(v: Any, v1: Any) -> None:
+        pass
+
+    def returns(v: Any, v1: Any) -> Any:
+        return v1 * 2
+
+    def writes_an_operand(v: Any, v1: Any) -> None:
+        v1[:] = v
+
+    def reads_too_early(v: Any, v1: Any, part_rhs1: Any) -> None:
+        v[:] = part_rhs1
+
+    def fine(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def writes_the_result(g: Any, v: Any) -> None:
+        v[:] = g
+
+    for forward, message in (
+        (assigns_nothing, "it assigns nothing to v"),
+        (returns, "it returns something"),
+        (writes_an_operand, "it writes v1"),
+        (reads_too_early, "it reads part_rhs1 before it writes it"),
+    ):
+        wrong = oc.define_operation("wrong", forward=forward)
+        with pytest.raises(oc.UsageError, match=message):
+            oc.train.forward(wrong(oc.tensor([1.0]))).resolve()
+    wrong = oc.define_operation("wrong", forward=fine, gradient=writes_the_result)
+    loss = oc.einsum("...=>0", wrong(oc.param("p", init=[1.0])))
+    with pytest.raises(oc.UsageError, match="it writes v"):
+        oc.train.grad_update(loss).resolve()
