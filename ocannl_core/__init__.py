@@ -41,6 +41,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
+from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -147,6 +148,7 @@ __all__ = [
     "Computation",
     "Context",
     "DType",
+    "Dimension",
     "LinkError",
     "LoweringError",
     "OcannlError",
@@ -172,6 +174,7 @@ __all__ = [
     "cos",
     "declare",
     "define_operation",
+    "dim",
     "div",
     "einmax",
     "einsum",

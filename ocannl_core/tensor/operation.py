@@ -15,9 +15,11 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.leaves import constant
@@ -61,6 +63,7 @@ class Operation:
         padded: bool | None = None,
         values: Mapping[str, int] | None = None,
         projections: str | None = None,
+        capture: Capture = (),
         label: str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
@@ -74,6 +77,7 @@ class Operation:
             padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
                 the axes that they slide over.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
+            capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
@@ -95,14 +99,19 @@ class Operation:
                 where=str(caller_location() or ""),
                 fix="multiply by oc.recip(b), or write a specification",
             )
-        is_bare = self.primitive is not None and self.combine is None
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
+        is_bare = self.primitive is not None and self.combine is None and not captured
         if session.recorder is not None and is_bare:
             if any(isinstance(arg, MergeBuffer) for arg in args):
                 return session.recorder.unreduced(self, settled(args, session), stated)
             if logic is not None and stated != Pointwise():
                 return session.recorder.unreduced(self, as_tensors(args, session), stated)
         return self.tensor(
-            as_tensors(args, session), stated, label=label, requires_grad=requires_grad
+            as_tensors(args, session),
+            stated,
+            label=label,
+            requires_grad=requires_grad,
+            capture=captured,
         )
 
     def _with_stated_maps(self, session: Session, args: tuple[Any, ...], text: str) -> Any:
@@ -129,6 +138,7 @@ class Operation:
         requires_grad: bool | None = None,
         shape: Shape | None = None,
         origin: Origin | None = None,
+        capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
         """Returns a new tensor that holds the result, with its constraints added to the session's
         environment.
@@ -142,7 +152,9 @@ class Operation:
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
-            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
+            session.environment.relate(
+                logic, terms, [each.terms for each in operands], origin, capture
+            )
         flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
         if session.recorder is not None and requires_grad is None:
             requires_grad = False
@@ -154,14 +166,14 @@ class Operation:
             )
         result = Tensor(
             session,
-            Applied(self, operands, logic),
+            Applied(self, operands, logic, capture or {}),
             terms,
             self.result_dtype([operand.dtype for operand in operands], session),
             (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
-        note_accesses(logic, result, operands, origin)
+        note_accesses(logic, result, operands, origin, capture)
         if session.recorder is not None:
             session.recorder.made(result, is_named=label is not None)
         return result
@@ -280,10 +292,16 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
-def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+def note_accesses(
+    logic: Logic,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+) -> None:
     """Tells tensors of an operation that accesses them through padded windows."""
     shapes = [operand.terms for operand in operands]
-    for access in window_accesses(logic, result.terms, shapes, origin):
+    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
         tensor.add_access(access)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -16,6 +16,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Location, Origin, caller_location
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
@@ -55,6 +56,8 @@ class Applied:
     operation: Differentiable
     operands: tuple[Tensor, ...]
     logic: Logic
+    capture: Mapping[str, DimRef] = field(default_factory=dict)
+    """Names of the logic's specification, and the references to what they stand for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +200,14 @@ class Tensor(Assignable):
     def shape(self) -> Shape:
         """The shape as far as it is known; printing it never influences inference."""
         return self.session.environment.view(self._terms)
+
+    @property
+    def logic(self) -> Logic:
+        """How the axes of the operation that makes the tensor correspond, with the captured sizes
+        that are known.
+        """
+        assert isinstance(self.definition, Applied)
+        return self.session.environment.settled(self.definition.logic, self.definition.capture)
 
     @property
     def node(self) -> TensorNode:
