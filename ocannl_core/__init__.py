@@ -56,6 +56,7 @@ from ocannl_core.tensor.contractions import (
     stack,
     transpose,
     tropical,
+    where,
 )
 from ocannl_core.tensor.literals import (
     arange,
@@ -78,6 +79,7 @@ from ocannl_core.tensor.pointwise import (
     exp,
     exp2,
     first,
+    identity,
     less,
     less_equal,
     log,
@@ -104,7 +106,6 @@ from ocannl_core.tensor.pointwise import (
     sub,
     tanh,
     trunc,
-    where,
 )
 from ocannl_core.tensor.precision_report import precision_report
 from ocannl_core.tensor.random import (
@@ -117,7 +118,7 @@ from ocannl_core.tensor.random import (
     word,
     xavier,
 )
-from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.recording import cd, section, unchanged_roots
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
@@ -204,6 +205,7 @@ __all__ = [
     "fma",
     "from_function",
     "hookimpl",
+    "identity",
     "int32",
     "int64",
     "interleave",
@@ -266,6 +268,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unchanged_roots",
     "uniform",
     "uniform_of",
     "where",

@@ -135,8 +135,8 @@ def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: 
     """Raises LinkError unless what the code reads but does not compute is, or can be, stored."""
     missing = [
         node
-        for node in sorted(reads_first - code.program.embedded, key=lambda node: node.id)
-        if node not in code.program.fresh
+        for node in sorted(reads_first, key=lambda node: node.id)
+        if (node not in code.program.fresh or store.find_unstored(node) is not None)
         and node not in code.literals
         and not code.comes_from_outside(node)
         and store.find(node) is None
@@ -146,7 +146,11 @@ def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: 
     found, fixes = [], []
     for node in missing:
         unstored = store.find_unstored(node)
-        if unstored is None:
+        if node in code.program.embedded:
+            found.append(f"{code.describe(node)}: read first, and computed later in the same code")
+            fixes.append(f"put the code that computes {node.name} in front of what reads it")
+            fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
+        elif unstored is None:
             found.append(f"{code.describe(node)}: not in the context, and not computed here")
             fixes.append(
                 f"add the code that computes {node.name} in front: oc.train.forward({node.name}), "

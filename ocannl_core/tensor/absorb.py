@@ -85,6 +85,8 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
         return None
+    if not isinstance(step.logic, Pointwise):
+        return None
     primitive, needed = definition.operation.primitive, definition.operation.combine
     is_plain = step.combine is BinaryOp.SECOND and not step.reset
     if primitive is None or not (needed is None or is_plain or needed is step.combine):
@@ -125,7 +127,7 @@ def _rebuilt(
                 yield replaced.get(step, step)
             case Forward(tensors):
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
-                    yield Forward(kept)
+                    yield replace(step, tensors=kept)
             case Titled(title, inner):
                 yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
             case _:

@@ -16,19 +16,19 @@ from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Logic, Pointwise
+from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, of_result
-from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
+from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import naming, stated_logic
-from ocannl_core.tensor.tensor import Applied, MergeBuffer, Tensor
+from ocannl_core.tensor.tensor import Applied, MergeBuffer, Recording, Tensor
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
@@ -63,6 +63,7 @@ class Operation:
         logic: str | None = None,
         padded: bool | None = None,
         values: Mapping[str, int] | None = None,
+        projections: str | None = None,
         capture: Capture = (),
         label: str | None = None,
         dtype: DType | str | None = None,
@@ -73,6 +74,8 @@ class Operation:
         Args:
             args: As many operands as the operation takes.
             logic: Replaces the operation's own logic.
+            projections: In recorded code, for a primitive: the index maps and the domain of the
+                assignment, `"2*o + k; k => o over o<3, k<2"`.
             padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
                 the axes that they slide over.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
@@ -88,26 +91,47 @@ class Operation:
         session = self._session(args)
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
-        operands = as_tensors(args, session)
+        if projections is not None:
+            return self._with_stated_maps(session, args, projections)
         text = self.logic if logic is None else logic
         stated = stated_logic(self.name, text, self.operands, padded, values)
-        reduces_elsewhere = (
-            logic is not None
-            and self.primitive is not None
-            and self.combine is None
-            and stated != Pointwise()
-        )
+        if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
+            raise UsageError(
+                "Composition is for products and sums: quotients and powers do not compose.",
+                found=f'{self.name} with logic="@"',
+                where=str(caller_location() or ""),
+                fix="multiply by oc.recip(b), or write a specification",
+            )
         captured = captured_names(capture, session, self.describe(stated)) if capture else {}
-        if session.recorder is not None and reduces_elsewhere and not captured:
-            return session.recorder.unreduced(self, operands, stated)
+        is_bare = self.primitive is not None and self.combine is None and not captured
+        if session.recorder is not None and is_bare:
+            if any(isinstance(arg, MergeBuffer) for arg in args):
+                return session.recorder.unreduced(self, settled(args, session), stated)
+            if logic is not None and stated != Pointwise():
+                return session.recorder.unreduced(self, as_tensors(args, session), stated)
         return self.tensor(
-            operands,
+            as_tensors(args, session),
             stated,
             label=label,
             dtype=dtype,
             requires_grad=requires_grad,
             capture=captured,
         )
+
+    def _with_stated_maps(self, session: Session, args: tuple[Any, ...], text: str) -> Any:
+        """Returns a primitive for an assignment whose index maps the user states."""
+        where = str(Origin(self.name, caller_location()))
+        if session.recorder is None or self.primitive is None or self.combine is not None:
+            raise UsageError(
+                "Projections are stated for a primitive that an assignment applies.",
+                found=f"{self.name} with projections={text!r}",
+                where=where,
+                fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
+                'oc.mul(a, b, projections="...")',
+            )
+        operands = settled(args, session)
+        count = sum(not isinstance(each, float) for each in operands)
+        return session.recorder.unreduced(self, operands, index_maps(text, count, where))
 
     def tensor(
         self,
@@ -128,6 +152,8 @@ class Operation:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
         session = operands[0].session
+        recorder = session.recorder
+        check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
@@ -202,8 +228,10 @@ class Operation:
             operand.note_use(origin, found.dtype if follows else None)
         return found
 
-    def describe(self, logic: Logic) -> str:
+    def describe(self, logic: Logic | IndexMaps) -> str:
         """Returns the operation as messages name it."""
+        if isinstance(logic, IndexMaps):
+            return f'{self.name} "{logic.text}"'
         spec = getattr(logic, "spec", None)
         return f'{self.name} "{spec}"' if spec is not None else self.name
 
@@ -221,7 +249,9 @@ class Operation:
                     "Operands are tensors and numbers.",
                     found=f"{type(arg).__name__} as an operand of {self.name}",
                     where=str(caller_location() or ""),
-                    fix="wrap arrays and lists with oc.tensor(...)",
+                    fix="a tensor that needs no gradient has None as its .grad"
+                    if arg is None
+                    else "wrap arrays and lists with oc.tensor(...)",
                 )
 
     def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
@@ -251,6 +281,31 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"oc.{self.name}"
+
+
+def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
+    """Raises UsageError if a tensor is a part of other recorded code than the one given."""
+    for tensor in tensors:
+        if tensor.recording is not None and tensor.recording is not recording:
+            raise UsageError(
+                "A tensor made in recorded code has its value there: it is no part of other code.",
+                found=f"{tensor!r}, recorded in {tensor.recording}",
+                where=str(caller_location() or ""),
+                fix='assign it to a tensor declared outside of that function, c = oc.declare("c"), '
+                "or make the tensor outside",
+            )
+
+
+def settled(args: Sequence[Any], session: Session) -> tuple[Tensor | MergeBuffer | float, ...]:
+    """Returns the operands of a primitive that an assignment applies: numbers stay numbers."""
+    return tuple(
+        float(arg)
+        if isinstance(arg, Real)
+        else arg
+        if isinstance(arg, MergeBuffer)
+        else as_tensor(arg, session)
+        for arg in args
+    )
 
 
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
@@ -322,7 +377,6 @@ def define_operation(
     logic: str = ".",
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
-    register: bool = True,
     operands: int | None = None,
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
@@ -330,33 +384,49 @@ def define_operation(
     Inside these functions an operator is the bare primitive, and the operation's logic says which
     cells meet:
 
-        softplus = define_operation(
-            "softplus", forward=softplus_forward,     # def softplus_forward(v, v1): v[:] = log(1 +
-            exp(v1)) gradient=softplus_gradient,   # def softplus_gradient(g, g1, v1): g1 += g / (1
-            + exp(-v1))
-        )
+        def forward(v, v1):
+            v[:] = oc.log(1 + oc.exp(v1))
+
+        def gradient(g, g1, v1):
+            g1 += g / (1 + oc.exp(-v1))
+
+        softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
+
+    The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
+    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. A name that says a slot at its
+    beginning or end, like `rhs1_mask` or `ratio_lhs`, is an intermediate tensor with the axes of
+    that slot.
 
     Args:
         name: The name that printed code, labels and messages use.
-        forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
+        forward: Assigns the result slot `v` from the operand slots.
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
             specification.
+        primitive: The primitive that `forward` applies once, if it does: recorded assignments then
+            absorb the operation.
+        combine: The accumulation with which `forward` writes the result, if it does; only beside
+            `primitive`.
         operands: How many tensors it takes, where the slots `vs` and `gs` stand for all of them.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
     """
-    names = slot_names(forward)
-    if gradient is not None:
-        slot_names(gradient)
+    names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
     if operands is None:
         operands = (
             arity(primitive)
             if primitive is not None
-            else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+            else max((slot_of(each).position for each in names), default=0)
         )
-    operation = Operation(
+    if operands < 1:
+        raise UsageError(
+            "An operation has operands.",
+            found=f"{name} with the slots {', '.join(names)}",
+            fix="name the parameters v and v1, v2, v3; an operation on any number of tensors has "
+            "the slot vs, and operands= says how many",
+        )
+    return Operation(
         name=name,
         operands=operands,
         logic=logic,
@@ -365,6 +435,3 @@ def define_operation(
         primitive=primitive,
         combine=combine,
     )
-    if register:
-        operations[name] = operation
-    return operation

@@ -174,7 +174,10 @@ def declare(
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     precision = chosen(dtype, session.default_dtype)
-    return Tensor(session, Declared(), shape, precision, (name,), origin)
+    result = Tensor(session, Declared(), shape, precision, (name,), origin)
+    if session.recorder is not None:
+        session.recorder.declared(result)
+    return result
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NoReturn, assert_never
 
+from ocannl_core.assign.liveness import overwritten
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -21,6 +22,7 @@ from ocannl_core.assign.nodes import (
     Section,
     SetVector,
 )
+from ocannl_core.assign.traverse import leaves
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -38,12 +40,12 @@ from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.capture import Dimension
+from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
     ALL,
-    SLOT_NAMES,
     Slot,
     SlotApplication,
     SlotValue,
@@ -51,6 +53,7 @@ from ocannl_core.tensor.slots import (
     as_application,
     as_operand,
     slot_names,
+    slot_of,
     value_variables,
 )
 from ocannl_core.tensor.steps import (
@@ -94,6 +97,7 @@ def resolve(
     results: frozenset[Tensor],
     name: str,
     temporaries: frozenset[Tensor],
+    declared: frozenset[Tensor],
 ) -> Resolved:
     """Returns steps as assignments over closed shapes."""
     tensors = mentioned(steps)
@@ -111,7 +115,6 @@ def resolve(
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
         session.environment.close([tensor.terms for tensor in members], captured)
-        session.consumed.update(t for t in members if t not in temporaries)
         for tensor in members:
             tensor.settle()
     steps = absorb(steps, temporaries)
@@ -124,7 +127,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh),
+        frozenset(emitter.fresh - overwritten(emitter.body, {t.node for t in declared})),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
@@ -163,6 +166,10 @@ class _Emitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
+        self._changes: dict[Tensor, int] = {}
+        """When each tensor got its value last, counted in changes of any tensor."""
+        self._now = 0
+        self._passed_on: set[Tensor] = set()  # gradients, since they were set
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""
@@ -180,9 +187,9 @@ class _Emitter:
         match step:
             case Assign():
                 self.assign(step)
-            case Forward(tensors):
+            case Forward(tensors, is_written_here):
                 for tensor in tensors:
-                    self.forward(tensor)
+                    self.forward(tensor, anew=is_written_here)
             case ZeroGradients(root):
                 for tensor in ancestors([root]):
                     if tensor.grad is not None:
@@ -202,10 +209,16 @@ class _Emitter:
 
     def assign(self, step: Assign) -> None:
         tensors = [_tensor_of(arg) for arg in step.args if not isinstance(arg, float)]
-        found = project(
-            step.logic, step.target.shape, [tensor.shape for tensor in tensors], step.origin
-        )
+        if isinstance(step.logic, IndexMaps):
+            found = step.logic.projections(
+                step.target.shape.dims, [tensor.shape.dims for tensor in tensors], step.origin
+            )
+        else:
+            shapes = [tensor.shape for tensor in tensors]
+            found = project(step.logic, step.target.shape, shapes, step.origin)
         check_margins(found, step.target, tensors, step.origin)
+        if step.combine is BinaryOp.SECOND:
+            _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, _has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
@@ -235,6 +248,25 @@ class _Emitter:
             )
         )
         self.embedded.add(target)
+        self._changed(step.target)
+        if step.reset or step.combine is BinaryOp.SECOND:
+            self._passed_on.discard(step.target)
+
+    def _changed(self, tensor: Tensor) -> None:
+        self._now += 1
+        self._changes[tensor] = self._now
+
+    def _is_stale(self, tensor: Tensor) -> bool:
+        """True unless the tensor has been computed here and no operand has changed since.
+
+        A tensor of recorded code keeps the value that it has where it was written.
+        """
+        if tensor.node not in self.embedded:
+            return True
+        computed = self._changes.get(tensor, 0)
+        return tensor.recording is None and any(
+            self._changes.get(operand, 0) > computed for operand in tensor.operands
+        )
 
     def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
         """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
@@ -253,14 +285,14 @@ class _Emitter:
         value = _constant_value(argument)
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
-    def forward(self, tensor: Tensor) -> None:
-        """Emits the own code of one tensor, once."""
+    def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
+        """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
         match tensor.definition:
             case Applied():
-                if tensor.node not in self.embedded:
-                    slots = _Slots(self, tensor)
-                    slots.run(tensor.definition.operation.forward)
+                if anew or self._is_stale(tensor):
+                    _Slots(self, tensor).forward()
                     self.embedded.add(self.node_of(tensor))
+                    self._changed(tensor)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -282,6 +314,8 @@ class _Emitter:
         node = self.node_of(gradient)
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
+        self._changed(gradient)
+        self._passed_on.discard(gradient)
 
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
@@ -292,7 +326,19 @@ class _Emitter:
             or definition.operation.gradient is None
         ):
             return
-        _Slots(self, tensor).run(definition.operation.gradient)
+        if tensor.grad in self._passed_on:
+            raise UsageError(
+                "A gradient is passed on to operands once, when it is complete.",
+                found=f"{tensor.grad.describe()} passed on twice without being set in between",
+                where=str(tensor.origin),
+                fix="backpropagate the sum of the losses, or clear the gradients in between: "
+                "loss.zero_grads()",
+            )
+        self._passed_on.add(tensor.grad)
+        _Slots(self, tensor).gradient(definition.operation.gradient)
+        for operand in definition.operands:
+            if operand.grad is not None:
+                self._changed(operand.grad)
 
 
 def check_margins(
@@ -304,6 +350,18 @@ def check_margins(
         needed = margins_of(projections, position)
         if needed:
             tensor.layout.check(needed, tensor.describe(), origin)
+
+
+def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
+    """Refuses a plain assignment that would keep the last of several values of a cell."""
+    kept = {var for index in projections.lhs for var in variables(index)}
+    if any(extent > 1 and var not in kept for var, extent in projections.domain):
+        raise UsageError(
+            "A plain assignment writes each cell once: what is reduced is accumulated.",
+            found="an assignment whose operands have axes that the target has not",
+            where=str(origin),
+            fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+        )
 
 
 def _has_margins(projections: Projections) -> tuple[bool, ...]:
@@ -344,17 +402,48 @@ class _Slots:
         if any(self._is_padded):
             combine = accumulation_of(tensor.definition.operation.forward, len(operands))
             self._beyond = None if combine is None else neutral(combine)
+        self._writable: set[TensorNode] = set()
+        self._blank: set[TensorNode] = set()  # intermediate slots that have not been written
 
-    def run(self, code: Code) -> None:
+    def forward(self) -> None:
+        """Emits what computes the result.
+
+        Raises:
+            UsageError: if the defining function does not assign it.
+        """
+        node = self._tensor.node
+        start = len(self._emitter.body)
+        self._run(self._definition.operation.forward, {node})
+        made = leaves(self._emitter.body[start:])
+        if all(each.target is not node for each in made):
+            self._refuse("it assigns nothing to v")
+
+    def gradient(self, code: Code) -> None:
+        """Emits what the gradient of the result contributes to those of the operands."""
+        gradients = [operand.grad for operand in self._definition.operands]
+        self._run(code, {self._emitter.node_of(each) for each in gradients if each is not None})
+
+    def _run(self, code: Code, writable: set[TensorNode]) -> None:
         """Calls a defining function with the slots that its parameters name."""
-        code(*(self._slot(name) for name in slot_names(code)))
+        self._writable |= writable
+        returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
+        if returned is not None:
+            self._refuse("it returns something")
+
+    def _refuse(self, found: str) -> NoReturn:
+        raise UsageError(
+            "The code of an operation returns nothing: the forward function assigns to v, the "
+            "gradient function accumulates into g1, g2, g3; both may write intermediate slots.",
+            found=f"in the code of {self._tensor.origin.operation}, {found}",
+            where=str(self._tensor.origin),
+        )
 
     def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
-        role, position = SLOT_NAMES[name]
-        if position != ALL:
-            return self._slot_at(name, role, position)
+        stated = slot_of(name)
+        if stated.position != ALL:
+            return self._slot_at(name, stated.role, stated.position)
         count = len(self._definition.operands)
-        return tuple(self._slot_at(f"{name}[{i}]", role, i + 1) for i in range(count))
+        return tuple(self._slot_at(f"{name}[{i}]", stated.role, i + 1) for i in range(count))
 
     def _slot_at(self, name: str, role: str, position: int) -> Slot:
         tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
@@ -365,13 +454,30 @@ class _Slots:
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
         operand: Operand | None
-        if role == "value":
+        if role == "intermediate":
+            operand = self._intermediate(name, tensor, dims)
+        elif role == "value":
             is_padded = position > 0 and self._is_padded[position - 1]
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
         return Slot(name, operand, tensor.dtype, index, dims, self)
+
+    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
+        """Returns a new node for an intermediate tensor with the axes of a slot."""
+        if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
+            raise UsageError(
+                "Intermediate slots have no margins for windows that leave an axis.",
+                found=f"{name} in the code of {self._tensor.origin.operation}",
+                where=str(self._tensor.origin),
+            )
+        node = TensorNode(self._tensor.id, (name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(tensor.dtype, dims)
+        self._emitter.embedded.add(node)
+        self._writable.add(node)
+        self._blank.add(node)
+        return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that
@@ -385,6 +491,8 @@ class _Slots:
                 found=target.name,
                 where=str(self._tensor.origin),
             )
+        if target.operand.node not in self._writable:
+            self._refuse(f"it writes {target.name}")
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         op, args = as_application(value)
@@ -403,6 +511,10 @@ class _Slots:
             tuple(dims for _, _, dims in settled),
         )
         operands = tuple(operand for operand, _, _ in settled)
+        for each in operands:
+            if isinstance(each, Cells) and each.node in self._blank:
+                self._refuse(f"it reads {each.node.label[0]} before it writes it")
+        self._blank.discard(target.operand.node)
         origin = self._tensor.origin
         self._emitter.body.append(
             Accumulate(
@@ -477,6 +589,7 @@ class _Slots:
         node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
         self._emitter.nodes[node] = NodeInfo(dtype, dims)
         self._emitter.embedded.add(node)
+        self._writable.add(node)
         slot = Slot(node.name, Cells(node), dtype, index, dims, self)
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
         return slot

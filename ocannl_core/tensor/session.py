@@ -13,17 +13,30 @@ from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import Logic
 
 
 class Recorder(Protocol):
-    """What a recording of code takes note of."""
+    """What a recording of code takes note of.
+
+    Attributes:
+        recording: Which recording it is.
+    """
+
+    recording: Any
 
     def made(self, tensor: Any, *, is_named: bool) -> None:
         """Notes that an operator made a tensor here."""
         ...
 
-    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Logic) -> Any:
+    def declared(self, tensor: Any) -> None:
+        """Notes that a tensor was declared here."""
+        ...
+
+    def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
+        """Notes steps that are written elsewhere."""
+        ...
+
+    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
         ...
 
@@ -66,8 +79,10 @@ class Session:
         self.recorder: Recorder | None = None
         self.block: Any = None
         """The innermost application of a block that is running."""
-        self.consumed: set[Any] = set()
-        """Tensors whose forward code some compiled computation contains."""
+        self.consumed: dict[Any, str] = {}
+        """Tensors whose forward code some compiled computation contains, with its name."""
+        self.backpropagated: dict[Any, str] = {}
+        """Tensors whose backpropagation has been consumed, with the line that did."""
         self._ids = count()
         self._outer: list[Session] = []
 

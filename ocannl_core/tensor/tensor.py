@@ -16,16 +16,17 @@ from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
 from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
 
 # ----- how the cells of a tensor come about -------------------------------------------------------
@@ -115,6 +116,22 @@ class GradientOf:
 Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """One run of a function decorated with `@cd`; compared by identity.
+
+    Attributes:
+        name: The function's name.
+        location: The line that called it.
+    """
+
+    name: str
+    location: Location | None
+
+    def __str__(self) -> str:
+        return f"{self.name}, at {self.location}" if self.location else self.name
+
+
 class Tensor(Assignable):
     """A multi-dimensional array in a program of tensors.
 
@@ -129,6 +146,7 @@ class Tensor(Assignable):
         definition: How its cells come about.
         grad: The gradient of whatever is being backpropagated with respect to this tensor; None
             when it needs none.
+        recording: The recorded code that it is a part of, if it is.
     """
 
     __slots__ = (
@@ -145,6 +163,7 @@ class Tensor(Assignable):
         "id",
         "label",
         "origin",
+        "recording",
         "session",
     )
 
@@ -173,6 +192,7 @@ class Tensor(Assignable):
         self._grad: Tensor | None = None
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
+        self.recording: Recording | None = None
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -502,6 +522,47 @@ class Tensor(Assignable):
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
 
+    # ----- code -----------------------------------------------------------------------------------
+
+    def forward(self) -> Any:
+        """Returns the code that computes the tensor, each part once.
+
+        It contains the code of everything that the tensor is computed from, up to parameters,
+        placeholders and literals. While code is being recorded, it becomes a part of that code,
+        like that of the other pieces here.
+        """
+        return code_of["forward"](self)
+
+    def zero_grads(self) -> Any:
+        """Returns the code that sets the gradients of the tensor, and of everything that it is
+        computed from, to zero.
+        """
+        return code_of["zero_grads"](self)
+
+    def backprop(self) -> Any:
+        """Returns the code that adds to the gradients of everything the tensor is computed from.
+
+        The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
+        """
+        return code_of["backprop"](self)
+
+    def consume_forward(self) -> Any:
+        """Returns the tensor's forward code, which from then on is known to be contained there:
+        code recorded later reads the tensor instead of computing it.
+
+        Raises:
+            UsageError: if the code, or a part of it, was consumed before.
+        """
+        return code_of["consume_forward"](self)
+
+    def consume_backprop(self) -> Any:
+        """Returns the tensor's code for backpropagation, once.
+
+        Raises:
+            UsageError: if it was consumed before.
+        """
+        return code_of["consume_backprop"](self)
+
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
@@ -519,20 +580,40 @@ class Tensor(Assignable):
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
 
-    def assign(self, value: object) -> None:
-        """Records `self[:] = value`."""
+    def assign(
+        self, value: object, *, logic: str | None = None, projections: str | None = None
+    ) -> None:
+        """Records `self[:] = value`.
+
+        Args:
+            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
+            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
+                first part of the axis and leaves the rest as it is.
+            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
+        """
+        value = _rearranged(value, logic, projections)
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
-    def accumulate(self, value: object, with_: object = None, *, reset: bool = False) -> None:
+    def accumulate(
+        self,
+        value: object,
+        with_: object = None,
+        *,
+        reset: bool = False,
+        logic: str | None = None,
+        projections: str | None = None,
+    ) -> None:
         """Records the accumulation of a value.
 
         Args:
             value: What is accumulated.
             with_: The accumulating operation; addition when not given.
             reset: Starts from the neutral element.
+            logic: As in `assign`.
+            projections: As in `assign`.
         """
         combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(value, combine, reset=reset)
+        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Records an assignment to this tensor.
@@ -541,7 +622,7 @@ class Tensor(Assignable):
             UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
                 assigned to.
         """
-        recorder = self.session.recorder
+        recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
             raise UsageError(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
@@ -572,6 +653,14 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
+
+
+def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
+    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
+    if logic is None and projections is None:
+        return value
+    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
+    return rearranged
 
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
