@@ -31,6 +31,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     Merge,
     Operand,
@@ -64,6 +65,7 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
+    CallExternal,
     Const,
     ConstBits,
     Expr,
@@ -188,7 +190,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -201,6 +203,9 @@ class _Lowering:
             case Fetch():
                 self.remark(assignment)
                 self.fetch(assignment)
+            case ExternalCall(op, inputs, targets):
+                self.remark(assignment)
+                self.stmts.append(CallExternal(op, inputs, targets))
             case _:
                 assert_never(assignment)
 
@@ -219,7 +224,7 @@ class _Lowering:
         resets = assignment.reset and combine is not BinaryOp.SECOND
         reads_target = any(isinstance(a, Cells) and a.node is target for a in assignment.args)
         if resets and (reads_target or not _writes_each_once(projections)):
-            self.fill(target, _neutral_number(combine, dtype))
+            self.fill(target, _representable(neutral(combine), dtype))
         starts_neutral = resets and is_injective(projections)
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
@@ -228,7 +233,7 @@ class _Lowering:
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
             value = self.apply(assignment.op, operands, dtype)
             if starts_neutral and combine not in _KEEPS_FIRST_VALUE:
-                start = _constant(_neutral_number(combine, dtype), dtype)
+                start = _constant(_representable(neutral(combine), dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
                 value = Binary(combine, Load(target, indices, dtype), value, dtype)
@@ -552,10 +557,6 @@ def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[St
             for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
                 body = For(var, low, high, Block((body,)))
             yield body
-
-
-def _neutral_number(op: BinaryOp, dtype: DType) -> float:
-    return _representable(neutral(op), dtype)
 
 
 def _representable(value: float, dtype: DType) -> float:

@@ -19,6 +19,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     FetchSource,
     Merge,
@@ -87,7 +88,7 @@ def _annotated(assignment: Leaf, names: Names) -> str:
     remarks = []
     with names.scope():
         text = assignment_text(assignment, names)
-        if not isinstance(assignment, Fetch) and assignment.projections.domain:
+        if isinstance(assignment, Accumulate | SetVector) and assignment.projections.domain:
             domain = assignment.projections.domain
             ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
             remarks.append(f"over {ranges}")
@@ -112,6 +113,9 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
+        case ExternalCall(op, inputs, targets):
+            written = ", ".join(f"{names.node(node)}[:]" for node in targets)
+            return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"
         case _:
             assert_never(assignment)
 

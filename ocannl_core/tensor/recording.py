@@ -34,6 +34,7 @@ from ocannl_core.tensor.tensor import (
     GradientOf,
     MergeBuffer,
     Parameter,
+    ResultOf,
     Tensor,
     ancestors,
 )
@@ -201,13 +202,15 @@ class CodeRecorder:
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
         assigned = [t for step in _assigns(self._entries[0]) for t in _tensors(step)]
+        updates = [t for t in self._made if t.memory is not t]
+        assigned += updates
         needed = set(ancestors(assigned)) if assigned else set()
         steps = _Steps(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
             frozenset(self.results),
             name,
-            frozenset(self._made - self._named),
+            frozenset(self._made - self._named) - frozenset(updates),
         )
 
 
@@ -240,7 +243,7 @@ class _Steps:
         fresh = [
             t
             for t in ancestors(list(tensors))
-            if isinstance(t.definition, Applied | Filled)
+            if isinstance(t.definition, Applied | Filled | ResultOf)
             and t not in self.made
             and t not in self.written
             and t not in self.session.consumed

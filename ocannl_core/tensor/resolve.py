@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from ocannl_core.assign.calls import Outside, settle
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -24,8 +25,9 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, neutral
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
+from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.margins import margins_of
@@ -53,6 +55,7 @@ from ocannl_core.tensor.steps import (
     ZeroGradients,
 )
 from ocannl_core.tensor.tensor import (
+    Application,
     Applied,
     Declared,
     Filled,
@@ -61,8 +64,10 @@ from ocannl_core.tensor.tensor import (
     MergeBuffer,
     Parameter,
     Placeholder,
+    ResultOf,
     Tensor,
     ancestors,
+    with_siblings,
 )
 
 
@@ -111,7 +116,8 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    return Resolved(program, emitter.tensors)
+    program = settle(program, emitter.outside())
+    return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
 
 
 def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
@@ -123,9 +129,14 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
                 found.add(target)
                 found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
             case Forward(tensors):
-                found.update(tensors)
-            case ZeroGradients(root) | Backpropagate(root):
-                found.update(ancestors([root]))
+                found.update(with_siblings(tensors))
+            case ZeroGradients(root):
+                found.update(with_siblings(ancestors([root])))
+            case Backpropagate(root):
+                for tensor in ancestors([root]):
+                    found.add(tensor)
+                    if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
+                        found.update(with_siblings(tensor.definition.application.backward().code))
             case Titled(_, inner):
                 found |= mentioned(inner)
             case _:
@@ -146,10 +157,18 @@ class _Emitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
+        self.applied: set[Application] = set()
+        self.passed: set[Application] = set()
+        self.updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node, listed among the program's nodes."""
+        """Returns a tensor's node, listed among the program's nodes.
+
+        An update of another tensor has a node of its own until calls are settled.
+        """
         node = tensor.node
+        if tensor.memory is not tensor:
+            node = self.updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
         if node not in self.nodes:
             self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims, tensor.layout.margins)
             self.tensors[node] = tensor
@@ -167,10 +186,11 @@ class _Emitter:
                 for tensor in tensors:
                     self.forward(tensor)
             case ZeroGradients(root):
-                for tensor in ancestors([root]):
+                for tensor in with_siblings(ancestors([root])):
                     if tensor.grad is not None:
                         self.fetch_zero(tensor.grad)
             case Backpropagate(root):
+                self.passed = set()
                 for tensor in reversed(ancestors([root])):
                     self.backpropagate(tensor)
             case Titled(title, inner):
@@ -242,6 +262,9 @@ class _Emitter:
                     slots = _Slots(self, tensor)
                     slots.run(tensor.definition.operation.forward)
                     self.embedded.add(self.node_of(tensor))
+            case ResultOf(application):
+                if application not in self.applied:
+                    self.call(application)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -267,6 +290,8 @@ class _Emitter:
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
         definition = tensor.definition
+        if isinstance(definition, ResultOf) and tensor.grad is not None:
+            self.pass_gradients(definition.application)
         if (
             tensor.grad is None
             or not isinstance(definition, Applied)
@@ -274,6 +299,52 @@ class _Emitter:
         ):
             return
         _Slots(self, tensor).run(definition.operation.gradient)
+
+    # ----- user-written operations ----------------------------------------------------------------
+
+    def call(self, application: Application) -> None:
+        """Emits the call that computes all outputs of a user-written operation."""
+        self.applied.add(application)
+        for tensor in application.inputs:
+            self.constant_result(tensor)
+        self.body.append(application.call(self.node_of))
+        self.embedded.update(map(self.node_of, application.results))
+
+    def pass_gradients(self, application: Application) -> None:
+        """Emits the gradients of a user-written operation, once in a backpropagation."""
+        if application in self.passed:
+            return
+        self.passed.add(application)
+        backward = application.backward()
+        for tensor in backward.renewed:
+            self.embedded.discard(tensor.node)
+            if isinstance(tensor.definition, ResultOf):
+                self.applied.discard(tensor.definition.application)
+        for tensor in backward.code:
+            self.forward(tensor)
+        for tensor, value in backward.contributions:
+            if tensor.grad is not None:
+                identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
+                origin = tensor.grad.origin
+                self.assign(
+                    Assign(tensor.grad, add, False, identity, (value,), Pointwise(), origin)
+                )
+
+    def outside(self) -> Outside:
+        """Returns which nodes have cells before the code runs, as far as calls must respect it."""
+        kinds = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
+        return Outside(
+            frozenset(
+                node
+                for node, tensor in self.tensors.items()
+                if isinstance(tensor.definition, Parameter | Declared)
+            ),
+            {
+                node: kinds[type(tensor.definition)]
+                for node, tensor in self.tensors.items()
+                if type(tensor.definition) in kinds
+            },
+        )
 
 
 def check_margins(

@@ -54,6 +54,8 @@ class Session:
         """The innermost application of a block that is running."""
         self.consumed: set[Any] = set()
         """Tensors whose forward code some compiled computation contains."""
+        self.applications: dict[Any, Any] = {}
+        """Applications of user-written operations, by operation and inputs: equal ones are one."""
         self._ids = count()
         self._outer: list[Session] = []
 
