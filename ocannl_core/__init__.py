@@ -7,7 +7,7 @@ is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import nn, settings, train
+from ocannl_core import custom, nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -28,7 +28,9 @@ from ocannl_core.errors import (
     CompileError,
     LinkError,
     LoweringError,
+    MissingGradientError,
     OcannlError,
+    OpError,
     SettingsError,
     ShapeError,
     SpecError,
@@ -97,6 +99,7 @@ from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core import testing
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
@@ -110,9 +113,12 @@ _LOADED_ON_DEMAND = {
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
 }
+_MODULES_ON_DEMAND = frozenset({"testing"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES_ON_DEMAND:
+        return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
         raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
     value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
@@ -134,7 +140,9 @@ __all__ = [
     "DType",
     "LinkError",
     "LoweringError",
+    "MissingGradientError",
     "OcannlError",
+    "OpError",
     "Operation",
     "Routine",
     "Session",
@@ -154,6 +162,7 @@ __all__ = [
     "cd",
     "concat",
     "cos",
+    "custom",
     "declare",
     "define_operation",
     "div",
@@ -210,6 +219,7 @@ __all__ = [
     "sub",
     "tanh",
     "tensor",
+    "testing",
     "threefry4x32",
     "train",
     "transpose",

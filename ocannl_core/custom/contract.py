@@ -53,6 +53,8 @@ class Op:
         destroy_map: For an output, the input that it overwrites and whose memory it takes over; for
             None, inputs that are lost as scratch memory.
         view_map: For an output, the input of which it may be a view.
+        broadcasts: Inputs are repeated along axes that they lack; their gradients may have these
+            axes, and are summed over them.
         input_names: The names of inputs in native code: `in0`, `in1`, ... if empty.
         output_names: The names of outputs in native code: `out0`, `out1`, ... if empty.
         c_headers: Header files for `c_code`.
@@ -67,6 +69,7 @@ class Op:
     default_output: int | None = None
     destroy_map: Aliases = {}  # noqa: RUF012 (read only)
     view_map: Aliases = {}  # noqa: RUF012
+    broadcasts: bool = False
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     c_headers: tuple[str, ...] = ()

@@ -75,7 +75,12 @@ def _contributions(
         origin = Origin(f"gradient of {node.op!r} for input {position}", node.origin.location)
         with naming([value], variable):
             environment = variable.session.environment
-            environment.relate(Pointwise(), variable.grad.terms, [value.terms], origin)
+            if node.op.broadcasts:
+                repeated = environment.fresh_shape()
+                shapes = [variable.grad.terms, value.terms]
+                environment.relate(Pointwise(), repeated, shapes, origin)
+            else:
+                environment.relate(Pointwise(), variable.grad.terms, [value.terms], origin)
         yield variable, value
 
 

@@ -34,6 +34,7 @@ class _Pointwise(Op):
 
     gradient: Gradient | None = None
     inplace: bool = False
+    broadcasts = True
 
     @property
     def grad(self) -> Gradient | None:

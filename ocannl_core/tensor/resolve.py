@@ -29,6 +29,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
+from ocannl_core.shape.terms import broadcast_shape, closed_shape
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
@@ -324,11 +325,22 @@ class _Emitter:
             self.forward(tensor)
         for tensor, value in backward.contributions:
             if tensor.grad is not None:
-                identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
-                origin = tensor.grad.origin
-                self.assign(
-                    Assign(tensor.grad, add, False, identity, (value,), Pointwise(), origin)
-                )
+                self.add_gradient(tensor.grad, value)
+
+    def add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
+        """Emits the accumulation of a value into a gradient, summed where that has fewer axes."""
+        given = closed_shape() if isinstance(value, float) else value.shape
+        common = broadcast_shape(gradient.shape, given)
+        found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
+        operand = self.operand(value)
+        index, dims = ((), ()) if isinstance(operand, Scalar) else (found.rhs[1], found.rhs_dims[1])
+        target = self.node_of(gradient)
+        projections = Projections(found.domain, found.rhs[0], (index,), found.rhs_dims[0], (dims,))
+        identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
+        self.body.append(
+            Accumulate(target, add, False, identity, (operand,), projections, gradient.origin)
+        )
+        self.embedded.add(target)
 
     def outside(self) -> Outside:
         """Returns which nodes have cells before the code runs, as far as calls must respect it."""
