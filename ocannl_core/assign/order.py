@@ -241,7 +241,7 @@ class _Order:
 
 def _described(leaf: Leaf) -> str:
     if isinstance(leaf, ExternalCall):
-        return leaf.op.name
+        return leaf.origin.operation if leaf.origin else leaf.op.name
     target = ", ".join(node.name for node in targets(leaf))
     return f"{leaf.origin.operation if leaf.origin else 'an assignment'} (writes {target})"
 

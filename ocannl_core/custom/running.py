@@ -158,7 +158,7 @@ class OpCall:
     def _failure(self, error: Exception) -> OpError:
         wrote = isinstance(error, ValueError) and "read-only" in str(error)
         return self._error(
-            f"The op {self._node.op!r} computes its outputs without failing.",
+            f"The op {self._node.op!r} failed.",
             f"{type(error).__name__}: {error}",
             "declare an input that is changed in destroy_map, or change a copy" if wrote else "",
         )
