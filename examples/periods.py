@@ -1,4 +1,4 @@
-"""Learns to tell with which period a noisy row of symbols repeats, with three operations of its own.
+"""Learns to tell with which period a noisy row of symbols repeats, with operations of its own.
 
 The symbols are looked up in a table of vectors, Fourier transformed along the row, and the power of
 every frequency goes into a linear classifier, so that it does not matter where a period begins.

@@ -44,9 +44,10 @@ def reordered(
     order.scan()
     order.check()
     sequence = order.sequence()
-    if sequence == sorted(sequence):
+    if sequence == sorted(sequence) and not order.unshared:
         return program
-    return replace(program, body=_nested([places[position] for position in sequence]))
+    ordered = [(places[position][0], order.leaf(position)) for position in sequence]
+    return replace(program, body=_nested(ordered))
 
 
 def _flat(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Path, Leaf]]:
@@ -88,6 +89,7 @@ class _Order:
         before: For each assignment, those that have to come before it.
         readers: For each value, under its oldest alias, the assignments that read it.
         destroyers: For each destroyed value, likewise, the call that destroys it.
+        unshared: Values that cannot stay in the memory that they would take over.
     """
 
     leaves: list[Leaf]
@@ -98,24 +100,22 @@ class _Order:
     readers: dict[Value, list[int]] = field(default_factory=lambda: defaultdict(list))
     destroyers: dict[Value, int] = field(default_factory=dict)
     _writer: dict[TensorNode, int] = field(default_factory=dict)
+    unshared: set[Value] = field(default_factory=set)
+    _memory: dict[TensorNode, TensorNode] = field(default_factory=dict)
     _viewed: dict[Value, Value] = field(default_factory=dict)
     _members: dict[Value, list[TensorNode]] = field(default_factory=lambda: defaultdict(list))
 
     def scan(self) -> None:
         """Finds values, their readers and their destroyers, and the order among assignments."""
         since: dict[TensorNode, set[int]] = defaultdict(set)
-        memory: dict[TensorNode, TensorNode] = {}
         for position, leaf in enumerate(self.leaves):
             needed: set[int] = set()
             for node in reads(leaf):
                 if node in self._writer:
                     needed.add(self._writer[node])
                 self.readers[self._value(node)].append(position)
-                while True:
-                    since[node].add(position)  # also of the memory that the node took over
-                    if node not in memory:
-                        break
-                    node = memory[node]
+                for each in self._in_memory_of(node):
+                    since[each].add(position)
             if isinstance(leaf, ExternalCall):
                 self._note(leaf, position)
             for node in targets(leaf):
@@ -124,14 +124,30 @@ class _Order:
                 needed |= since.pop(node, set())
             for node in targets(leaf):
                 self._writer[node] = position
-                memory.pop(node, None)
+                self._memory.pop(node, None)
             if isinstance(leaf, ExternalCall):
-                memory.update(leaf.shared)
-                for _, source in leaf.shared:
-                    since[source].add(position)
+                for target, source in leaf.shared:
+                    self._memory[target] = source
             self.before.append(needed - {position})
+        for node in self.results:
+            self._in_memory_of(node)
         for value, position in self.destroyers.items():
             self.before[position] |= set(self.readers[value]) - {position}
+
+    def _in_memory_of(self, node: TensorNode) -> list[TensorNode]:
+        """Returns a node and those whose memory it took over, as long as that holds its value.
+
+        Where the memory was written since, the node has to have memory of its own.
+        """
+        found = [node]
+        while node in self._memory:
+            source = self._memory[node]
+            if self._writer.get(source, -1) > self._writer[node]:
+                self.unshared.add((node, self._writer[node]))
+                break
+            found.append(source)
+            node = source
+        return found
 
     def _value(self, node: TensorNode) -> Value:
         """Returns the value that a node has now, as its oldest alias."""
@@ -195,6 +211,18 @@ class _Order:
                 where=str(self.leaves[position].origin or ""),
                 fix="give the operation a copy: a tensor computed from its input",
             )
+
+    def leaf(self, position: int) -> Leaf:
+        """Returns an assignment, with outputs in memory of their own where they need it."""
+        leaf = self.leaves[position]
+        if not isinstance(leaf, ExternalCall):
+            return leaf
+        shared = tuple(
+            (target, source)
+            for target, source in leaf.shared
+            if (target, position) not in self.unshared
+        )
+        return replace(leaf, shared=shared) if shared != leaf.shared else leaf
 
     def sequence(self) -> list[int]:
         """Returns the positions in an order of execution, as close to the given one as can be."""
