@@ -556,3 +556,59 @@ def test_no_gradient_flows_where_no_input_has_one() -> None:
     w = oc.param("w", output=[3])
     loss = loss_of(Scale(2.0)(oc.placeholder("x", output=[3])) * w)
     oc.train.grad_update(loss)  # Scale has no grad, and needs none here
+
+
+# ----- native code --------------------------------------------------------------------------------
+
+
+class Coded(Scale):
+    """With code in two languages."""
+
+    input_names = ("x",)
+    output_names = ("y",)
+    c_headers = ("<float.h>",)
+    c_support = "static float $id(float x) { return x; }"
+    cuda_support = "static __device__ float $id(float x) { return x; }"
+
+    def c_code(self, node: Apply) -> str:
+        return f"for (int64_t i = 0; i < x_size; ++i) y[i] = {self.factor!r} * $id(x[i]);"
+
+    def cuda_code(self, node: Apply) -> str:
+        return f"y[threadIdx.x] = {self.factor!r} * $id(x[threadIdx.x]);"
+
+    def cuda_launch(self, node: Apply) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (1,), (node.results[0].shape.size,)
+
+
+def test_native_code_comes_with_names_support_and_launch() -> None:
+    op = Coded(2.0)
+    node = op.make_node(np.ones(6, np.float32))
+    c, cuda = op.native("c", node), op.native("cuda", node)
+    assert c is not None
+    assert cuda is not None
+    assert (c.inputs, c.outputs, c.headers) == (("x",), ("y",), ("<float.h>",))
+    assert (c.support, cuda.support) == (Coded.c_support, Coded.cuda_support)
+    assert (c.grid, c.block) == ((), ())
+    assert (cuda.grid, cuda.block, cuda.headers) == ((1,), (6,), ())
+    assert cuda.body == "y[threadIdx.x] = 2.0 * $id(x[threadIdx.x]);"
+
+
+def test_arrays_of_native_code_have_names_by_position_unless_stated() -> None:
+    class Plain(Split):
+        def c_code(self, node: Apply) -> str:
+            return ""
+
+    code = Plain().native("c", Plain().make_node([1.0, 2.0]))
+    assert code is not None
+    assert (code.inputs, code.outputs) == (("in0",), ("out0", "out1"))
+
+
+def test_there_is_no_native_code_where_an_op_has_none() -> None:
+    class WithObject(Coded):
+        def make_node(self, x: Any) -> Apply:
+            return Apply(self, [x], [TensorType.of(x), ObjectType()])
+
+    x = as_variable([1.0, 2.0])
+    assert Scale(2.0).native("c", Scale(2.0).make_node(x)) is None
+    assert Coded(2.0).native("opencl", Coded(2.0).make_node(x)) is None
+    assert WithObject(2.0).native("c", WithObject(2.0).make_node(x)) is None
