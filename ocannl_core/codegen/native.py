@@ -4,7 +4,7 @@ The body stands in a function of its own. Arrays have the names that the operati
 may be said about each, only what the body mentions is declared:
 
     enum { rows_size = 6 };
-    static const int64_t table_shape[] = {10, 4};
+    const int64_t table_shape[] = {10, 4};
     typedef float table_type;
 
 `$name` becomes a name that starts with the kernel's symbol, so that no two operations meet.
@@ -21,7 +21,7 @@ from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.dtypes import uint4x32
-from ocannl_core.errors import CodegenError
+from ocannl_core.errors import OpError
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import NativeCode, NativeOp
@@ -37,7 +37,7 @@ def render_native(
     Its arguments are `native_arguments(call)`.
 
     Raises:
-        CodegenError: if the names of arrays are no names, or not one for each.
+        OpError: if the names of arrays are no names, or not one for each.
     """
     code = call.op.native(dialect.language) if isinstance(call.op, NativeOp) else None
     if code is None:
@@ -92,7 +92,7 @@ def _check_names(call: CallExternal, code: NativeCode) -> None:
     named = len(call.inputs) == len(code.inputs) and len(code.outputs) <= len(call.outputs)
     covered = set(call.outputs[len(code.outputs) :]) <= set(call.inputs)
     if not named or not covered:
-        raise CodegenError(
+        raise OpError(
             "Native code has a name for each input and each output.",
             found=f"{', '.join(names)} for {len(call.inputs)} inputs and {len(call.outputs)} "
             "outputs",
@@ -101,7 +101,7 @@ def _check_names(call: CallExternal, code: NativeCode) -> None:
     wrong = [name for name in names if not _IDENTIFIER.fullmatch(name)]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if wrong or repeated:
-        raise CodegenError(
+        raise OpError(
             "The names of native code are different identifiers.",
             found=", ".join(wrong or repeated),
             where=call.op.name,
@@ -114,7 +114,7 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"enum {{ {name}_size = {info.size} }};"
     if f"{name}_shape" in used:
         extents = ", ".join(map(str, info.dims)) or "1"
-        yield f"static const {dialect.index_type} {name}_shape[] = {{{extents}}};"
+        yield f"const {dialect.index_type} {name}_shape[] = {{{extents}}};"
     if f"{name}_type" in used:
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
 

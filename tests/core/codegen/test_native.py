@@ -12,7 +12,7 @@ from inline_snapshot import external_file, snapshot
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.dtypes import bfloat16, float32, float64, int32
-from ocannl_core.errors import CodegenError
+from ocannl_core.errors import OpError
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import NativeCode
@@ -116,7 +116,7 @@ static void k_body(
     const float *restrict x,
     const uint16_t *restrict n,
     float *restrict z) {
-  static const int64_t x_shape[] = {6, 4};
+  const int64_t x_shape[] = {6, 4};
   typedef uint16_t n_type;
   enum { z_size = 12 };
   n_type one = 1; z[0] = x_shape[0] + z_size + one;
@@ -163,6 +163,6 @@ def test_kernels_differ_in_their_extents_and_their_launch() -> None:
 )
 def test_names_are_different_identifiers_and_one_for_each_array(names: Any) -> None:
     call = CallExternal(Coded(NativeCode("", *names)), (X, Y), (Z,))
-    with pytest.raises(CodegenError) as error:
+    with pytest.raises(OpError) as error:
         render_native(call, NODES, Dialect())
     assert error.value.where == "coded"
