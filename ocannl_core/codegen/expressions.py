@@ -226,7 +226,9 @@ class Expressions:
                 return self._comparison(op, left, right)
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 first, second = self.condition(left), self.condition(right)
-                return infix(first, op.value.symbol, second)
+                # a load that depends on the first operand would be a masked one: see _where
+                depends = _reads_memory(right)
+                return infix(first, op.value.symbol[0] if depends else op.value.symbol, second)
             case _:
                 self._reject_words("a condition", expr.dtype)
                 return infix(self.value(expr), "!=", _ZERO)

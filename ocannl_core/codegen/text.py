@@ -15,6 +15,8 @@ class Level(IntEnum):
     CONDITIONAL = 3
     OR = 4
     AND = 5
+    BIT_OR = 6
+    BIT_AND = 8
     EQUALITY = 9
     RELATION = 10
     SHIFT = 11
@@ -27,6 +29,8 @@ class Level(IntEnum):
 _INFIX = {
     "||": Level.OR,
     "&&": Level.AND,
+    "|": Level.BIT_OR,
+    "&": Level.BIT_AND,
     "==": Level.EQUALITY,
     "!=": Level.EQUALITY,
     "<": Level.RELATION,
@@ -73,6 +77,9 @@ def infix(left: Text, symbol: str, right: Text) -> Text:
     if symbol == "||":
         # for readers: nobody should have to know that && binds tighter
         return Text(f"{left.at(Level.EQUALITY)} || {right.at(Level.EQUALITY)}", level)
+    if symbol in ("&", "|"):
+        # nor that these bind less tightly than comparisons
+        return Text(f"{left.at(Level.SHIFT)} {symbol} {right.at(Level.SHIFT)}", level)
     associates = level not in (Level.RELATION, Level.EQUALITY)
     return Text(f"{left.at(level if associates else tighter)} {symbol} {right.at(tighter)}", level)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks
+from ocannl_core.shape import cycles, ranks, rows, systems
 from ocannl_core.shape.close_formulas import (
     close_counted_leaf_rows,
     close_counted_rows,
@@ -19,7 +19,8 @@ from ocannl_core.shape.close_formulas import (
     waiting_dims,
 )
 from ocannl_core.shape.closing import Closing, Reader
-from ocannl_core.shape.constraints import DimEqual, RowEqual
+from ocannl_core.shape.constraints import DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.derived import Role
 from ocannl_core.shape.hidden import may_be_guessed, refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
@@ -33,6 +34,8 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
             guessed.
     """
     closing = Closing(state, shapes)
+    rows.decide_scalars(state, closing.open_rows())
+    closing.run()
     for stage in STAGES:
         if not closing.start_stage():
             return
@@ -43,8 +46,12 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
 
 
 def join_circles(closing: Closing) -> None:
-    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes."""
+    """Stage 2: what refines each other in a circle is equal, and so is a lonely pair of sizes.
+
+    Before that, equations of sizes are taken together, as before every stage that guesses sizes.
+    """
     state = closing.state
+    closing.demand(systems.consequences(state))
     origin = Origin("closing circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -69,12 +76,17 @@ def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
 
 
 def _lonely_pairs(state: State, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
-    """Yields unbounded sizes of which one is the other's only operand, and that its only result."""
+    """Yields unbounded sizes of which one is the other's only operand, and that its only result.
+
+    Those in rows that have not ended may yet be compared with others.
+    """
     for res in dims:
         operands = state.operands.get(res, {})
         if len(operands) == 1 and res not in state.ceilings and res not in state.units:
             (opnd,) = operands
-            if opnd not in state.values and len(state.results[opnd]) == 1:
+            if opnd in state.values or len(state.results[opnd]) > 1:
+                continue
+            if not any(_is_awaiting(state, dim) for dim in (res, opnd)):
                 yield res, opnd
 
 
@@ -111,11 +123,13 @@ def close_leaves(closing: Closing) -> None:
 def close_unused_leaf_dims(closing: Closing) -> None:
     """Stage 5: sizes of leaves that no use says anything about are 1.
 
-    Those of parameters wait: rows that end later may still say what they are.
+    Those of parameters wait, and those to be compared with axes of rows that have not ended: these
+    may still say what they are.
     """
     state = closing.state
     news = closing.dim_reader()
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
@@ -125,6 +139,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
             and dim not in state.ceilings
             and _floor(state, dim) <= 1
             and _is_dim_ready(state, dim)
+            and not _is_awaiting(state, dim)
             and may_be_guessed(state, dim)
         }
         if not closing.decide_dims(guesses, "sizes of leaves"):
@@ -174,6 +189,14 @@ def _is_row_ready(state: State, var: RowVar) -> bool:
 def _is_dim_ready(state: State, dim: DimVar) -> bool:
     """True when no undecided operand can still decide the size."""
     return next(_open_operands(state, dim), None) is None
+
+
+def _is_awaiting(state: State, dim: DimVar) -> bool:
+    """True while nothing says which axis another row has in the place of a size."""
+    return any(
+        isinstance(constraint, RowBelow) and state.is_suspended(constraint)
+        for constraint in state.within.get(dim, ())
+    )
 
 
 def _floor(state: State, dim: DimVar) -> int:
@@ -226,17 +249,23 @@ def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
 
 
 def close_dims_from_uses(closing: Closing) -> None:
-    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it."""
+    """Stage 6: sizes settle, from operands to results: 1 like operands, else as uses have it.
+
+    The former come first: an operand of size 1 says more than a use, and more than the guess of a
+    kernel that slides over the axis.
+    """
     state = closing.state
     news = closing.dim_reader()
+    bounded: dict[DimVar, None] = {}
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
-        ready = [
-            dim
-            for dim in closing.open_dims(news.take())
-            if (dim in state.ceilings or (dim in state.units and dim not in waiting))
-            and _is_dim_ready(state, dim)
-        ]
+        found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
+        bounded.update({dim: None for dim in found if dim in state.ceilings})
+        ready = [dim for dim in found if dim in state.units and waiting.get(dim) is not Role.WHOLE]
+        if not ready:
+            ready = closing.open_dims(bounded)
+            bounded.clear()
         if not ready:
             ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
         guesses = {dim: _settled(state, dim) for dim in ready}
@@ -262,6 +291,7 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
+        closing.demand(systems.consequences(state))
         waiting = waiting_dims(state)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:

@@ -15,26 +15,27 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
 
-def waiting_dims(state: State) -> set[DimVar]:
-    """Returns the undecided sizes that open formulas will compute once others are known.
+def waiting_dims(state: State) -> dict[DimVar, Role]:
+    """Returns the undecided sizes that open formulas will compute once others are known, and what
+    they are in these.
 
     Guessing these first could only contradict the formulas. What lies above a computed size, so
     that it is bounded by it, waits too.
     """
-    waiting: set[DimVar] = set()
+    waiting: dict[DimVar, Role] = {}
     computed: list[DimVar] = []
     for formula in state.open_formulas:
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
         for var, role in unknown:
             if role > lowest:
-                waiting.add(var)
+                waiting[var] = max(role, waiting.get(var, role))
             if role is Role.WHOLE:
                 computed.append(var)
     while computed:
         above = set(state.undecided(tuple(state.operands.get(computed.pop(), ()))))
-        computed += above - waiting
-        waiting |= above
+        computed += above - waiting.keys()
+        waiting.update(dict.fromkeys(above, Role.WHOLE))
     return waiting
 
 

@@ -78,19 +78,12 @@ class RowBelow:
         opnd: The operand's row.
         origin: What demands it.
         skipped: How many axes to the right of these rows are compared already.
-        opened: True if the result was open when this was demanded, and what is left no longer is.
     """
 
     res: Row
     opnd: Row
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
-    opened: bool = field(default=False, compare=False)
-
-    @property
-    def was_open(self) -> bool:
-        """True if the result was open when this was demanded."""
-        return self.opened or self.res.tail is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.formula_messages import count_fails
+from ocannl_core.shape.formula_messages import count_fails, counts_differ
 from ocannl_core.shape.state import Known, State
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Size
 
@@ -87,6 +87,7 @@ def total(state: State, constraint: TotalElements) -> None:
         state.wait(constraint)
         if not state.is_suspended(constraint):
             state.suspend(constraint)
+        _compare_counts(state, count)
     elif not count.unknown:
         state.journal.remove(state.open_formulas, constraint)
         _settle(state, count)
@@ -108,6 +109,37 @@ def _settle(state: State, count: Count) -> None:
         raise count_fails(count.constraint, count.text())
     if count.factor:
         _learn(state, count.var, count.known // count.factor, count.constraint)
+
+
+def _compare_counts(state: State, count: Count) -> None:
+    """Uses what other constraints say about the cells of the same row variables.
+
+    Raises:
+        ShapeError: if they contradict each other.
+    """
+    constraint = count.constraint
+    counted = [state.cells[tail] for tail in count.tails if tail in state.cells]
+    uncounted = [tail for tail in count.tails if tail not in state.cells]
+    known = count.known * prod(cells for cells, _ in counted)
+    if count.var is not None:
+        if not uncounted and not count.unknown and count.factor:
+            if known % count.factor:
+                raise counts_differ(constraint, count.text(), [cause for _, cause in counted])
+            _learn(state, count.var, known // count.factor, constraint)
+        return
+    missing = len(uncounted) + len(count.unknown)
+    if missing > 1 or (missing == 1 and not known):
+        return
+    if count.factor % known if missing else count.factor != known:
+        raise counts_differ(constraint, count.text(), [cause for _, cause in counted])
+    if uncounted:
+        (tail,) = uncounted
+        state.journal.put(state.cells, tail, (count.factor // known, constraint))
+        state.agenda.extend(
+            other for other in state.suspended.get(tail, ()) if isinstance(other, TotalElements)
+        )
+    elif count.unknown:
+        _learn(state, count.unknown[0], count.factor // known, constraint)
 
 
 def _divides(divisor: int, number: int) -> bool:

@@ -75,6 +75,11 @@ def linear(state: State, dim: Dim) -> Linear:
             assert_never(dim)
 
 
+def difference(state: State, equation: DimEqual) -> Linear:
+    """Returns left minus right, which is zero."""
+    return _combined((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
+
+
 def _combined(*forms: tuple[int, Linear]) -> Linear:
     terms: dict[DimVar, int] = {}
     for factor, form in forms:

@@ -131,6 +131,9 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
             raise _lacks(state, Known(size, explicit, blame or cause), floor)
     state.journal.put(state.values, var, Known(size, explicit, cause))
     state.agenda.extend(state.formulas.get(var, ()))
+    state.agenda.extend(
+        each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
+    )
     _tell_results(state, var)
     _tell_operands(state, var)
 
@@ -199,7 +202,7 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
     old = state.ceilings.get(var)
     merged = new.size if old is None else _merged(old.size, new.size)
     if merged is None:
-        learn(state, var, Known(Size(1), False, new.cause))
+        learn(state, var, Known(Size(1), var in state.units, new.cause))
         return
     if old is not None and old.size.basis == merged.basis:
         return
@@ -213,9 +216,13 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
 
 
 def _has_unit_operand(state: State, var: DimVar, cause: Constraint) -> None:
+    """An operand is 1: so is the variable, unless something below it is larger."""
     if var not in state.units:
         state.journal.put(state.units, var, cause)
     state.touched_dims[var] = None
+    known = state.values.get(var)
+    if known is not None and known.size.n == 1 and not known.explicit:
+        learn(state, var, Known(known.size, True, cause))
 
 
 def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:

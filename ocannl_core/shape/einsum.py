@@ -235,7 +235,8 @@ class Instance:
             case Anything():
                 return self._fresh.dim()
             case Fixed(0) if is_free:
-                return Size(1)
+                # only that position is written: as a formula, so that no use stretches the axis
+                return ConcatDim((Size(1),)) if keeps_formulas else Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)

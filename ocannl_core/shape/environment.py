@@ -276,6 +276,7 @@ class Environment:
     def _atomically(self) -> Iterator[None]:
         state = self._state
         state.journal.commit()
+        state.scalars_are_decided = False
         try:
             yield
         except BaseException:

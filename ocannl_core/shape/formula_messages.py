@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -112,6 +112,18 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
     )
 
 
+def contradictory(state: State, system: Sequence[DimEqual]) -> ShapeError:
+    """Equations that hold one by one, but not together."""
+    found = (" and ".join(_ends(state, equation)) for equation in system)
+    places = (place for equation in system for place in _places(state, equation))
+    return ShapeError(
+        "Sizes must satisfy the equations of all operations together.",
+        found="\n".join(found),
+        where="\n".join(dict.fromkeys(places)),
+        fix="change a stride, a window or a part, or state the sizes of one of the tensors",
+    )
+
+
 def bases_of_formula_differ(state: State, equation: DimEqual, bases: list[str]) -> ShapeError:
     """An axis and the positions on it have different bases."""
     whole, formula = _ends(state, equation)
@@ -154,4 +166,17 @@ def count_fails(constraint: TotalElements, found: str) -> ShapeError:
         found=found,
         where=str(constraint.origin),
         fix="change the shape, or the number of values",
+    )
+
+
+def counts_differ(
+    constraint: TotalElements, found: str, others: Sequence[TotalElements]
+) -> ShapeError:
+    """Two demands on the number of cells of the same axes do not go together."""
+    places = [str(constraint.origin), *(str(other.origin) for other in others)]
+    return ShapeError(
+        "All demands on the number of cells of a row must agree.",
+        found=found,
+        where="\n".join(dict.fromkeys(places)),
+        fix="change the shape, or one of the numbers of values",
     )

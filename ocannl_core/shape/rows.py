@@ -7,6 +7,8 @@ any part of them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
@@ -170,7 +172,23 @@ def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqu
     cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
     _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
     _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
-    solve(state, shorter.tail, Row(leading[cut:], tail, trailing[:keep]), constraint)
+    ahead, behind = (
+        _open_to_bases(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+    )
+    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
+
+
+def _open_to_bases(state: State, dims: tuple[Dim, ...], constraint: RowEqual) -> tuple[Dim, ...]:
+    """Returns the axes with variables for sizes whose basis another equation may still tell."""
+
+    def opened(dim: Dim) -> Dim:
+        if not isinstance(dim, Size) or dim.basis is not None:
+            return dim
+        var = state.fresh.dim()
+        state.agenda.append(DimEqual(var, dim, constraint.origin))
+        return var
+
+    return tuple(map(opened, dims))
 
 
 def _equate_axes(
@@ -203,6 +221,9 @@ def refine(state: State, constraint: RowBelow) -> None:
         _refine_itself(state, res, opnd, constraint)
         return
     if res.tail is not None and res.known < opnd.known:
+        if _may_be_scalars(state, res, opnd, constraint):
+            _postpone(state, RowBelow(_row(res), _row(opnd), constraint.origin))
+            return
         missing = opnd.known - res.known
         if opnd.tail is not None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
@@ -215,10 +236,34 @@ def refine(state: State, constraint: RowBelow) -> None:
     _refine_rest(state, res, opnd, constraint, paired)
 
 
+def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
+    """True while a result without axes would do for an operand that may be a single 1."""
+    if state.scalars_are_decided or res.known + constraint.skipped or opnd.known != 1:
+        return False
+    size = state.size(opnd.trailing[0] if opnd.trailing else opnd.leading[0])
+    return size is None or size.n == 1
+
+
+def _postpone(state: State, constraint: RowBelow) -> None:
+    """Waits for the result's row, the operand's size, or closing: see `decide_scalars`."""
+    if constraint not in state.scalars:
+        state.journal.put(state.scalars, constraint, None)
+    if not state.is_suspended(constraint):
+        state.suspend(constraint)
+
+
+def decide_scalars(state: State, among: Collection[RowVar]) -> None:
+    """Gives rows that may be scalars the axis that their operands have."""
+    state.scalars_are_decided = True
+    for constraint in state.scalars:
+        if constraint.res.tail in among and state.is_suspended(constraint):
+            state.agenda.append(constraint)
+
+
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
-    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped, constraint.was_open)
+    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped)
     if opnd.tail is None:
         if res.tail is not None:
             state.journal.put(state.anchored, res.tail, True)
@@ -260,8 +305,7 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
     Raises:
         ShapeError: if the result is not empty, or the operand has more axes.
     """
-    # a result that was open when this was asked could as well have been given the axis first
-    if constraint.was_open or res.known + constraint.skipped or opnd.known != 1:
+    if res.known + constraint.skipped or opnd.known != 1:
         raise too_many_axes(
             _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
         )

@@ -43,7 +43,8 @@ class Known:
 
     Attributes:
         size: The size.
-        explicit: False when the size is 1 only because uses of the axis disagree.
+        explicit: False when the size is 1 only because uses of the axis disagree: this tells
+            nothing to what refines it.
         cause: The constraint that decided it.
     """
 
@@ -124,6 +125,9 @@ class State:
             are done.
         formulas: For a size, the formulas that mention it; may hold formulas that are done.
         open_formulas: The formulas that wait for sizes.
+        scalars: Constraints on rows that wait because both sides may be scalars.
+        scalars_are_decided: True during closing, when such rows get axes.
+        cells: For a row variable, how many cells its axes have, and what says so.
         optional: Parts of concatenated axes that may be empty.
         anchored: Row variables above a closed operand, which therefore need no more axes.
         contracted: Row variables that meet another row in a product, so that their axes are not
@@ -157,6 +161,9 @@ class State:
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[Formula, None]] = {}
         self.open_formulas: dict[Formula, None] = {}
+        self.scalars: dict[RowBelow, None] = {}
+        self.scalars_are_decided = False
+        self.cells: dict[RowVar, tuple[int, TotalElements]] = {}
         self.optional: dict[DimVar, bool] = {}
         self.row_leaves: dict[RowVar, Leaf] = {}
         self.anchored: dict[RowVar, bool] = {}

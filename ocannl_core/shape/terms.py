@@ -267,6 +267,9 @@ class Shape:
             text = f"{self.batch}|{text}"
         return text or "()"
 
+    def __repr__(self) -> str:
+        return f"<shape {self}>"
+
 
 def closed_shape(
     batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()

@@ -264,3 +264,21 @@ def test_a_choice_between_cells_is_right_in_every_cell(
         np.testing.assert_array_equal(ctx[results[0]], np.where(condition, a, b))
         np.testing.assert_array_equal(ctx[results[1]], np.where(condition, a, 0))
         np.testing.assert_array_equal(ctx[results[2]], np.where(condition, 1, b) + a)
+
+
+@pytest.mark.parametrize("dims", [(1, 4, 4), (3, 5, 7), (4, 8, 16)])
+@pytest.mark.parametrize("dtype", [oc.float32, oc.float64, oc.int32])
+def test_a_conjunction_of_cells_is_right_in_every_cell(
+    target: str, dims: tuple[int, ...], dtype: oc.DType
+) -> None:
+    """Operands that are loaded only if need be are miscompiled like the branches of a choice."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-1, 2, dims).astype(dtype.name) for _ in range(2))
+    with oc.Session():
+        x, y = (oc.tensor(each, batch_axes=1) for each in (a, b))
+        both, either = oc.logical_and(x, y), oc.logical_or(x, y)
+        ctx = oc.Context(target)
+        code = oc.train.forward(both) + oc.train.forward(either)
+        ctx.compile(code, keep=[both, either])()
+        np.testing.assert_array_equal(ctx[both], np.logical_and(a, b))
+        np.testing.assert_array_equal(ctx[either], np.logical_or(a, b))

@@ -45,12 +45,6 @@ OPERATIONS = (
 
 
 KNOWN: dict[str, str] = {
-    # "=> 0" where a use stretches the axis: inference takes it for repeated, projection for position
-    # 0 of the longer axis
-    "stretched": r"",
-    # a result whose rows were inferred to be empty meets an operand of one axis of size 1: a scalar
-    # in either spelling, taken only where the result's row was stated
-    "rejected": r"against no axes",
 }
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 

@@ -236,7 +236,7 @@ def test_comparisons_are_conditions_inside_where_and_numbers_elsewhere(build):
     either = Binary(BinaryOp.OR, positive, Unary(UnaryOp.NOT, positive, float32), float32)
     chosen = Ternary(TernaryOp.WHERE, either, build.load(x, ZERO), positive, float32)
     assert build.written(chosen) == snapshot(
-        "where_float32(0.0f < a0[0] || !(0.0f < a0[0]), a0[0], (float)(0.0f < a0[0]))"
+        "where_float32((0.0f < a0[0]) | !(0.0f < a0[0]), a0[0], (float)(0.0f < a0[0]))"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import pytest
 from hypothesis import assume, given, settings
@@ -30,6 +31,7 @@ from ocannl_core.shape.terms import (
     Dim,
     DimVar,
     Row,
+    RowVar,
     Shape,
     Size,
     Window,
@@ -373,6 +375,23 @@ def test_a_strided_count_follows_from_the_cells(
 ) -> None:
     (v,) = variables(1)
     assert solved([TotalElements((row,), Strided(count[0], v, count[1]), ORIGIN)], v) == [expected]
+
+
+def test_two_counts_of_one_row_determine_a_size() -> None:
+    tail, n, v = RowVar(0, "r"), DimVar(0, "n"), DimVar(1, "v")
+    whole = TotalElements((Row(tail=tail),), 6, ORIGIN)
+    more = TotalElements((Row((n,), tail),), 18, ORIGIN)
+    words = TotalElements((Row(tail=tail),), Strided(4, v, 2), ORIGIN)
+    for order in permutations([whole, more, words]):
+        assert solved(list(order), n, v) == ["3", "3"]
+    for other in (
+        TotalElements((Row(tail=tail),), 7, ORIGIN),
+        TotalElements((Row((n,), tail),), 19, ORIGIN),
+        TotalElements((Row(tail=tail),), Strided(4, v), ORIGIN),
+    ):
+        for order in permutations([whole, other]):
+            with pytest.raises(ShapeError, match="number of cells"):
+                solved(list(order))
 
 
 def test_a_strided_count_that_does_not_divide_is_refused() -> None:

@@ -272,7 +272,11 @@ def test_a_circle_of_rows_each_longer_than_the_next_is_an_error(scene: Scene, le
         RowBelow(Row(tail=one), Row(tail=next_one), ORIGIN) for one, next_one in pairwise(ring)
     ]
     with pytest.raises(ShapeError, match="in a circle"):
-        scene.tell(*steps, RowBelow(Row(tail=ring[-1]), Row(tail=ring[0], trailing=(d,)), ORIGIN))
+        scene.tell(*steps, RowBelow(Row(tail=ring[-1]), Row(tail=ring[0], trailing=(d, d)), ORIGIN))
+    # one more axis could be that of a scalar, until the shapes close
+    scene.tell(*steps, RowBelow(Row(tail=ring[-1]), Row(tail=ring[0], trailing=(d,)), ORIGIN))
+    with pytest.raises(ShapeError, match="in a circle"):
+        scene.environment.close([Shape(output=Row(tail=row)) for row in ring])
 
 
 def test_a_circle_of_rows_without_gain_is_fine(scene: Scene) -> None:

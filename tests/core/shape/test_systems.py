@@ -1,0 +1,91 @@
+"""Equations of sizes that determine together what none of them does alone."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ocannl_core.errors import ShapeError
+from ocannl_core.origin import Origin
+from ocannl_core.shape.close import close
+from ocannl_core.shape.constraints import Constraint, DimEqual
+from ocannl_core.shape.solver import run
+from ocannl_core.shape.state import State
+from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Row, Shape, Size, Window
+
+ORIGIN = Origin("test")
+
+
+def variables(count: int) -> list[DimVar]:
+    return [DimVar(n, f"d{n}") for n in range(count)]
+
+
+def equal(left: Dim, right: Dim) -> DimEqual:
+    return DimEqual(left, right, ORIGIN)
+
+
+def closed(constraints: list[Constraint], *wanted: DimVar) -> list[int]:
+    state = State()
+    state.fresh.dims(20)
+    state.agenda.extend(constraints)
+    run(state)
+    close(state, [Shape(output=Row(trailing=wanted))])
+    sizes = [state.size(var) for var in wanted]
+    return [size.n for size in sizes if size is not None]
+
+
+def test_two_equations_determine_two_sizes_in_any_order() -> None:
+    o, k = variables(2)
+    equations = [equal(Size(10), ConcatDim((o, k))), equal(o, AffineDim(4, k))]
+    for order in permutations(equations):
+        assert closed(list(order), o, k) == [8, 2]
+
+
+def test_a_window_and_a_stride_determine_positions_and_kernel() -> None:
+    o, k = variables(2)
+    window = AffineDim(1, o, Window(k))  # o + k - 1
+    assert closed([equal(Size(14), window), equal(k, AffineDim(2, o))], o, k) == [5, 10]
+    with pytest.raises(ShapeError, match="together"):
+        closed([equal(Size(12), window), equal(k, AffineDim(2, o))], o, k)
+
+
+def test_equations_without_a_common_solution_are_refused() -> None:
+    a, b, c = variables(3)
+    system = [
+        equal(Size(4), ConcatDim((a, b))),
+        equal(Size(4), ConcatDim((b, c))),
+        equal(Size(9), ConcatDim((a, b, b, c))),
+    ]
+    for order in permutations(system):
+        with pytest.raises(ShapeError, match="together"):
+            closed(list(order), a, b, c)
+
+
+def test_equations_can_make_two_sizes_the_same() -> None:
+    a, b, c, d = variables(4)
+    system = [equal(d, ConcatDim((a, b))), equal(d, ConcatDim((c, b))), equal(a, Size(3))]
+    assert closed([*system, equal(b, Size(2))], a, c, d) == [3, 3, 5]
+    # without b: a and c are still the same
+    assert closed([*system[:2], equal(c, Size(7)), equal(b, Size(1))], a) == [7]
+
+
+@given(st.data())
+def test_sums_of_known_sizes_give_these_sizes_back(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 4))
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    names = variables(count)
+    chain = [
+        equal(Size(sizes[n] + sizes[n + 1]), ConcatDim((names[n], names[n + 1])))
+        for n in range(count - 1)
+    ]
+    weights = data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
+    alternating = sum(w * (-1) ** n for n, w in enumerate(weights))
+    parts = tuple(v for v, w in zip(names, weights, strict=True) for _ in range(w))
+    total = sum(w * n for w, n in zip(weights, sizes, strict=True))
+    system: list[Constraint] = [*chain, equal(Size(total), ConcatDim(parts))]
+    order = data.draw(st.permutations(system))
+    if alternating:
+        assert closed(list(order), *names) == sizes
