@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from ocannl_core.assign.calls import Outside, settle
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -25,12 +24,11 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.ops import BinaryOp, neutral
 from ocannl_core.origin import Origin
-from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import broadcast_shape, closed_shape
 from ocannl_core.tensor.absorb import absorb
+from ocannl_core.tensor.calls import Calls, backpropagated
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
@@ -56,7 +54,6 @@ from ocannl_core.tensor.steps import (
     ZeroGradients,
 )
 from ocannl_core.tensor.tensor import (
-    Application,
     Applied,
     Declared,
     Filled,
@@ -117,7 +114,7 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    program = settle(program, emitter.outside())
+    program = emitter.calls.settled(program)
     return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
 
 
@@ -134,10 +131,7 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case ZeroGradients(root):
                 found.update(with_siblings(ancestors([root])))
             case Backpropagate(root):
-                for tensor in ancestors([root]):
-                    found.add(tensor)
-                    if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
-                        found.update(with_siblings(tensor.definition.application.backward().code))
+                found.update(backpropagated(root))
             case Titled(_, inner):
                 found |= mentioned(inner)
             case _:
@@ -158,18 +152,11 @@ class _Emitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
-        self.applied: set[Application] = set()
-        self.passed: set[Application] = set()
-        self.updates: dict[Tensor, TensorNode] = {}
+        self.calls = Calls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node, listed among the program's nodes.
-
-        An update of another tensor has a node of its own until calls are settled.
-        """
-        node = tensor.node
-        if tensor.memory is not tensor:
-            node = self.updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
+        """Returns a tensor's node, listed among the program's nodes."""
+        node = self.calls.node_of(tensor)
         if node not in self.nodes:
             self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims, tensor.layout.margins)
             self.tensors[node] = tensor
@@ -191,7 +178,7 @@ class _Emitter:
                     if tensor.grad is not None:
                         self.fetch_zero(tensor.grad)
             case Backpropagate(root):
-                self.passed = set()
+                self.calls.begin_backpropagation()
                 for tensor in reversed(ancestors([root])):
                     self.backpropagate(tensor)
             case Titled(title, inner):
@@ -264,8 +251,7 @@ class _Emitter:
                     slots.run(tensor.definition.operation.forward)
                     self.embedded.add(self.node_of(tensor))
             case ResultOf(application):
-                if application not in self.applied:
-                    self.call(application)
+                self.calls.forward(application)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -292,7 +278,7 @@ class _Emitter:
         """Emits what a tensor's gradient contributes to those of its operands."""
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
-            self.pass_gradients(definition.application)
+            self.calls.backpropagate(definition.application)
         if (
             tensor.grad is None
             or not isinstance(definition, Applied)
@@ -300,63 +286,6 @@ class _Emitter:
         ):
             return
         _Slots(self, tensor).run(definition.operation.gradient)
-
-    # ----- user-written operations ----------------------------------------------------------------
-
-    def call(self, application: Application) -> None:
-        """Emits the call that computes all outputs of a user-written operation."""
-        self.applied.add(application)
-        for tensor in application.inputs:
-            self.constant_result(tensor)
-        self.body.append(application.call(self.node_of))
-        self.embedded.update(map(self.node_of, application.results))
-
-    def pass_gradients(self, application: Application) -> None:
-        """Emits the gradients of a user-written operation, once in a backpropagation."""
-        if application in self.passed:
-            return
-        self.passed.add(application)
-        backward = application.backward()
-        for tensor in backward.renewed:
-            self.embedded.discard(tensor.node)
-            if isinstance(tensor.definition, ResultOf):
-                self.applied.discard(tensor.definition.application)
-        for tensor in backward.code:
-            self.forward(tensor)
-        for tensor, value in backward.contributions:
-            if tensor.grad is not None:
-                self.add_gradient(tensor.grad, value)
-
-    def add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
-        """Emits the accumulation of a value into a gradient, summed where that has fewer axes."""
-        given = closed_shape() if isinstance(value, float) else value.shape
-        common = broadcast_shape(gradient.shape, given)
-        found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
-        operand = self.operand(value)
-        index, dims = ((), ()) if isinstance(operand, Scalar) else (found.rhs[1], found.rhs_dims[1])
-        target = self.node_of(gradient)
-        projections = Projections(found.domain, found.rhs[0], (index,), found.rhs_dims[0], (dims,))
-        identity, add = UnaryOp.IDENTITY, BinaryOp.ADD
-        self.body.append(
-            Accumulate(target, add, False, identity, (operand,), projections, gradient.origin)
-        )
-        self.embedded.add(target)
-
-    def outside(self) -> Outside:
-        """Returns which nodes have cells before the code runs, as far as calls must respect it."""
-        kinds = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
-        return Outside(
-            frozenset(
-                node
-                for node, tensor in self.tensors.items()
-                if isinstance(tensor.definition, Parameter | Declared)
-            ),
-            {
-                node: kinds[type(tensor.definition)]
-                for node, tensor in self.tensors.items()
-                if type(tensor.definition) in kinds
-            },
-        )
 
 
 def check_margins(
