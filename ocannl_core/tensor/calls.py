@@ -20,10 +20,21 @@ from ocannl_core.tensor.tensor import (
     Placeholder,
     ResultOf,
     Tensor,
+    ancestors,
+    with_siblings,
 )
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 """Tensors whose cells are there before code runs, and must be there after it."""
+
+
+def backpropagated(root: Tensor) -> set[Tensor]:
+    """Returns every tensor whose shape backpropagation from a tensor needs."""
+    found = set(ancestors([root]))
+    for tensor in list(found):
+        if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
+            found.update(with_siblings(tensor.definition.application.backward().code))
+    return found
 
 
 class Emitter(Protocol):
@@ -108,8 +119,7 @@ class Calls:
     def settled(self, program: AssignProgram) -> AssignProgram:
         """Returns the program with calls where they may stand, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
-        persistent = {
-            n for n, each in definitions.items() if isinstance(each, Parameter | Declared)
-        }
+        lasting = Parameter | Declared
+        persistent = {node for node, each in definitions.items() if isinstance(each, lasting)}
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
         return settle(program, Outside(persistent, kept))

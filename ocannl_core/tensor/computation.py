@@ -16,9 +16,10 @@ from ocannl_core.errors import UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.calls import backpropagated
 from ocannl_core.tensor.resolve import Resolved, resolve
 from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
-from ocannl_core.tensor.tensor import Parameter, ResultOf, Tensor, ancestors
+from ocannl_core.tensor.tensor import Parameter, Tensor, ancestors
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +108,7 @@ def gradient_update(loss: Tensor) -> Computation:
             where=str(loss.origin),
             fix='make what is to be trained with oc.param("w")',
         )
-    for tensor in ancestors([loss]):
-        if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
-            tensor.definition.application.backward()
+    backpropagated(loss)  # an operation without a gradient is told here, not at compilation
     one = Assign(
         loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin
     )
