@@ -414,8 +414,8 @@ class Apply:
         """Returns the tensor that an output updates in place: one that outlives its routine."""
         for source in self.op.destroy_map.get(position, ()):
             variable = self.inputs[source]
-            lasting = isinstance(variable.memory.definition, Parameter | Declared)
-            if lasting and variable.dtype is dtype and variable.terms == shape:
+            fits = variable.dtype is dtype and variable.terms == shape
+            if fits and _outlasts_routines(variable):
                 return variable
         return None
 
@@ -431,6 +431,11 @@ class Apply:
         """The positions of the inputs that the op destroys."""
         sources = (source for each in self.op.destroy_map.values() for source in each)
         return tuple(dict.fromkeys(sources))
+
+    @property
+    def changes_state(self) -> bool:
+        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
+        return any(_outlasts_routines(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
         """Returns the assignment that computes all outputs.
@@ -497,6 +502,10 @@ class Apply:
     def __repr__(self) -> str:
         inputs = ", ".join("_".join(each.label) for each in self.inputs)
         return f"<{self.op!r} of {inputs or 'nothing'}>"
+
+
+def _outlasts_routines(variable: Tensor) -> bool:
+    return isinstance(variable.memory.definition, Parameter | Declared)
 
 
 def _formats(formats: Sequence[DType | None]) -> str:

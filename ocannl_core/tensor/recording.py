@@ -202,7 +202,7 @@ class CodeRecorder:
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
         assigned = [t for step in _assigns(self._entries[0]) for t in _tensors(step)]
-        updates = [t for t in self._made if t.memory is not t]
+        updates = [t for t in self._made if _changes_state(t)]
         assigned += updates
         needed = set(ancestors(assigned)) if assigned else set()
         steps = _Steps(self.session, self._made, needed)
@@ -250,6 +250,11 @@ class _Steps:
         ]
         self.written.update(fresh)
         return [Forward(tuple(fresh))] if fresh else []
+
+
+def _changes_state(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
 def _assigns(entries: Sequence[_Entry]) -> list[Assign]:

@@ -110,6 +110,11 @@ class Application(Protocol):
         """The outputs, hidden ones included."""
         ...
 
+    @property
+    def changes_state(self) -> bool:
+        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
+        ...
+
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
         """Returns the assignment that computes all outputs; shapes are closed."""
         ...

@@ -175,6 +175,23 @@ def test_a_declared_tensor_may_be_the_private_state_of_an_op(ctx: oc.Context) ->
         assert ctx[y].tolist() == sums
 
 
+def test_recorded_code_runs_an_op_for_the_sake_of_its_state(ctx: oc.Context) -> None:
+    def count(inputs: Any, storage: Any) -> None:
+        inputs[1][...] += 1
+        storage[0][0] = inputs[0].copy()
+
+    calls = oc.declare("calls", output=[1])
+
+    @oc.cd
+    def observed(x: oc.Tensor) -> None:
+        Calling(count, "n; m => n", destroy_map={None: [1]})(x, calls)
+
+    step = ctx.compile(observed(lines(1, 2)))
+    step()
+    step()
+    assert ctx[calls].tolist() == [2]
+
+
 def test_margins_around_what_is_updated_in_place_stay(ctx: oc.Context) -> None:
     p, kernel = oc.param("p", init=[1.0, 2.0, 3.0]), oc.tensor([1.0, 1.0, 1.0])
     smooth = oc.einsum("i=+k; k => i", p, kernel)
@@ -201,8 +218,8 @@ def test_two_destroyers_of_one_value_are_both_named() -> None:
     assert conflict(one, other) == snapshot("""\
 One operation at most destroys a value.
   found  One and Other both destroy mul
-  where  One, at test_custom_memory.py:199: one = in_place(title="One")(x, lines(1, 1))
-         Other, at test_custom_memory.py:200: other = in_place(title="Other")(x, lines(2, 2))
+  where  One, at test_custom_memory.py:216: one = in_place(title="One")(x, lines(1, 1))
+         Other, at test_custom_memory.py:217: other = in_place(title="Other")(x, lines(2, 2))
   try    give one of them a copy, or the result of the other\
 """)
 
@@ -214,8 +231,8 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
   found  Calling destroys p; mul (writes mul) reads it, and needs what the former computes
-  where  Calling, at test_custom_memory.py:212: new = in_place()(p, lines(1, 1))
-         mul, at test_custom_memory.py:213: text = conflict(new * p)
+  where  Calling, at test_custom_memory.py:229: new = in_place()(p, lines(1, 1))
+         mul, at test_custom_memory.py:230: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
 """)
 
@@ -293,7 +310,7 @@ def test_an_exception_in_perform_names_the_op_the_line_and_itself(ctx: oc.Contex
     assert str(error.value) == snapshot("""\
 The op Solve(steps=5) failed.
   found  ArithmeticError: no convergence
-  where  Solve(steps=5), at test_custom_memory.py:289: y = Solve()(lines(1, 2))\
+  where  Solve(steps=5), at test_custom_memory.py:306: y = Solve()(lines(1, 2))\
 """)
 
 

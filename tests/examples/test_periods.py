@@ -98,3 +98,11 @@ def test_the_update_is_the_optimiser_with_momentum(ops: ModuleType) -> None:
                 step()
             found.append(ctx[w])
     assert np.allclose(*found, rtol=1e-6)
+
+
+def test_the_look_up_has_code_for_cuda_with_a_thread_for_each_cell(ops: ModuleType) -> None:
+    with oc.Session():
+        node = ops.Rows().make_node(numbers(500, 3, dtype="float32"), oc.arange(500, dtype="int32"))
+        code = ops.Rows().native("cuda", node)
+    assert (code.grid, code.block) == ((6,), (256,))
+    assert "found[cell] = is_row ? table[row * width + cell % width] : 0;" in code.body
