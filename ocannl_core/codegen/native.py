@@ -69,7 +69,8 @@ def render_native(
     def text(symbol: str) -> str:
         opening = "\n".join(dialect.opening(symbol, parameters))
         closing = "\n".join(dialect.closing(symbol, parameters))
-        whole = f"{support.strip()}\n{opening}\n{body}\n{closing}\n".lstrip("\n")
+        parts = [support.strip(), f"// {_comment(call.op.name)}", opening, body, closing]
+        whole = "\n".join(part for part in parts if part) + "\n"
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
     content = "\n".join(
@@ -117,6 +118,11 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"const {dialect.index_type} {name}_shape[] = {{{extents}}};"
     if f"{name}_type" in used:
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
+
+
+def _comment(text: str) -> str:
+    """Returns text that a line comment cannot end before."""
+    return " ".join(text.split()).rstrip("\\")
 
 
 def _dedented(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.errors import OpError
+from ocannl_core.errors import OcannlError, OpError
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
 
@@ -39,10 +39,28 @@ class OpCall:
         return self._node.op.name
 
     def native(self, language: str) -> NativeCode | None:
-        """Returns the op's code in a language, unless the settings ask for Python."""
+        """Returns the op's code in a language, unless the settings ask for Python.
+
+        Raises:
+            OpError: if the op fails to give its code, or gives something that is no text.
+        """
         if settings.current().python_ops:
             return None
-        return self._node.op.native(language, self._node)
+        op = self._node.op
+        try:
+            code = op.native(language, self._node)
+        except OcannlError:
+            raise
+        except Exception as error:
+            raise self._error(
+                f"The op {op!r} gives its code in {language}, or raises NoNativeCode.",
+                f"{type(error).__name__}: {error}",
+            ) from error
+        if code is not None and not isinstance(code.body, str):
+            raise self._error(
+                f"The code of an op in {language} is a text.", f"{type(code.body).__name__}"
+            )
+        return code
 
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Runs the op's `perform`.

@@ -171,3 +171,24 @@ def test_there_is_no_native_code_where_an_op_has_none() -> None:
     assert Scale(2.0).native("c", Scale(2.0).make_node(x)) is None
     assert Coded(2.0).native("opencl", Coded(2.0).make_node(x)) is None
     assert WithObject(2.0).native("c", WithObject(2.0).make_node(x)) is None
+
+
+def test_an_op_that_fails_to_give_its_code_is_named_with_its_line() -> None:
+    class Broken(Scale):
+        def c_code(self, node: Apply) -> str:
+            raise KeyError("width")
+
+    class Silent(Scale):
+        def c_code(self, node: Apply) -> Any:
+            return None
+
+    def compiling(op: Op) -> oc.OpError:
+        with pytest.raises(oc.OpError) as error:
+            oc.Context("cpu_c").compile(oc.train.forward(op([1.0, 2.0])))
+        return error.value
+
+    broken = compiling(Broken(2.0))
+    assert isinstance(broken.__cause__, KeyError)
+    assert broken.rule == "The op Broken(factor=2.0) gives its code in c, or raises NoNativeCode."
+    assert "op([1.0, 2.0])" in broken.where
+    assert compiling(Silent(2.0)).found == "NoneType"
