@@ -473,6 +473,16 @@ def test_what_is_no_application_is_refused_with_its_reason() -> None:
     )
 
 
+def test_a_wrong_number_of_outputs_is_refused_with_the_op_and_the_line() -> None:
+    x = oc.placeholder("x", output=[3])
+    op = node_of([x], [TensorType(oc.float32)] * 2, spec="n => n")
+    with pytest.raises(oc.SpecError) as error:
+        op(x)
+    assert error.value.found == "1 in 'n => n', for 2"
+    assert error.value.where.startswith("Bad(), at test_contract.py")
+    assert error.value.where.endswith(": op(x)")
+
+
 def test_tensors_of_two_sessions_do_not_meet_in_an_op() -> None:
     x = int64()
     with oc.Session():
