@@ -13,11 +13,11 @@ from ocannl_core.custom.gradients import backward
 from ocannl_core.custom.running import OpCall
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.dtypes import DType, promote
-from ocannl_core.errors import OpError, UsageError
+from ocannl_core.errors import OpError, SpecError, UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape.constraints import Constraint
-from ocannl_core.shape.statement import parse_statement, stated
+from ocannl_core.shape.statement import Statement, parse_statement, stated
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Shape
 from ocannl_core.target import NativeCode
@@ -96,7 +96,7 @@ class Op:
                 fix='spec = "... => ..." for an output of the shape of the only input',
             )
         variables = as_variables(inputs)
-        count = len(parse_statement(self.spec).outputs)
+        count = len(self.statement().outputs)
         dtypes = self.output_dtypes(*(variable.dtype for variable in variables))
         if len(dtypes) != count:
             raise OpError(
@@ -112,7 +112,7 @@ class Op:
         By default that of highest precedence, for all of them.
         """
         common = promote(*dtypes) if dtypes else sessions.current().default_dtype
-        return [common] * len(parse_statement(self.spec or "=>").outputs)
+        return [common] * len(self.statement().outputs)
 
     def constraints(
         self, inputs: Sequence[Shape], outputs: Sequence[Shape], origin: Origin, fresh: Supply
@@ -127,7 +127,7 @@ class Op:
         """
         if self.spec is None:
             return ()
-        return stated(parse_statement(self.spec), inputs, outputs, origin, fresh)
+        return stated(self.statement(), inputs, outputs, origin, fresh)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         """Computes the outputs and puts each into element 0 of its storage.
@@ -178,6 +178,18 @@ class Op:
         if self.default_output is not None:
             return node.outputs[self.default_output]
         return node.outputs[0] if len(node.outputs) == 1 else list(node.outputs)
+
+    def statement(self) -> Statement:
+        """Returns what `spec` states.
+
+        Raises:
+            SpecError: if it does not follow the notation.
+        """
+        try:
+            return parse_statement(self.spec or "=>")
+        except SpecError as error:
+            where = f"spec of {self!r}"
+            raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
 
     @property
     def name(self) -> str:
@@ -259,8 +271,14 @@ class Apply:
         types = list(outputs)
         self._check(types)
         session = self._session()
-        if not self._joins(session, types):
+        if self._joins(session, types):
+            return
+        try:
             self._make(session, types)
+        except BaseException:
+            if session.applications.get(self._key) is self:
+                del session.applications[self._key]
+            raise
 
     # ----- making ---------------------------------------------------------------------------------
 
@@ -306,6 +324,13 @@ class Apply:
                         f"{title} names inputs by their positions.",
                         f"{output}: {list(sources)}, with {len(self.inputs)} inputs",
                     )
+
+        taken = [i for k, each in self.op.destroy_map.items() if k is not None for i in each]
+        if len(set(taken)) < len(taken):
+            raise self._error(
+                "One output at most takes over the memory of an input.",
+                f"destroy_map = {dict(self.op.destroy_map)}",
+            )
 
     def _session(self) -> Session:
         found = list(dict.fromkeys(variable.session for variable in self.inputs))
@@ -361,14 +386,10 @@ class Apply:
                 shape = each.shape or self._overwritten(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
-        try:
-            with naming(self.inputs):
-                environment.derive(
-                    shapes, terms, lambda fresh: op.constraints(terms, shapes, self.origin, fresh)
-                )
-        except BaseException:
-            session.applications.pop(self._key, None)
-            raise
+        with naming(self.inputs):
+            environment.derive(
+                shapes, terms, lambda fresh: op.constraints(terms, shapes, self.origin, fresh)
+            )
         recorder = session.recorder
         flows = recorder is None and any(variable.requires_grad for variable in self.inputs)
         remaining = iter(shapes)
@@ -404,7 +425,7 @@ class Apply:
         for source in self.op.destroy_map.get(position, ()):
             if self.op.spec is None:
                 return self.inputs[source].terms
-            statement = parse_statement(self.op.spec)
+            statement = self.op.statement()
             written = statement.outputs[among_tensors : among_tensors + 1]
             if written == statement.inputs[source : source + 1]:
                 return self.inputs[source].terms

@@ -453,6 +453,7 @@ def test_what_is_no_application_is_refused_with_its_reason() -> None:
         refused(node_of([x], [good], view_map={0: [1]})),
         refused(node_of([x, x], [good], view_map={0: [0, 1]})),
         refused(node_of([x], [good], destroy_map={1: [0]})),
+        refused(node_of([x], [good, good], destroy_map={0: [0], 1: [0]})),
         refused(type("Bad", (Op,), {"make_node": lambda self, x: x})(), x),
         refused(Op(), x),
         refused(type("Bad", (Op,), {"spec": " => ; ", "output_dtypes": lambda self, *_: []})(), 1),
@@ -466,6 +467,7 @@ def test_what_is_no_application_is_refused_with_its_reason() -> None:
             "view_map names inputs by their positions. | 0: [1], with 1 inputs",
             "view_map gives for an output that is a tensor one input at most. | 0: [0, 1]",
             "destroy_map gives for an output that is a tensor one input at most. | 1: [0]",
+            "One output at most takes over the memory of an input. | destroy_map = {0: [0], 1: [0]}",
             "`make_node` returns an Apply. | <placeholder x: 3>",
             "An op states its shapes with `spec`, or defines `make_node`. | Op()",
             "An op has a number format for each output. | 0 formats for the 2 outputs of ' => ; '",
@@ -481,6 +483,18 @@ def test_a_wrong_number_of_outputs_is_refused_with_the_op_and_the_line() -> None
     assert error.value.found == "1 in 'n => n', for 2"
     assert error.value.where.startswith("Bad(), at test_contract.py")
     assert error.value.where.endswith(": op(x)")
+
+
+def test_a_spec_that_does_not_follow_the_notation_is_refused_with_its_op() -> None:
+    with pytest.raises(oc.SpecError) as error:
+        type("Bad", (Op,), {"spec": "n ==> n"})()(1.0)
+    assert error.value.where == "spec of Bad()"
+
+
+def test_a_refused_application_is_refused_again() -> None:
+    x = oc.placeholder("x", output=[3])
+    op = node_of([x], [TensorType(oc.float32)])
+    assert refused(op) == refused(op)
 
 
 def test_tensors_of_two_sessions_do_not_meet_in_an_op() -> None:
