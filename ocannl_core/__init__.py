@@ -40,8 +40,10 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
+from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -56,7 +58,16 @@ from ocannl_core.tensor.contractions import (
     transpose,
     tropical,
 )
-from ocannl_core.tensor.literals import arange, batch, number, tensor
+from ocannl_core.tensor.literals import (
+    arange,
+    batch,
+    from_function,
+    mapped,
+    number,
+    offsets,
+    reshape,
+    tensor,
+)
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
@@ -100,6 +111,8 @@ from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core import testing
+    from ocannl_core.display.tables import table
+    from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
@@ -112,6 +125,8 @@ _LOADED_ON_DEMAND = {
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "table": "ocannl_core.display.tables",
+    "tree": "ocannl_core.display.trees",
 }
 _MODULES_ON_DEMAND = frozenset({"testing"})
 
@@ -138,6 +153,7 @@ __all__ = [
     "Computation",
     "Context",
     "DType",
+    "Dimension",
     "LinkError",
     "LoweringError",
     "MissingGradientError",
@@ -148,6 +164,7 @@ __all__ = [
     "Session",
     "SettingsError",
     "ShapeError",
+    "Size",
     "SpecError",
     "SpecWarning",
     "StaticIndex",
@@ -165,6 +182,7 @@ __all__ = [
     "custom",
     "declare",
     "define_operation",
+    "dim",
     "div",
     "einmax",
     "einsum",
@@ -176,6 +194,7 @@ __all__ = [
     "float32",
     "float64",
     "fma",
+    "from_function",
     "hookimpl",
     "int32",
     "int64",
@@ -187,6 +206,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "mapped",
     "matmul",
     "maximum",
     "minimum",
@@ -197,6 +217,7 @@ __all__ = [
     "nn",
     "not_equal",
     "number",
+    "offsets",
     "op",
     "outer_sum",
     "param",
@@ -207,6 +228,7 @@ __all__ = [
     "relu",
     "relu_gate",
     "reset",
+    "reshape",
     "sat01",
     "sat01_gate",
     "section",
@@ -217,12 +239,14 @@ __all__ = [
     "static_index",
     "stop_gradient",
     "sub",
+    "table",
     "tanh",
     "tensor",
     "testing",
     "threefry4x32",
     "train",
     "transpose",
+    "tree",
     "tropical",
     "trunc",
     "uint4x32",

@@ -99,9 +99,7 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
-
-MOST_FILL_VALUES = 16
-"""A longer list of values has to be an array."""
+from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
 _KEEPS_FIRST_VALUE = frozenset(

@@ -25,6 +25,9 @@ PREFIX = "OCANNL_"
 FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2")
 """The values of `default_dtype`."""
 
+MOST_FILL_VALUES = 16
+"""The greatest `fill_limit`: a longer list of values in generated code has to be an array."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Format:
@@ -57,6 +60,18 @@ def _check_nonempty_text(value: object) -> object:
 
 def _check_integer(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError
+
+
+def _check_fill_limit(value: object) -> object:
+    if _check_integer(value) in range(MOST_FILL_VALUES + 1):
+        return value
+    raise ValueError
+
+
+def _check_count(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     raise ValueError
 
@@ -100,6 +115,12 @@ def _check_float_format(value: object) -> object:
 _TEXT = _Format("a text", _check_text, _check_text)
 _NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
+_FILL_LIMIT = _Format(
+    f"an integer from 0 to {MOST_FILL_VALUES}",
+    lambda text: _check_fill_limit(int(text)),
+    _check_fill_limit,
+)
+_COUNT = _Format("a positive integer", lambda text: _check_count(int(text)), _check_count)
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
 _OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
@@ -159,6 +180,15 @@ class Settings:
     )
     strict_plugins: bool = _setting(
         False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
+    )
+    fill_limit: int = _setting(
+        MOST_FILL_VALUES,
+        _FILL_LIMIT,
+        "how many cells `oc.reshape` writes into generated code at most; more are data",
+    )
+    print_decimals: int = _setting(4, _COUNT, "how many decimals printed numbers have at most")
+    print_edge: int = _setting(
+        4, _COUNT, "how many positions at both ends of a long axis are printed"
     )
 
 

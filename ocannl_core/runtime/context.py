@@ -149,11 +149,22 @@ class Context:
         """Gives every parameter that a tensor depends on its initial value.
 
         Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
+        Parameters that the initial values depend on come first.
 
         Args:
             tensor: The loss, or any other tensor.
             reinitialize: Also replaces values that are there.
+
+        Raises:
+            UsageError: if it is no tensor.
+            ShapeError: if nothing fixes the shape of a parameter.
         """
+        if not hasattr(tensor, "parameters"):
+            raise UsageError(
+                "Parameters are those of a tensor, such as the loss.",
+                found=f"a {type(tensor).__name__}: {tensor!r}",
+                fix="ctx.init_params(loss)",
+            )
         pending = []
         for parameter in tensor.parameters():
             stored = self._store.find(parameter.node)
@@ -171,13 +182,17 @@ class Context:
     def __getitem__(self, tensor: TensorLike) -> Array:
         """Returns a copy of a tensor's cells: axes batch, output, input, without margins.
 
-        Waits for pending work.
+        Waits for pending work. Literals can be read in every context.
 
         Raises:
             LinkError: if the tensor is not stored here, or has no value yet; the message says why
                 and what to do.
         """
-        stored = self._readable(_checked(tensor))
+        if self._store.find(_checked(tensor).node) is None and tensor.literal is not None:
+            info = tensor.info
+            assert tensor.literal is not None
+            return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
+        stored = self._readable(tensor)
         return values.read(self.backend, stored.buffer)
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
@@ -187,7 +202,8 @@ class Context:
         here gets some.
 
         Raises:
-            ShapeError: if the extents differ.
+            ShapeError: if the extents differ, or a tensor without memory here is declared without
+                sizes: one number would not tell them.
             TransferError: if the numbers do not fit the tensor's format.
         """
         node = _checked(tensor).node

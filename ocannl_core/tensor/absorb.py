@@ -95,7 +95,7 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     rearranges = needed is not None or step.reset or not isinstance(definition.logic, Pointwise)
     if reads_target and rearranges:
         return None
-    fused = replace(step, op=primitive, args=definition.operands, logic=definition.logic)
+    fused = replace(step, op=primitive, args=definition.operands, logic=value.logic)
     if needed is not None and is_plain:
         fused = replace(fused, combine=needed, reset=True)
     return fused

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Applied, Tensor
@@ -79,6 +79,7 @@ class Application:
 
     def __init__(self, block: Block[Any], outer: Application | None) -> None:
         self.block = block
+        self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self._occurrences: dict[Hashable, int] = {}
@@ -200,7 +201,7 @@ def shared_parameter(
         warnings.warn(
             f"parameter {name!r} of {block.name} is new in a later application of the block; "
             "earlier applications did not use it",
-            stacklevel=4,
+            stacklevel=caller_depth(),
         )
     parameter = create((name, *application.path))
     block.parameters[name] = (parameter, arguments)

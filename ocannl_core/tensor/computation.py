@@ -17,7 +17,9 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor.calls import backpropagated
-from ocannl_core.tensor.resolve import Resolved, resolve
+from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
+from ocannl_core.tensor.parameter_set import Parameters
+from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
 from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
 from ocannl_core.tensor.tensor import Parameter, Tensor, ancestors
 
@@ -67,6 +69,14 @@ class Computation:
         tensors = self._resolved().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
+    @property
+    def params(self) -> Parameters:
+        """The parameters that the code mentions, oldest first, with their names."""
+        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name}: {len(self.steps)} steps>"
+
     def tensors(self) -> Mapping[TensorNode, Tensor]:
         """Returns the tensor behind each node of the resolved program; intermediate nodes have
         none.
@@ -101,6 +111,7 @@ def gradient_update(loss: Tensor) -> Computation:
     Raises:
         UsageError: if the tensor depends on no parameter.
     """
+    refuse_stopped_gradient(loss)
     if loss.grad is None:
         raise UsageError(
             "Gradients are computed of a tensor that depends on parameters.",

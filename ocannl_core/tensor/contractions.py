@@ -17,6 +17,7 @@ from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
+from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.placement import covers_result
 from ocannl_core.tensor.pointwise import add, maximum, power_primitive, where
@@ -166,6 +167,7 @@ def einsum(
     *operands: Any,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the sum of the products of the operands' cells, lined up by a specification.
@@ -187,6 +189,7 @@ def einsum(
         operands: One to three tensors.
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
@@ -195,12 +198,16 @@ def einsum(
     """
     match len(operands):
         case 1:
-            return _einsum_of_one(*operands, logic=spec, padded=padded, values=values, label=label)
+            return _einsum_of_one(
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
+            )
         case 2:
-            return _einsum_of_two(*operands, logic=spec, padded=padded, values=values, label=label)
+            return _einsum_of_two(
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
+            )
         case 3:
             return _einsum_of_three(
-                *operands, logic=spec, padded=padded, values=values, label=label
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
             )
         case count:
             raise UsageError(
@@ -217,6 +224,7 @@ def einmax(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the greatest cells of the operand over the axes that the specification's result does
@@ -230,8 +238,9 @@ def einmax(
         operand: The tensor.
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
     """
-    return _einmax(operand, logic=spec, padded=padded, values=values, label=label)
+    return _einmax(operand, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 def outer_sum(
@@ -241,13 +250,14 @@ def outer_sum(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
-    Axes that the result does not mention are summed.
+    Axes that the result does not mention are summed. Arguments are those of `einsum`.
     """
-    return _outer_sum(a, b, logic=spec, padded=padded, values=values, label=label)
+    return _outer_sum(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 def tropical(
@@ -257,6 +267,7 @@ def tropical(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the greatest sums of the operands' cells over the axes that the specification's
@@ -266,7 +277,7 @@ def tropical(
     which fix the size of windows, it is max pooling. The gradient goes to every pair of cells whose
     sum is the maximum.
     """
-    return _tropical(a, b, logic=spec, padded=padded, values=values, label=label)
+    return _tropical(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 @cache
@@ -280,7 +291,7 @@ def _concat_of(operands: int, covers_all: bool) -> Operation:
     )
 
 
-def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
+def concat(spec: str, *operands: Any, capture: Capture = (), label: str | None = None) -> Any:
     """Returns the operands one after the other along axes of the result.
 
     `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
@@ -290,6 +301,7 @@ def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
     Args:
         spec: A specification whose result has an axis `a^b^...`.
         operands: As many tensors as the specification has operands.
+        capture: As for `einsum`.
 
     Raises:
         SpecError: if an operand has an axis that the result has not, or two have the same place.
@@ -301,7 +313,9 @@ def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
             where=str(caller_location() or ""),
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
-    return _concat_of(len(operands), covers_all)(*operands, logic=spec, label=label)
+    return _concat_of(len(operands), covers_all)(
+        *operands, logic=spec, capture=capture, label=label
+    )
 
 
 _NEW_AXIS = {

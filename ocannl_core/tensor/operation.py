@@ -15,9 +15,11 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
@@ -60,6 +62,7 @@ class Operation:
         logic: str | None = None,
         padded: bool | None = None,
         values: Mapping[str, int] | None = None,
+        capture: Capture = (),
         label: str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
@@ -71,6 +74,7 @@ class Operation:
             padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
                 the axes that they slide over.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
+            capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
@@ -90,9 +94,12 @@ class Operation:
             and self.combine is None
             and stated != Pointwise()
         )
-        if session.recorder is not None and reduces_elsewhere:
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
+        if session.recorder is not None and reduces_elsewhere and not captured:
             return session.recorder.unreduced(self, operands, stated)
-        return self.tensor(operands, stated, label=label, requires_grad=requires_grad)
+        return self.tensor(
+            operands, stated, label=label, requires_grad=requires_grad, capture=captured
+        )
 
     def tensor(
         self,
@@ -103,6 +110,7 @@ class Operation:
         requires_grad: bool | None = None,
         shape: Shape | None = None,
         origin: Origin | None = None,
+        capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
         """Returns a new tensor that holds the result, with its constraints added to the session's
         environment.
@@ -114,7 +122,9 @@ class Operation:
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
-            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
+            session.environment.relate(
+                logic, terms, [each.terms for each in operands], origin, capture
+            )
         flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
         if session.recorder is not None and requires_grad is None:
             requires_grad = False
@@ -126,14 +136,14 @@ class Operation:
             )
         result = Tensor(
             session,
-            Applied(self, operands, logic),
+            Applied(self, operands, logic, capture or {}),
             terms,
             self.result_dtype([operand.dtype for operand in operands], session),
             (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
-        note_accesses(logic, result, operands, origin)
+        note_accesses(logic, result, operands, origin, capture)
         if session.recorder is not None:
             session.recorder.made(result, is_named=label is not None)
         return result
@@ -223,10 +233,16 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
-def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+def note_accesses(
+    logic: Logic,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+) -> None:
     """Tells tensors of an operation that accesses them through padded windows."""
     shapes = [operand.terms for operand in operands]
-    for access in window_accesses(logic, result.terms, shapes, origin):
+    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
         tensor.add_access(access)
 

@@ -4,7 +4,7 @@ concrete index maps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -22,13 +22,22 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, VarIndex, variables
+from ocannl_core.indexing import (
+    ConcatIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    VarIndex,
+    variables,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.calls import Calls, backpropagated
+from ocannl_core.tensor.capture import Dimension
 from ocannl_core.tensor.margins import margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.session import Session
@@ -98,7 +107,12 @@ def resolve(
             "A computation belongs to one session.", found=f"tensors of {len(by_session)} sessions"
         )
     for session, members in by_session.items():
-        session.environment.close([tensor.terms for tensor in members])
+        captured = [
+            tensor.reference
+            for tensor in members
+            if isinstance(tensor, Dimension) and tensor.is_captured
+        ]
+        session.environment.close([tensor.terms for tensor in members], captured)
         session.consumed.update(t for t in members if t not in temporaries)
     steps = absorb(steps, temporaries)
     emitter = _Emitter()
@@ -326,7 +340,7 @@ class _Slots:
         self._definition = tensor.definition
         operands = tensor.definition.operands
         self._projections = project(
-            tensor.definition.logic,
+            tensor.logic,
             tensor.shape,
             [operand.shape for operand in operands],
             tensor.origin,
@@ -444,16 +458,24 @@ class _Slots:
         """Returns a value that an assignment can read; a nested application is stored in a node of
         its own first.
 
-        The node has one axis per domain variable that the value varies with.
+        The node has one axis per domain variable that the value varies with; those of the parts of
+        a concatenated axis are one axis again.
         """
         if not isinstance(value, SlotApplication):
             return value
         args = tuple(self._settle(arg) for arg in value.args)
         applied = SlotApplication(value.op, args)
+        extents = self._projections.extents
+        parts = {var: each for each in _concatenations(args) for var in each.parts}
         varying = value_variables(applied)
-        axes = [(var, extent) for var, extent in self._projections.domain if var in varying]
-        index: IndexMap = tuple(VarIndex(var) for var, _ in axes)
-        dims = tuple(extent for _, extent in axes)
+        axes: dict[VarIndex | ConcatIndex, int] = {}
+        for var, extent in self._projections.domain:
+            if var in parts:
+                lengths = (extents[each] for each in parts[var].parts if isinstance(each, LoopVar))
+                axes[parts[var]] = sum(lengths)
+            elif var in varying:
+                axes[VarIndex(var)] = extent
+        index, dims = tuple(axes), tuple(axes.values())
         formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]
         dtype: DType = result_dtype(value.op, _aligned(args, formats), self._tensor.dtype)
         node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
@@ -462,6 +484,13 @@ class _Slots:
         slot = Slot(node.name, Cells(node), dtype, index, dims, self)
         self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
         return slot
+
+
+def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
+    """Yields the concatenated axes that values are read at."""
+    for arg in args:
+        if isinstance(arg, Slot):
+            yield from (each for each in arg.index if isinstance(each, ConcatIndex))
 
 
 def _aligned(args: tuple[Slot | int | float, ...], formats: list[DType]) -> list[DType]:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
 from ocannl_core.assign.nodes import ExternalCall, FetchSource
 from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.assignment import Assignable, accumulator
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.session import Session
 
@@ -53,11 +55,18 @@ class Applied:
     operation: Differentiable
     operands: tuple[Tensor, ...]
     logic: Logic
+    capture: Mapping[str, DimRef] = field(default_factory=dict)
+    """Names of the logic's specification, and the references to what they stand for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """From an array of the host, copied when the tensor was made."""
+    """From an array of the host, copied when the tensor was made, or mapped from a file.
+
+    Attributes:
+        array: The cells in row-major order; of the tensor's number format, or a file's that is
+            converted on the way to a device.
+    """
 
     array: np.ndarray[Any, Any]
 
@@ -80,6 +89,8 @@ class Parameter:
     initializer: Tensor
     code: Callable[[Tensor], Any]
     """Gives the computation of the first value of a parameter defined so."""
+    scopes: tuple[Scope, ...] = ()
+    """The blocks that it was made in, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +110,18 @@ class GradientOf:
     tensor: Tensor
 
 
+class Named(Protocol):
+    """An operation, as far as people see it."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Application(Protocol):
     """What tensors know of the application of a user-written operation."""
+
+    @property
+    def op(self) -> Named: ...
 
     @property
     def inputs(self) -> Sequence[Tensor]: ...
@@ -229,6 +250,14 @@ class Tensor(Assignable):
         return self.session.environment.view(self._terms)
 
     @property
+    def logic(self) -> Logic:
+        """How the axes of the operation that makes the tensor correspond, with the captured sizes
+        that are known.
+        """
+        assert isinstance(self.definition, Applied)
+        return self.session.environment.settled(self.definition.logic, self.definition.capture)
+
+    @property
     def node(self) -> TensorNode:
         """The identity of the tensor's memory; the label is final once this has been asked for."""
         if self.memory is not self:
@@ -250,6 +279,11 @@ class Tensor(Assignable):
             tensor = tensor.definition.updated
         return tensor
 
+    @property
+    def has_node(self) -> bool:
+        """True once the node has been asked for; before that no context can store the tensor."""
+        return self.memory._node is not None
+
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replaces the label, as long as nothing has asked for the node."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
@@ -257,7 +291,21 @@ class Tensor(Assignable):
 
     @property
     def info(self) -> NodeInfo:
-        """Format, extents, and margins as far as they are known; closes the shape."""
+        """Format, extents, and margins as far as they are known; closes the shape.
+
+        Raises:
+            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder.
+        """
+        is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
+        shape = self.shape
+        if is_told_by_uses and not (shape.is_closed or any(row.dims for _, row in shape.rows())):
+            raise ShapeError(
+                "A tensor has its shape before the host fills it.",
+                found=f"shape {shape}, which uses decide",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                "compile the code that uses it first",
+            )
         self.session.environment.close([self._terms])
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
 
@@ -348,15 +396,24 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal."""
-        return self.definition.array if isinstance(self.definition, Literal) else None
+        """The host's array behind a literal; without axes as long as its shape is open."""
+        if not isinstance(self.definition, Literal):
+            return None
+        array = self.definition.array
+        shape = self.shape
+        return array.reshape(shape.dims) if shape.is_closed else array
 
     @property
-    def params(self) -> frozenset[Tensor]:
-        """The parameters that the tensor depends on: what is initialised apart, and what is
-        trained.
+    def params(self) -> Parameters:
+        """The parameters that the tensor depends on, oldest first, with their names: what is
+        initialised apart, and what is trained.
         """
-        return frozenset(t for t in ancestors([self]) if t.is_parameter)
+        return Parameters(t for t in ancestors([self]) if t.is_parameter)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The blocks that a parameter was made in, outermost first."""
+        return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the tensor depends on, and those that their initialisers

@@ -29,7 +29,7 @@ from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.parameters import param, placeholder
 from ocannl_core.tensor.pointwise import add, mul
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Literal, Tensor
+from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.testing.compare import Array, Tolerance, difference
 
 _STEPS = {"float64": (1e-5, 1e-6), "float32": (1e-2, 2e-2)}
@@ -106,8 +106,8 @@ def _samples(inputs: Sequence[Any]) -> list[_Sample]:
         found = []
         for each in inputs:
             tensor = as_variable(each, each.dtype if isinstance(each, np.ndarray) else None)
-            if isinstance(tensor.definition, Literal):
-                found.append(_Sample(tensor.definition.array, tensor.shape))
+            if tensor.literal is not None:
+                found.append(_Sample(tensor.literal, tensor.shape))
             elif not isinstance(each, Tensor):
                 found.append(_Sample(np.asarray(each, tensor.dtype.numpy), tensor.shape))
             else:

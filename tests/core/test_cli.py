@@ -204,6 +204,9 @@ def test_config_shows_values_with_their_sources(
             "load_plugins      interp, cpu_c  (from FOLDER/ocannl.toml)",
             "disable_plugins   none  (from default)",
             "strict_plugins    false  (from default)",
+            "fill_limit        16  (from default)",
+            "print_decimals    4  (from default)",
+            "print_edge        4  (from default)",
         ]
     )
 
