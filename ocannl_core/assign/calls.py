@@ -31,7 +31,7 @@ from ocannl_core.assign.nodes import (
     SetVector,
 )
 from ocannl_core.assign.order import reordered
-from ocannl_core.assign.traverse import Leaf, leaves
+from ocannl_core.assign.traverse import Leaf, leaves, targets
 from ocannl_core.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -72,8 +72,11 @@ def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
     """Returns the program with one node for a destroyed input and the target that takes its memory.
 
     That is the input's node where its cells outlive the program, else the target's. Nodes of
-    different layout stay apart: the target gets a copy.
+    different layout stay apart: the target gets a copy. What is left of an input that is lost is a
+    node that nobody knows, so that nobody reads it.
     """
+    order = list(leaves(program.body))
+    last_write = {node: k for k, leaf in enumerate(order) for node in targets(leaf)}
     renamed: dict[TensorNode, TensorNode] = {}
 
     def final(node: TensorNode) -> TensorNode:
@@ -81,23 +84,25 @@ def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
             node = renamed[node]
         return node
 
-    for call in leaves(program.body):
+    for position, call in enumerate(order):
         if not isinstance(call, ExternalCall):
             continue
-        for target, source in call.shared:
-            memory = final(source)
-            if program.nodes[memory] != program.nodes[target]:
-                continue
+        takers = {source: target for target, source in call.shared}
+        for source in call.destroyed:
+            memory, target = final(source), takers.get(source)
+            if target is not None and program.nodes[source] != program.nodes[target]:
+                target = None
             if memory in outside.persistent:
-                renamed[target] = memory
-            elif source in program.embedded:
-                renamed[memory] = target
+                if target is not None:
+                    renamed[target] = memory
+            elif source in program.embedded and last_write.get(source, position) < position:
+                renamed[memory] = target or TensorNode(source.id, source.label)
     if not renamed:
         return program
     return replace(
         program,
         body=tuple(_mapped(program.body, lambda leaf: (_renamed(leaf, final),))),
-        nodes={node: info for node, info in program.nodes.items() if node not in renamed},
+        nodes={final(node): info for node, info in program.nodes.items()},
         embedded=frozenset(map(final, program.embedded)),
         results=frozenset(map(final, program.results)),
     )

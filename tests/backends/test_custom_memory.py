@@ -80,6 +80,14 @@ def test_scratch_inputs_are_lost_after_every_other_reader(ctx: oc.Context) -> No
     assert [each.tolist() for each in found] == [[8, 15], [100, 200]]
 
 
+def test_what_is_lost_cannot_be_kept(ctx: oc.Context) -> None:
+    x = lines(1, 2) * 1.0
+    scratch = Calling(lambda x, z: None, destroy_map={None: [0]})(x)
+    for z in (scratch, in_place()(x, lines(1, 1))):
+        with pytest.raises(oc.UsageError, match="keep= names tensors that the compiled code"):
+            ctx.compile(oc.train.forward(z), keep=[x])
+
+
 def test_readers_of_views_come_first_too(ctx: oc.Context) -> None:
     view = storing(lambda x: x[::-1], view_map={0: [0]})
     x = lines(1, 2) * 1.0
@@ -218,8 +226,8 @@ def test_two_destroyers_of_one_value_are_both_named() -> None:
     assert conflict(one, other) == snapshot("""\
 One operation at most destroys a value.
   found  One and Other both destroy mul
-  where  One, at test_custom_memory.py:216: one = in_place(title="One")(x, lines(1, 1))
-         Other, at test_custom_memory.py:217: other = in_place(title="Other")(x, lines(2, 2))
+  where  One, at test_custom_memory.py:224: one = in_place(title="One")(x, lines(1, 1))
+         Other, at test_custom_memory.py:225: other = in_place(title="Other")(x, lines(2, 2))
   try    give one of them a copy, or the result of the other\
 """)
 
@@ -231,8 +239,8 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
   found  Calling destroys p; mul (writes mul) reads it, and needs what the former computes
-  where  Calling, at test_custom_memory.py:229: new = in_place()(p, lines(1, 1))
-         mul, at test_custom_memory.py:230: text = conflict(new * p)
+  where  Calling, at test_custom_memory.py:237: new = in_place()(p, lines(1, 1))
+         mul, at test_custom_memory.py:238: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
 """)
 
@@ -310,7 +318,7 @@ def test_an_exception_in_perform_names_the_op_the_line_and_itself(ctx: oc.Contex
     assert str(error.value) == snapshot("""\
 The op Solve(steps=5) failed.
   found  ArithmeticError: no convergence
-  where  Solve(steps=5), at test_custom_memory.py:306: y = Solve()(lines(1, 2))\
+  where  Solve(steps=5), at test_custom_memory.py:314: y = Solve()(lines(1, 2))\
 """)
 
 

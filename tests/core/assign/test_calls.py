@@ -193,6 +193,19 @@ def test_calls_work_on_copies_without_margins() -> None:
     )
 
 
+def test_what_is_lost_is_no_node_that_anybody_could_read() -> None:
+    before = program(FILL, call("f", [A], [B], scratch=[A]))
+    after = settle(before, Outside(frozenset(), {}))
+    assert A not in after.nodes
+    assert [node.label for node in after.nodes] == [("a",), ("b",), ("c",), ("d",), ("e",), ("p",)]
+
+
+def test_what_is_computed_again_after_it_was_taken_over_keeps_its_node() -> None:
+    taken = call("f", [A], [B], shared={B: A})
+    after = settle(program(FILL, taken, FILL, results=[A]), Outside(frozenset(), {}))
+    assert after.results == {A}
+
+
 def test_two_destroyers_of_one_value_conflict_also_through_views() -> None:
     one = call("f", [A], [B], shared={B: A})
     assert refusal(program(FILL, one, call("g", [A], [C], scratch=[A]))) == snapshot(
