@@ -7,7 +7,7 @@ is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import nn, settings, train
+from ocannl_core import custom, nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -29,7 +29,9 @@ from ocannl_core.errors import (
     CompileError,
     LinkError,
     LoweringError,
+    MissingGradientError,
     OcannlError,
+    OpError,
     SettingsError,
     ShapeError,
     SpecError,
@@ -123,6 +125,7 @@ from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core import testing
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
@@ -140,9 +143,12 @@ _LOADED_ON_DEMAND = {
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
+_MODULES_ON_DEMAND = frozenset({"testing"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES_ON_DEMAND:
+        return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
         raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
     value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
@@ -165,7 +171,9 @@ __all__ = [
     "Dimension",
     "LinkError",
     "LoweringError",
+    "MissingGradientError",
     "OcannlError",
+    "OpError",
     "Operation",
     "Routine",
     "Session",
@@ -187,6 +195,7 @@ __all__ = [
     "cd",
     "concat",
     "cos",
+    "custom",
     "declare",
     "define_operation",
     "dim",
@@ -257,6 +266,7 @@ __all__ = [
     "table",
     "tanh",
     "tensor",
+    "testing",
     "threefry4x32",
     "train",
     "transpose",

@@ -9,8 +9,18 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.errors import TransferError
+from ocannl_core.node import NodeInfo
 
 Array = np.ndarray[Any, Any]
+
+
+def interior(array: Array, info: NodeInfo) -> Array:
+    """Returns the view of a stored array that leaves out its margins."""
+    if not info.padding:
+        return array
+    axes = zip(info.dims, info.padding, strict=True)
+    view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
+    return view
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:

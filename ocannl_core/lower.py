@@ -32,6 +32,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     Merge,
     Operand,
@@ -73,6 +74,7 @@ from ocannl_core.loopir.constants import chosen, constant, index_value, represen
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
+    CallExternal,
     ConstBits,
     Expr,
     Fill,
@@ -183,7 +185,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -196,6 +198,9 @@ class _Lowering:
             case Fetch():
                 self.remark(assignment)
                 self.fetch(assignment)
+            case ExternalCall(op, inputs, targets):
+                self.remark(assignment)
+                self.stmts.append(CallExternal(op, inputs, targets))
             case _:
                 assert_never(assignment)
 

@@ -202,6 +202,11 @@ class Settings:
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
     )
+    python_ops: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether user-written operations run their Python code even where they have native code",
+    )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
         _OPTIONAL_NAMES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from ocannl_core.assign.nodes import Accumulate, Assignment, Fetch
-from ocannl_core.assign.traverse import Leaf, leaves, reads
+from ocannl_core.assign.nodes import Accumulate, Assignment, ExternalCall, Fetch
+from ocannl_core.assign.traverse import Leaf, leaves, reads, targets
 from ocannl_core.indexing import is_surjective
 from ocannl_core.node import TensorNode
 
@@ -17,16 +17,17 @@ def overwritten(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> s
     pending = set(nodes)
     for each in leaves(body):
         pending.difference_update(reads(each))
-        if each.target in pending:
-            pending.discard(each.target)
-            if _writes_all(each):
-                found.add(each.target)
+        for target in targets(each):
+            if target in pending:
+                pending.discard(target)
+                if _writes_all(each):
+                    found.add(target)
     return found
 
 
 def _writes_all(assignment: Leaf) -> bool:
     """True if an assignment writes every cell of its target."""
-    if isinstance(assignment, Fetch):
+    if isinstance(assignment, Fetch | ExternalCall):
         return True
     is_reset = isinstance(assignment, Accumulate) and assignment.reset
     return is_reset or is_surjective(assignment.projections)

@@ -21,6 +21,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     FetchSource,
     Merge,
@@ -102,7 +103,7 @@ def _origin(assignment: Leaf) -> str:
 def _with_domain(assignment: Leaf, names: Names) -> str:
     with names.scope():
         text = assignment_text(assignment, names)
-        if isinstance(assignment, Fetch) or not assignment.projections.domain:
+        if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
             return text
         domain = assignment.projections.domain
         ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
@@ -125,6 +126,9 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
+        case ExternalCall(op, inputs, targets):
+            written = ", ".join(f"{names.node(node)}[:]" for node in targets)
+            return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"
         case _:
             assert_never(assignment)
 

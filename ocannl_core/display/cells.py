@@ -13,7 +13,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Applied, Filled, Literal, Tensor, ancestors
+from ocannl_core.tensor.tensor import Applied, Filled, Literal, ResultOf, Tensor, ancestors
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
@@ -102,7 +102,7 @@ def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) 
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
     graph = ancestors([root])
     for leaf in graph:
-        if not isinstance(leaf.definition, Applied | Filled | Literal) and leaf in ctx:
+        if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
             copy[leaf] = ctx[leaf]
     with _aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)

@@ -21,6 +21,7 @@ from ocannl_core.tensor.tensor import (
     Literal,
     Parameter,
     Placeholder,
+    ResultOf,
     Tensor,
     ancestors,
 )
@@ -184,6 +185,8 @@ def _kind(tensor: Tensor) -> str:
             spec = getattr(logic, "spec", None)
             text = f' "{spec.text or spec}"' if spec is not None else ""
             return text if operation.name == _name(tensor) else f": {operation.name}{text}"
+        case ResultOf(application):
+            return "" if application.op.name == _name(tensor) else f": {application.op.name}"
         case Parameter():
             return ": parameter"
         case Placeholder():

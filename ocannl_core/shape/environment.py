@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import EllipsisType
@@ -19,6 +19,7 @@ from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrowed
 from ocannl_core.shape.state import Leaf, State
+from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import AffineDim, DimVar, Row, RowKind, RowVar, Shape, Size
 
 Axes = Sequence[int | Size | EllipsisType] | None
@@ -114,6 +115,29 @@ class Environment:
         with self._atomically():
             self._state.agenda.extend(constraints)
             solver.run(self._state)
+
+    def derive(
+        self,
+        results: Sequence[Shape],
+        operands: Sequence[Shape],
+        say: Callable[[Supply], Sequence[Constraint]],
+    ) -> None:
+        """Adds what is said about the shapes that are computed from operands, all at once.
+
+        Args:
+            results: The shapes of what is computed.
+            operands: The shapes of what it is computed from.
+            say: Gives the constraints; takes fresh variables from its argument.
+
+        Raises:
+            ShapeError: if they contradict what is known; then nothing is added.
+        """
+        constraints = say(self._state.fresh)
+        with self._atomically():
+            self._state.agenda.extend(constraints)
+            solver.run(self._state)
+            for result in results:
+                self._state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
         """Demands that a shape has so many cells.

@@ -19,6 +19,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.calls import backpropagated
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
 from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
@@ -29,6 +30,7 @@ from ocannl_core.tensor.tensor import (
     Applied,
     GradientOf,
     Parameter,
+    ResultOf,
     Tensor,
     ancestors,
 )
@@ -195,7 +197,7 @@ def consume_forward(tensor: Tensor) -> Computation:
     """
     step = forward_step(tensor)
     consumed = tensor.session.consumed
-    own = [each for each in step.tensors if isinstance(each.definition, Applied)]
+    own = [each for each in step.tensors if isinstance(each.definition, Applied | ResultOf)]
     taken = [each for each in own if each in consumed]
     if taken:
         raise UsageError(
@@ -217,7 +219,11 @@ def consume_backprop(tensor: Tensor) -> Computation:
     """
     _require_gradient(tensor)
     before = tensor.session.backpropagated
-    taken = [t for t in ancestors([tensor]) if t in before and isinstance(t.definition, Applied)]
+    taken = [
+        t
+        for t in ancestors([tensor])
+        if t in before and isinstance(t.definition, Applied | ResultOf)
+    ]
     if taken:
         raise UsageError(
             "Code for backpropagation is consumed once.",
@@ -254,6 +260,7 @@ def gradient_update(loss: Tensor) -> Computation:
     """
     _require_gradient(loss)
     assert loss.grad is not None
+    backpropagated(loss)  # an operation without a gradient is told here, not at compilation
     one = Assign(
         loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin
     )

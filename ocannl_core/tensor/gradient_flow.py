@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.errors import UsageError
-from ocannl_core.tensor.tensor import Applied, Tensor, ancestors
+from ocannl_core.tensor.tensor import Applied, ResultOf, Tensor, ancestors
 
 
 def refuse_stopped_gradient(loss: Tensor) -> None:
@@ -19,7 +19,7 @@ def refuse_stopped_gradient(loss: Tensor) -> None:
     stops = [
         tensor
         for tensor in graph
-        if isinstance(tensor.definition, Applied)
+        if isinstance(tensor.definition, Applied | ResultOf)
         and tensor.grad is None
         and any(operand.grad is not None for operand in tensor.operands)
     ]

@@ -46,6 +46,7 @@ from ocannl_core.tensor.tensor import (
     MergeBuffer,
     Parameter,
     Recording,
+    ResultOf,
     Tensor,
     ancestors,
 )
@@ -283,13 +284,15 @@ class CodeRecorder:
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
         used = list(_used(self._entries[0]))
+        updates = [t for t in self._made if _changes_state(t)]
+        used += updates
         needed = set(ancestors(used)) if used else set()
         steps = _Steps(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
             frozenset(self.results),
             name,
-            frozenset(self._made - self._named),
+            frozenset(self._made - self._named) - frozenset(updates),
             frozenset(self._declared),
         )
 
@@ -331,15 +334,21 @@ class _Steps:
             tensor = pending.pop()
             is_contained = tensor in self.made or tensor in self.written or tensor in fresh
             match tensor.definition:
-                case Applied() if not is_contained and tensor not in self.session.consumed:
-                    fresh.add(tensor)
-                    pending += tensor.operands
+                case Applied() | ResultOf():
+                    if not is_contained and tensor not in self.session.consumed:
+                        fresh.add(tensor)
+                        pending += tensor.operands
                 case Filled() if not is_contained:
                     fresh.add(tensor)
                 case _:
                     pass
         self.written.update(fresh)
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+
+
+def _changes_state(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
 def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ from ocannl_core.assign.nodes import (
     Section,
     SetVector,
 )
-from ocannl_core.assign.traverse import leaves
+from ocannl_core.assign.traverse import leaves, targets
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -39,6 +39,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp, neutral
 from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
+from ocannl_core.tensor.calls import Calls, backpropagated
 from ocannl_core.tensor.capture import Dimension
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.margins import margins_of
@@ -74,8 +75,10 @@ from ocannl_core.tensor.tensor import (
     MergeBuffer,
     Parameter,
     Placeholder,
+    ResultOf,
     Tensor,
     ancestors,
+    with_siblings,
 )
 
 
@@ -131,7 +134,8 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    return Resolved(program, emitter.tensors)
+    program = emitter.calls.settled(program)
+    return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
 
 
 def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
@@ -143,9 +147,11 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
                 found.add(target)
                 found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
             case Forward(tensors):
-                found.update(tensors)
-            case ZeroGradients(root) | Backpropagate(root):
-                found.update(ancestors([root]))
+                found.update(with_siblings(tensors))
+            case ZeroGradients(root):
+                found.update(with_siblings(ancestors([root])))
+            case Backpropagate(root):
+                found.update(backpropagated(root))
             case Titled(_, inner):
                 found |= mentioned(inner)
             case _:
@@ -170,10 +176,11 @@ class _Emitter:
         """When each tensor got its value last, counted in changes of any tensor."""
         self._now = 0
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
+        self.calls = Calls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""
-        node = tensor.node
+        node = self.calls.node_of(tensor)
         if node not in self.nodes:
             self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims, tensor.layout.margins)
             self.tensors[node] = tensor
@@ -191,10 +198,11 @@ class _Emitter:
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
             case ZeroGradients(root):
-                for tensor in ancestors([root]):
+                for tensor in with_siblings(ancestors([root])):
                     if tensor.grad is not None:
                         self.fetch_zero(tensor.grad)
             case Backpropagate(root):
+                self.calls.begin_backpropagation()
                 for tensor in reversed(ancestors([root])):
                     self.backpropagate(tensor)
             case Titled(title, inner):
@@ -293,6 +301,8 @@ class _Emitter:
                     _Slots(self, tensor).forward()
                     self.embedded.add(self.node_of(tensor))
                     self._changed(tensor)
+            case ResultOf(application):
+                self.calls.forward(application)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
                     node = self.node_of(tensor)
@@ -320,6 +330,8 @@ class _Emitter:
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
         definition = tensor.definition
+        if isinstance(definition, ResultOf) and tensor.grad is not None:
+            self.calls.backpropagate(definition.application)
         if (
             tensor.grad is None
             or not isinstance(definition, Applied)
@@ -415,7 +427,7 @@ class _Slots:
         start = len(self._emitter.body)
         self._run(self._definition.operation.forward, {node})
         made = leaves(self._emitter.body[start:])
-        if all(each.target is not node for each in made):
+        if all(node not in targets(each) for each in made):
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:

@@ -83,6 +83,8 @@ class Session:
         """Tensors whose forward code some compiled computation contains, with its name."""
         self.backpropagated: dict[Any, str] = {}
         """Tensors whose backpropagation has been consumed, with the line that did."""
+        self.applications: dict[Any, Any] = {}
+        """Applications of user-written operations, by operation and inputs: equal ones are one."""
         self._ids = count()
         self._outer: list[Session] = []
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from ocannl_core.assign.nodes import FetchSource
+from ocannl_core.assign.nodes import ExternalCall, FetchSource
 from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.host_arrays import converted
@@ -113,7 +113,75 @@ class GradientOf:
     tensor: Tensor
 
 
-Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf
+class Named(Protocol):
+    """An operation, as far as people see it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Application(Protocol):
+    """What tensors know of the application of a user-written operation."""
+
+    @property
+    def op(self) -> Named: ...
+
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs, hidden ones included."""
+        ...
+
+    @property
+    def changes_state(self) -> bool:
+        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
+        ...
+
+    def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
+        """Returns the assignment that computes all outputs; shapes are closed."""
+        ...
+
+    def backward(self) -> Backward:
+        """Returns what the gradients of the outputs contribute to those of the inputs.
+
+        Raises:
+            MissingGradientError: if the operation does not say.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """Gradients of a user-written operation, as tensor expressions.
+
+    Attributes:
+        code: The tensors that they consist of, oldest first.
+        renewed: Those of them that depend on gradients of outputs, so that they are computed anew
+            in every backpropagation.
+        contributions: What is added to the gradients of inputs.
+    """
+
+    code: tuple[Tensor, ...] = ()
+    renewed: frozenset[Tensor] = frozenset()
+    contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResultOf:
+    """By a user-written operation, together with its other outputs.
+
+    Attributes:
+        application: The application of the operation.
+        updated: The parameter or declared tensor whose memory this output takes over.
+    """
+
+    application: Application
+    updated: Tensor | None = None
+
+
+Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf | ResultOf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,6 +289,8 @@ class Tensor(Assignable):
     @property
     def node(self) -> TensorNode:
         """The identity of the tensor's memory; the label is final once this has been asked for."""
+        if self.memory is not self:
+            return self.memory.node
         if self._node is None:
             label = (
                 (*self.definition.tensor.label, "grad")
@@ -231,9 +301,17 @@ class Tensor(Assignable):
         return self._node
 
     @property
+    def memory(self) -> Tensor:
+        """The tensor in whose memory the cells are: another one if this is an update of that."""
+        tensor = self
+        while isinstance(tensor.definition, ResultOf) and tensor.definition.updated is not None:
+            tensor = tensor.definition.updated
+        return tensor
+
+    @property
     def has_node(self) -> bool:
         """True once the node has been asked for; before that no context can store the tensor."""
-        return self._node is not None
+        return self.memory._node is not None
 
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replaces the label, as long as nothing has asked for the node."""
@@ -395,11 +473,14 @@ class Tensor(Assignable):
 
     def add_access(self, access: WindowAccess) -> None:
         """Notes an operation that accesses the tensor through padded windows."""
-        self._accesses = (*self._accesses, access)
+        memory = self.memory
+        memory._accesses = (*memory._accesses, access)
 
     @property
     def layout(self) -> Layout:
         """The margins around the tensor's cells, final once this has been asked for."""
+        if self.memory is not self:
+            return self.memory.layout
         if self._layout is None:
             if isinstance(self.definition, GradientOf):
                 _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
@@ -411,6 +492,8 @@ class Tensor(Assignable):
 
         A gradient is written through the same windows that the tensor is read through.
         """
+        if self.memory is not self:
+            return self.memory._needed_margins()
         if self._layout is not None:
             return self._layout.margins
         environment = self.session.environment
@@ -455,7 +538,13 @@ class Tensor(Assignable):
     @property
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors it is computed from, in the code of which it is a part."""
-        return self.definition.operands if isinstance(self.definition, Applied) else ()
+        match self.definition:
+            case Applied(operands=operands):
+                return operands
+            case ResultOf(application):
+                return tuple(application.inputs)
+            case _:
+                return ()
 
     @property
     def is_parameter(self) -> bool:
@@ -681,3 +770,12 @@ def ancestors(tensors: list[Tensor]) -> list[Tensor]:
                 seen.add(operand)
                 pending.append(operand)
     return sorted(seen, key=lambda tensor: tensor.id)
+
+
+def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the tensors and what user-written operations compute together with them."""
+    found = dict.fromkeys(tensors)
+    for tensor in tensors:
+        if isinstance(tensor.definition, ResultOf):
+            found.update(dict.fromkeys(tensor.definition.application.results))
+    return list(found)
