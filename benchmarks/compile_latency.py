@@ -30,7 +30,8 @@ from ocannl_core.runtime import link
 from ocannl_core.runtime.store import Store
 from ocannl_core.runtime.usage import usage_of
 from ocannl_core.schedule.split import split
-from ocannl_core.tensor.tensor import Applied, ancestors
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.graph import ancestors
 
 
 class Stopwatch:

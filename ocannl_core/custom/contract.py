@@ -22,9 +22,15 @@ from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Shape
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.definitions import (
+    Backward,
+    Declared,
+    Parameter,
+    ResultOf,
+)
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import naming
-from ocannl_core.tensor.tensor import Backward, Declared, Parameter, ResultOf, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Storage = list[Any]
@@ -538,7 +544,7 @@ def _is_inherited(op: Op, name: str) -> bool:
 
 
 if TYPE_CHECKING:  # an Apply is what tensors know of the application that made them
-    from ocannl_core.tensor.tensor import Application
+    from ocannl_core.tensor.definitions import Application
 
     def _application(node: Apply) -> Application:
         return node

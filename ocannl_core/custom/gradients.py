@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.definitions import Backward, GradientOf
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.specifications import naming
-from ocannl_core.tensor.tensor import Backward, GradientOf, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.custom.contract import Apply

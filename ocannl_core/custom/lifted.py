@@ -21,9 +21,11 @@ from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor.definitions import Applied, Filled
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.parameters import placeholder
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Applied, Filled, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 """As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""

@@ -12,8 +12,15 @@ from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Filled,
+    Literal,
+    ResultOf,
+)
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Applied, Filled, Literal, ResultOf, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

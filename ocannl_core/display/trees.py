@@ -13,7 +13,7 @@ from ocannl_core.display.cells import Cells, checked
 from ocannl_core.display.numerals import summary
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
-from ocannl_core.tensor.tensor import (
+from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Filled,
@@ -22,9 +22,9 @@ from ocannl_core.tensor.tensor import (
     Parameter,
     Placeholder,
     ResultOf,
-    Tensor,
-    ancestors,
 )
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context

@@ -17,6 +17,8 @@ from typing import assert_never
 
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.steps import (
     Assign,
     Backpropagate,
@@ -25,7 +27,7 @@ from ocannl_core.tensor.steps import (
     Titled,
     ZeroGradients,
 )
-from ocannl_core.tensor.tensor import Applied, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 
 def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:

@@ -14,8 +14,9 @@ import numpy as np
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Applied, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,17 +12,16 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import broadcast_shape, closed_shape
-from ocannl_core.tensor.tensor import (
+from ocannl_core.tensor.definitions import (
     Application,
     Declared,
     Literal,
     Parameter,
     Placeholder,
     ResultOf,
-    Tensor,
-    ancestors,
-    with_siblings,
 )
+from ocannl_core.tensor.graph import ancestors, with_siblings
+from ocannl_core.tensor.tensor import Tensor
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 """Tensors whose cells are there before code runs, and must be there after it."""

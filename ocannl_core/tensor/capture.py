@@ -13,9 +13,10 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.definitions import Filled
 from ocannl_core.tensor.precision import Precision, chosen
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Filled, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 
 class Dimension(Tensor):

@@ -20,20 +20,20 @@ from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.calls import backpropagated
+from ocannl_core.tensor.definitions import (
+    Applied,
+    GradientOf,
+    Parameter,
+    ResultOf,
+)
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.registry import code_of
 from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
 from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
-from ocannl_core.tensor.tensor import (
-    Applied,
-    GradientOf,
-    Parameter,
-    ResultOf,
-    Tensor,
-    ancestors,
-)
+from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, eq=False)

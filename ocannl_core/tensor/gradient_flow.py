@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ocannl_core.errors import UsageError
-from ocannl_core.tensor.tensor import Applied, ResultOf, Tensor, ancestors
+from ocannl_core.tensor.definitions import Applied, ResultOf
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 
 def refuse_stopped_gradient(loss: Tensor) -> None:

@@ -8,9 +8,10 @@ from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource
 from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.tensor.definitions import Filled
 from ocannl_core.tensor.precision import Precision
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Filled, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 
 def filled(

@@ -24,6 +24,7 @@ from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import stack
+from ocannl_core.tensor.definitions import Literal
 from ocannl_core.tensor.leaves import constant, filled
 from ocannl_core.tensor.nesting import (
     Batch,
@@ -37,7 +38,7 @@ from ocannl_core.tensor.nesting import (
 )
 from ocannl_core.tensor.precision import Precision, chosen, roomy
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Literal, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 __all__ = [
     "Batch",

@@ -20,6 +20,7 @@ from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.capture import Capture, captured_names
+from ocannl_core.tensor.definitions import Applied, Recording
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.leaves import constant
@@ -28,7 +29,7 @@ from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import naming, stated_logic
-from ocannl_core.tensor.tensor import Applied, MergeBuffer, Recording, Tensor
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""

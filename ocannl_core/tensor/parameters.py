@@ -15,10 +15,11 @@ from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.blocks import shared_parameter
 from ocannl_core.tensor.computation import initialization_of
+from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
 from ocannl_core.tensor.initial_values import OpenAxes, Stated, initial_value
 from ocannl_core.tensor.precision import Precision, Why, chosen
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Declared, Parameter, Placeholder, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 Axes = Sequence[int | Size]
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from ocannl_core.dtypes import DType
 from ocannl_core.origin import Origin
 from ocannl_core.tensor.computation import Computation
+from ocannl_core.tensor.definitions import Applied, GradientOf
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.precision import Why
 from ocannl_core.tensor.resolve import mentioned
-from ocannl_core.tensor.tensor import Applied, GradientOf, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

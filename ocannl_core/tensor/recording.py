@@ -22,7 +22,17 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Declared,
+    Filled,
+    GradientOf,
+    Parameter,
+    Recording,
+    ResultOf,
+)
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
 from ocannl_core.tensor.pointwise import identity
@@ -38,18 +48,7 @@ from ocannl_core.tensor.steps import (
     Titled,
     ZeroGradients,
 )
-from ocannl_core.tensor.tensor import (
-    Applied,
-    Declared,
-    Filled,
-    GradientOf,
-    MergeBuffer,
-    Parameter,
-    Recording,
-    ResultOf,
-    Tensor,
-    ancestors,
-)
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 P = ParamSpec("P")
 

@@ -109,6 +109,8 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         *LOGICAL,
         *HASHES,
     }
+
+
 # ----- operations over axes -----------------------------------------------------------------------
 
 

@@ -203,6 +203,7 @@ def test_config_shows_values_with_their_sources(
             "half_constant_cutoff  16384  (from default)",
             "allow_nan             false  (from default)",
             "warn_summed_once      true  (from default)",
+            "python_ops            false  (from default)",
             "load_plugins          interp, cpu_c  (from FOLDER/ocannl.toml)",
             "disable_plugins       none  (from default)",
             "strict_plugins        false  (from default)",

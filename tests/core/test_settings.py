@@ -128,7 +128,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, fill_limit, half_constant_cutoff, load_plugins, param_dtype, print_decimals, print_edge, seed, strict_plugins, threefry_rounds, warn_summed_once\
+         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, fill_limit, half_constant_cutoff, load_plugins, param_dtype, print_decimals, print_edge, python_ops, seed, strict_plugins, threefry_rounds, warn_summed_once\
 """)
 
 
