@@ -144,6 +144,38 @@ class Settings:
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
     )
+    max_visits: int = _setting(
+        1,
+        _INTEGER,
+        "how often a cell may be read for its computation to be repeated at every read instead of "
+        "stored; 0 switches inlining off",
+    )
+    max_tracing_dim: int = _setting(
+        5,
+        _INTEGER,
+        "how many iterations of each loop an estimate of visits looks at, where counting exactly "
+        "would take too long",
+    )
+    enable_device_only: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether intermediate tensors may live in memory of the routine alone; without it, all "
+        "that are not inlined can be read",
+    )
+    inline_scalar_constexprs: bool = _setting(
+        True, _BOOLEAN, "whether constant numbers are inlined however often they are read"
+    )
+    inline_simple_computations: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether copies, constants and functions of the position alone are inlined however often "
+        "they are read",
+    )
+    inline_complex_computations: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether computations are inlined however often they are read, which repeats their work",
+    )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
         _OPTIONAL_NAMES,

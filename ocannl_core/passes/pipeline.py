@@ -1,14 +1,18 @@
-"""The passes over the loop language, in the order in which they run."""
+"""The passes over the loop language, in the order in which they run.
+
+accesses            which unit reads and writes what (`trace`); found by the pass that needs it
+inline              definitions go where their nodes are read; what nothing depends on goes away
+simplify            algebra, constants, comparisons decided by bounds
+allocate scratch    what only this routine uses becomes its own memory
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import Placement, TensorNode
-from ocannl_core.passes.memory import allocate_scratch
+from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.simplify import simplify
 
 
@@ -20,15 +24,16 @@ class NamedPass:
     run: Callable[[LoopProgram], LoopProgram]
 
 
-def core_passes(stored: Mapping[TensorNode, Placement]) -> tuple[NamedPass, ...]:
+def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     """Returns the passes that every backend shares, in the order in which they run.
 
     Args:
-        stored: Nodes that the context keeps from one routine to the next.
+        findings: What the context keeps; takes what the passes decide.
     """
     return (
+        NamedPass("inline", findings.inline),
         NamedPass("simplify", simplify),
-        NamedPass("allocate scratch", partial(allocate_scratch, stored=stored)),
+        NamedPass("allocate scratch", findings.allocate),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,9 @@ from ocannl_core.errors import SettingsError
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
-from ocannl_core.node import Placement, TensorNode
-from ocannl_core.passes.memory import placements
+from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.split import split
@@ -38,6 +40,7 @@ class Build:
         source: The generated code.
         executable: The compiled code.
         placements: Where each node is, and why.
+        definitions: How later routines compute the nodes that this one computes and does not store.
     """
 
     assignments: AssignProgram
@@ -46,6 +49,7 @@ class Build:
     source: Source
     executable: Executable
     placements: Mapping[TensorNode, Placement]
+    definitions: Mapping[TensorNode, Definition]
 
 
 def build(
@@ -57,7 +61,8 @@ def build(
 ) -> Build:
     """Returns the compiled form of a lowered program whose nodes in `stored` outlive each call."""
     own = tuple(_verified(each) for each in backend.passes(target))
-    passes: tuple[NamedPass, ...] = (*core_passes(stored), *own)
+    findings = Findings(stored, partial(_prefers_device, backend, target))
+    passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
     dump = _open_dump(assignments)
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     plan = split(optimised)
@@ -65,7 +70,15 @@ def build(
     if dump:
         dump.source(source)
     executable = backend.compile(source, target)
-    return Build(assignments, optimised, plan, source, executable, placements(optimised, stored))
+    placements = findings.placements(lowered.nodes, optimised)
+    return Build(
+        assignments, optimised, plan, source, executable, placements, findings.definitions
+    )
+
+
+def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:
+    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
+    return backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
 
 
 def _verified(each: NamedPass) -> NamedPass:

@@ -130,11 +130,6 @@ class Context:
         before = usage_of(lowered)
         link.check_presence(code, before.reads_first, self._store)
 
-        for node, info in lowered.nodes.items():
-            if node not in stored_nodes and link.prefers_to_keep(
-                self.backend, node, info, self.target
-            ):
-                stored_nodes[node] = Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
         built = build(program, lowered, stored_nodes, self.backend, self.target)
         memory = link.bind(code, built.plan.params, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}

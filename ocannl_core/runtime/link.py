@@ -125,12 +125,6 @@ def check_bindings(
         )
 
 
-def prefers_to_keep(backend: Backend, node: TensorNode, info: NodeInfo, target: Target) -> bool:
-    """True if a backend wants a node on the device that could be local to the routine."""
-    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
-    return backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
-
-
 def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store) -> None:
     """Raises LinkError unless what the code reads but does not compute is, or can be, stored."""
     missing = [
