@@ -156,6 +156,7 @@ class Reason(IntEnum):
     READ_WITHIN_DEFINITION = 211
     INLINING_DISABLED = 212
     LOCAL_MEMORY_DISABLED = 213
+    NOT_EMBEDDED = 214
 
     @property
     def text(self) -> str:
@@ -173,8 +174,8 @@ _REASON_TEXT = {
     Reason.ESCAPING_STORE_SYMBOL: "it is read inside a loop whose variable is in the position that "
     "its definition writes, at another position",
     Reason.STAGED_CODE: "its definition contains code that a backend supplied as text",
-    Reason.ESCAPING_LOAD_SYMBOL: "it is read inside a loop whose variable is in a position that its "
-    "definition reads",
+    Reason.ESCAPING_LOAD_SYMBOL: "it is read inside a loop whose variable is in a position that "
+    "its definition reads",
     Reason.ESCAPING_INDEX_SYMBOL: "it is read inside a loop whose variable is a number in its "
     "definition",
     Reason.ALREADY_STORED: "the context stores it",
@@ -212,6 +213,7 @@ _REASON_TEXT = {
     Reason.EXTERNAL_CALL: "a call out of the loop language computes it",
     Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
+    Reason.NOT_EMBEDDED: "the code uses it without being all that computes it",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 

@@ -78,7 +78,7 @@ class NodeAccesses:
 
     @property
     def is_complex(self) -> bool:
-        """True if computing a cell takes more than a load: a primitive applied to what is loaded."""
+        """True if computing a cell takes more than a load: a primitive of what is loaded."""
         stores = [site for _, site in self.writes if isinstance(site.by, Store)]
         combines = len(stores) > 1 or any(_repeats(site) for site in stores)
         return (combines and self.is_accessing) or any(

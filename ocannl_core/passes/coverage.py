@@ -1,8 +1,8 @@
 """Whether every cell that is read has been written before, for sure.
 
 Boxes answer for most accesses and for arrays of any size. What they leave open, such as strides,
-diagonals and windows, is enumerated cell by cell where the array is small enough; beyond that a read
-counts as uncovered.
+diagonals and windows, is enumerated cell by cell where the array is small enough; beyond that a
+read counts as uncovered.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class _Written:
     def add(self, site: Site) -> None:
         if self.is_complete or site.never_runs:
             return
-        if site.indices is None and not isinstance(site.by, CallExternal):
-            self.is_complete = True
-        elif isinstance(site.by, Store) and _is_whole(site, self.info):
+        if isinstance(site.by, Fill) or (isinstance(site.by, Store) and _is_whole(site, self.info)):
             self.is_complete = True
         else:
             self.pending.append(site)
@@ -169,13 +167,12 @@ def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
 
 def _is_whole(site: Site, info: NodeInfo) -> bool:
     """True if a store under its loops writes every cell by plain indices; False when unsure."""
-    extents = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
+    extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()
     if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
         return False
     return all(
-        isinstance(index, VarIndex)
-        and extents.get(index.var, -1) >= dim
+        isinstance(index, VarIndex) and extents.get(index.var, -1) >= dim
         for index, dim in zip(indices, info.buffer_dims, strict=True)
     )
 
@@ -213,4 +210,3 @@ def _interior(info: NodeInfo) -> Box:
         Range(margin.left, margin.left + dim - 1)
         for dim, margin in zip(info.dims, info.padding, strict=True)
     )
-

@@ -98,7 +98,9 @@ def units_of(program: LoopProgram) -> tuple[Unit, ...]:
 
 
 def top_level(body: Block) -> Iterator[Stmt]:
-    """Yields the statements of a block, those of inner blocks that declare nothing in their place."""
+    """Yields the statements of a block; those of inner blocks instead of these if they declare
+    nothing.
+    """
     pending: list[Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
@@ -159,4 +161,3 @@ def _in_order(root: Stmt) -> Iterator[_Visit]:
             case _:
                 pass
         pending.extend(((child, loops, store, is_staged), False) for child in reversed(inner))
-

@@ -103,9 +103,7 @@ def counts(
     return np.broadcast_to(total, tuple(dims)).astype(np.int64)
 
 
-def _groups(
-    indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
-) -> tuple[_Group, ...]:
+def _groups(indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]) -> tuple[_Group, ...]:
     """Returns the groups of axes that loop variables connect; constant axes are in none."""
     groups: list[_Group] = []
     for axis, index in enumerate(indices):

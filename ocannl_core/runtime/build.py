@@ -71,9 +71,7 @@ def build(
         dump.source(source)
     executable = backend.compile(source, target)
     placements = findings.placements(lowered.nodes, optimised)
-    return Build(
-        assignments, optimised, plan, source, executable, placements, findings.definitions
-    )
+    return Build(assignments, optimised, plan, source, executable, placements, findings.definitions)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

@@ -236,4 +236,3 @@ def _measure(root: Node) -> tuple[int, int]:
         )
 
     return fold(root, combine)
-

@@ -433,7 +433,7 @@ def _is_injective(store: Site, loops: Mapping[IndexVar, Range]) -> bool:
 
 
 def _visits_same_cells(part: Computation, solution: Solution, site: Site, unit: Unit) -> bool:
-    """True if a reader runs over the cells of a reduction, each once, and reduces nothing itself."""
+    """True if a reader runs over the cells of a reduction, each once, and reduces nothing."""
     store = _single_store(unit)
     if store is None or site.store is not store.by or site.loops != store.loops:
         return False

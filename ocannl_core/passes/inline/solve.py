@@ -6,7 +6,7 @@ definition in those of the reader:
 
 t[i, j] = ...       read at t[a + 1, 3]       i --> a + 1,  j --> 3
 t[i, i] = ...       read at t[a, b]           i --> a,      if a == b
-t[2*i + j] = ...    read at t[a]              j --> a - 2*i, for every i, if 0 <= a - 2*i < range of j
+t[2*i + j] = ...    read at t[a]              j --> a - 2*i, for every i, if j is in its range
 
 What the ranges of the reader's loops do not already ensure becomes a condition. Variables that
 remain keep their loops; that no cell is written twice makes the result independent of their order.
@@ -163,7 +163,7 @@ class _System:
         """
         terms, offset = as_affine(own)
         asked_terms, asked_offset = as_affine(asked)
-        partners = {c: v for c, v in asked_terms}
+        partners = dict(asked_terms)
         same = offset == asked_offset and len(partners) == len(asked_terms)
         if not same or partners.keys() != {c for c, _ in terms} or len(terms) != len(unknowns):
             return False
@@ -189,15 +189,19 @@ class _System:
                 self.values[var] = VarIndex(self.kept[var])
         self.values[solved] = self.isolated(solved, own, asked)
 
+    def inner_ranges(self) -> dict[IndexVar, Range]:
+        """Returns the ranges of the reader's variables and of the loops that are kept."""
+        ranges = dict(self.ranges)
+        ranges.update((new, self.loops[old]) for old, new in self.kept.items())
+        return ranges
+
     def is_within(self, index: AxisIndex, wanted: Range) -> bool:
-        inner = {new: self.loops[old] for old, new in self.kept.items()}
-        reach = index_range(index, {**self.ranges, **inner})
+        reach = index_range(index, self.inner_ranges())
         return reach is not None and wanted.low <= reach.low and reach.high <= wanted.high
 
     def require(self, index: AxisIndex, low: int, high: int) -> bool:
         """Adds the condition `low <= index <= high` if it is not certain; False if it never is."""
-        inner = {new: self.loops[old] for old, new in self.kept.items()}
-        reach = index_range(index, {**self.ranges, **inner})
+        reach = index_range(index, self.inner_ranges())
         if reach is None:
             self.conditions.append(Condition(index, low, high))
             return True

@@ -91,7 +91,8 @@ class _Renaming:
     ) -> None:
         loops = [each.var for each in walk(root) if isinstance(each, For)]
         self.loops = {var: fresh_var(var.hint) for var in loops if var not in values}
-        self.values = {**{old: VarIndex(new) for old, new in self.loops.items()}, **values}
+        self.values: dict[IndexVar, AxisIndex] = dict(values)
+        self.values.update((old, VarIndex(new)) for old, new in self.loops.items())
         self.locals = {old: new_local(old.dtype, old.node) for old in locals_of(root)}
 
     def indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
