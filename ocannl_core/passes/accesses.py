@@ -72,6 +72,11 @@ class NodeAccesses:
         return not self.writes
 
     @property
+    def is_independent(self) -> bool:
+        """True if every cell that is read was written before in this routine."""
+        return not self.is_read_only and not self.is_read_before_write
+
+    @property
     def is_accessing(self) -> bool:
         """True if its value depends on memory other than its own."""
         return any(reads_memory(value, self.node) for value in self._values())

@@ -23,7 +23,7 @@ from ocannl_core.indexing import (
     row_major,
     variables,
 )
-from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, Store, StoreVector
+from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, LoadMerge, Store, StoreVector
 from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.units import Site, Unit
@@ -43,7 +43,7 @@ class _Written:
     def add(self, site: Site) -> None:
         if self.is_complete or site.never_runs:
             return
-        if isinstance(site.by, Fill) or (isinstance(site.by, Store) and _is_whole(site, self.info)):
+        if isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, self.info)):
             self.is_complete = True
         else:
             self.pending.append(site)
@@ -99,6 +99,8 @@ class Coverage:
             self._written[site.node].add(site)
 
     def _is_covered(self, read: Site, unit: Unit) -> bool:
+        if isinstance(read.by, LoadMerge):
+            return False  # a transfer fills the buffer of a node that has memory
         if read.never_runs:
             return True
         written = self._written.get(read.node)
@@ -165,7 +167,7 @@ def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
     return any(isinstance(var, StaticIndex) for index in indices for var in variables(index))
 
 
-def _is_whole(site: Site, info: NodeInfo) -> bool:
+def is_whole(site: Site, info: NodeInfo) -> bool:
     """True if a store under its loops writes every cell by plain indices; False when unsure."""
     extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope
-from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import trace
 
@@ -41,12 +40,7 @@ def allocate_scratch(
 
 def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
     """Returns the nodes that are written and of which nothing is read before that."""
-    merged = merge_reads(program.body)
-    return frozenset(
-        node
-        for node, facts in trace(program).nodes.items()
-        if node not in merged and not facts.is_read_only and not facts.is_read_before_write
-    )
+    return frozenset(node for node, facts in trace(program).nodes.items() if facts.is_independent)
 
 
 def placement(

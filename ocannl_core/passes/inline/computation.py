@@ -25,9 +25,9 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
-from ocannl_core.node import Reason, TensorNode
+from ocannl_core.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.accesses import computes, reads_memory
-from ocannl_core.passes.coverage import follows_store, ranges_of
+from ocannl_core.passes.coverage import follows_store, is_whole, ranges_of
 from ocannl_core.passes.inline.solve import check_definition
 from ocannl_core.passes.units import Site, Unit
 
@@ -47,6 +47,7 @@ class Computation:
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, those inside values left out.
         operands: The other nodes that it loads.
+        writes_all: True if it writes every cell.
         reads_itself: True if it combines with what is in the node.
         repeats: True if several iterations contribute to one cell, here or inside a value.
         is_accessing: True if its value depends on other memory.
@@ -62,6 +63,7 @@ class Computation:
     indices: IndexMap | None
     loops: Mapping[IndexVar, Range]
     operands: frozenset[TensorNode]
+    writes_all: bool = True
     reads_itself: bool = False
     repeats: bool = False
     is_accessing: bool = False
@@ -69,6 +71,11 @@ class Computation:
     has_merge: bool = False
     depth: int = 1
     size: int = 1
+
+    @property
+    def is_fresh_start(self) -> bool:
+        """True if nothing that was in the node before matters afterwards."""
+        return self.writes_all and not self.reads_itself
 
     @property
     def cell_variables(self) -> tuple[IndexVar, ...]:
@@ -151,13 +158,14 @@ def _read_obstacle(read: Site, writes: list[Site], unit: Unit) -> Reason | None:
     return next(escaping, Reason.READ_WITHIN_DEFINITION)
 
 
-def computation_of(unit: Unit, stmt: Stmt, node: TensorNode) -> Computation:
+def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> Computation:
     """Returns what a unit does to a node.
 
     Args:
         unit: The unit as it was.
         stmt: Its statement, with what it reads inlined.
         node: What it computes, with no obstacle to that.
+        info: What is known of the node.
     """
     body = _slice(stmt, node)
     writes = [site for site in unit.writes if site.node is node]
@@ -183,6 +191,7 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode) -> Computation:
         indices,
         loops,
         frozenset(each.node for each in loads) - {node},
+        any(is_whole(site, info) for site in writes),
         reads_itself,
         repeats or inside,
         is_accessing,

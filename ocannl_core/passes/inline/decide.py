@@ -221,7 +221,7 @@ class _Attempt:
 
     def define(self, unit: Unit, stmt: Stmt, node: TensorNode) -> None:
         """Notes what a unit computes of a node."""
-        computation = computation_of(unit, stmt, node)
+        computation = computation_of(unit, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
         self.parts.setdefault(node, []).append(computation)
@@ -250,7 +250,8 @@ class _Attempt:
         is_inside = any(site.node is node for site in unit.writes)
         if not parts and not is_inside:
             return Reason.NO_COMPUTATION
-        facts = replace(facts, reads=tuple(reads))
+        since = max((part.position for part in parts if part.is_fresh_start), default=-1)
+        facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
         visits = facts.visits(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits
         if is_visited_often and not self._is_cheap(facts, parts):
@@ -395,9 +396,7 @@ class _Attempt:
             self.refused,
             {node: self.definition(node) for node in self.parts if node in self.inlined},
             frozenset(
-                node
-                for node, facts in self.accesses.nodes.items()
-                if not facts.is_read_only and not facts.is_read_before_write
+                node for node, facts in self.accesses.nodes.items() if facts.is_independent
             ),
         )
 
