@@ -13,7 +13,7 @@ depend on how many iterations were looked at. Three kinds of facts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -265,14 +265,15 @@ def computes(value: Expr, own: TensorNode | None = None) -> bool:
     Combining the node's own cell with a value is no computation if the cell holds a constant; who
     asks has to know that.
     """
-    return fold(value, lambda each, inner: _cost(each, inner, own))[1]
+    return fold(value, lambda each, inner: cost(each, inner, own))[1]
 
 
-_Cost = tuple[bool, bool]
+Cost = tuple[bool, bool]
 """Whether memory is accessed, and whether something is computed from it."""
 
 
-def _cost(node: Node, inner: tuple[_Cost, ...], own: TensorNode | None) -> _Cost:
+def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
+    """Returns what a node of the loop language costs, given the costs of what is inside."""
     accesses = any(each[0] for each in inner) or _is_access(node, own)
     complex_inside = any(each[1] for each in inner)
     match node:

@@ -20,7 +20,10 @@ from ocannl_core.loopir.nodes import (
     Gather,
     Load,
     LoadMerge,
+    LocalRead,
     LoopProgram,
+    Scoped,
+    SetLocal,
     Staged,
     Stmt,
     Store,
@@ -78,6 +81,7 @@ class Unit:
         reads: What it reads, in the order of a first iteration; merge buffers included.
         writes: What it writes, likewise.
         ranges: The values of its loop variables.
+        next_local: A number above those of its scalar variables; 0 if it has none.
     """
 
     position: int
@@ -85,6 +89,7 @@ class Unit:
     reads: tuple[Site, ...]
     writes: tuple[Site, ...]
     ranges: dict[IndexVar, Range]
+    next_local: int = 0
 
 
 def units_of(program: LoopProgram) -> tuple[Unit, ...]:
@@ -117,6 +122,7 @@ def unit_of(stmt: Stmt, position: int, statics: dict[IndexVar, Range]) -> Unit:
     reads: list[Site] = []
     writes: list[Site] = []
     ranges = dict(statics)
+    next_local = 0
     for node, loops, store, is_staged in _in_order(stmt):
         match node:
             case Load() | Gather() | LoadMerge():
@@ -132,9 +138,11 @@ def unit_of(stmt: Stmt, position: int, statics: dict[IndexVar, Range]) -> Unit:
                 values = Range(start, stop - 1)
                 known = ranges.get(var, values)
                 ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
+            case Scoped(local) | LocalRead(local) | SetLocal(local) | DeclareLocal(local):
+                next_local = max(next_local, local.id + 1)
             case _:
                 pass
-    return Unit(position, stmt, tuple(reads), tuple(writes), ranges)
+    return Unit(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
 _Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]

@@ -26,7 +26,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.accesses import computes, reads_memory
+from ocannl_core.passes.accesses import cost
 from ocannl_core.passes.coverage import follows_store, is_whole, ranges_of
 from ocannl_core.passes.inline.solve import check_definition
 from ocannl_core.passes.units import Site, Unit
@@ -87,7 +87,9 @@ class Computation:
 def obstacle(unit: Unit, node: TensorNode) -> Reason | None:
     """Returns why what a unit does to a node cannot run elsewhere; None if it can."""
     writes = [site for site in unit.writes if site.node is node]
-    reason = next((found for site in writes if (found := _store_obstacle(site))), None)
+    reason = next(
+        (found for site in writes if (found := _store_obstacle(site, unit.next_local > 0))), None
+    )
     if reason is not None:
         return reason
     if len({site.indices for site in writes}) > 1:
@@ -107,7 +109,7 @@ def obstacle(unit: Unit, node: TensorNode) -> Reason | None:
     return check_definition(indices, loops)
 
 
-def _store_obstacle(site: Site) -> Reason | None:
+def _store_obstacle(site: Site, has_locals: bool) -> Reason | None:
     if site.is_staged:
         return Reason.STAGED_CODE
     if isinstance(site.by, CallExternal):
@@ -118,7 +120,7 @@ def _store_obstacle(site: Site) -> Reason | None:
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
         return Reason.UNTRACED_LOOP
-    if isinstance(site.by, Store) and _uses_shared_variables(site.by.value):
+    if has_locals and isinstance(site.by, Store) and _uses_shared_variables(site.by.value):
         return Reason.DECLARED_VARIABLE
     return None
 
@@ -175,30 +177,67 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
     loops: dict[IndexVar, Range] = {}
     for site in writes:
         loops.update(ranges_of(site.loops))
-    stores = [each for each in walk(body) if isinstance(each, Store)]
-    loads = [each for each in walk(body) if isinstance(each, Load | Gather)]
-    reads_itself = any(each.node is node for each in loads)
     cell = {var for index in indices or () for var in variables(index)}
     repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
-    inside = any(isinstance(each, For) for store in stores for each in walk(store.value))
-    is_accessing = any(reads_memory(store.value, node) for store in stores)
-    combines = reads_itself and (repeats or len(stores) > 1)
-    depth, size = _measure(body)
+    traits = fold(body, lambda each, inner: _traits(each, inner, node))
+    combines = traits.reads_itself and (repeats or len(writes) > 1)
     return Computation(
         node,
         unit.position,
         body,
         indices,
         loops,
-        frozenset(each.node for each in loads) - {node},
+        traits.operands,
         any(is_whole(site, info) for site in writes),
-        reads_itself,
-        repeats or inside,
+        traits.reads_itself,
+        repeats or traits.has_inner_loops,
+        traits.is_accessing,
+        traits.is_complex or (combines and traits.is_accessing),
+        traits.has_merge,
+        traits.depth,
+        traits.size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a computation consists of; the attributes are those of `Computation`."""
+
+    operands: frozenset[TensorNode] = frozenset()
+    reads_itself: bool = False
+    has_loops: bool = False
+    has_inner_loops: bool = False
+    is_accessing: bool = False
+    is_complex: bool = False
+    has_merge: bool = False
+    depth: int = 1
+    size: int = 1
+
+
+def _traits(node: Node, inner: tuple[_Traits, ...], own: TensorNode) -> _Traits:
+    """Returns the traits of a node of the loop language, given those of what is inside."""
+    costs = [(each.is_accessing, each.is_complex) for each in inner]
+    is_accessing, is_complex = cost(node, costs, own)
+    if isinstance(node, For):
+        is_complex = any(each.is_complex for each in inner)  # repeating is counted apart
+    operands: frozenset[TensorNode] = frozenset()
+    reads_itself = False
+    if isinstance(node, Load | Gather):
+        reads_itself = node.node is own
+        operands = frozenset() if reads_itself else frozenset({node.node})
+    for each in inner:
+        operands = operands | each.operands if operands else each.operands
+    has_loops = isinstance(node, For) or any(each.has_loops for each in inner)
+    return _Traits(
+        operands,
+        reads_itself or any(each.reads_itself for each in inner),
+        has_loops,
+        any(each.has_inner_loops for each in inner) or (isinstance(node, Store) and has_loops),
         is_accessing,
-        (combines and is_accessing) or any(computes(store.value, node) for store in stores),
-        any(isinstance(each, LoadMerge) for each in walk(body)),
-        depth,
-        size,
+        is_complex,
+        isinstance(node, LoadMerge) or any(each.has_merge for each in inner),
+        1 + max((each.depth for each in inner), default=0),
+        1 + sum(each.size for each in inner),
     )
 
 
@@ -233,15 +272,3 @@ def nested_statements(node: Node) -> tuple[Node, ...]:
             return stmts
         case _:
             return ()
-
-
-def _measure(root: Node) -> tuple[int, int]:
-    """Returns the depth and the number of nodes."""
-
-    def combine(node: Node, inner: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-        return (
-            1 + max((depth for depth, _ in inner), default=0),
-            1 + sum(size for _, size in inner),
-        )
-
-    return fold(root, combine)

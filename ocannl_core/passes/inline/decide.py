@@ -40,7 +40,7 @@ from ocannl_core.loopir.nodes import (
     Store,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import locals_of, rewrite, used_only, walk
+from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
 from ocannl_core.passes.coverage import ranges_of
@@ -187,7 +187,7 @@ class _Attempt:
     writes: dict[TensorNode, list[int]] = field(default_factory=dict)
 
     def run(self) -> None:
-        self.next_local = 1 + max((each.id for each in locals_of(self.program.body)), default=-1)
+        self.next_local = max((unit.next_local for unit in self.accesses.units), default=0)
         for node, facts in self.accesses.nodes.items():
             self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
         for unit in self.accesses.units:
@@ -390,14 +390,18 @@ class _Attempt:
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
         body = Block(without(self.rewritten, self.accesses.units, virtual.keys()))
+        used = set(nodes_of(body))
         return Inlined(
-            used_only(replace(self.program, body=body)),
+            replace(
+                self.program,
+                params=tuple(node for node in self.program.params if node in used),
+                nodes={node: info for node, info in self.program.nodes.items() if node in used},
+                body=body,
+            ),
             virtual,
             self.refused,
             {node: self.definition(node) for node in self.parts if node in self.inlined},
-            frozenset(
-                node for node, facts in self.accesses.nodes.items() if facts.is_independent
-            ),
+            frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
         )
 
     def definition(self, node: TensorNode) -> Definition:

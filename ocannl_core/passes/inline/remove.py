@@ -93,7 +93,8 @@ def without(
     kept: list[Stmt] = []
     for stmt, unit in zip(stmts, units, strict=True):
         if not any(site.node in removed for site in unit.writes):
-            kept.append(stmt)
+            if not (isinstance(stmt, Allocate) and stmt.node in removed):
+                kept.append(stmt)
             continue
         rest = _rest(stmt, removed)
         if not rest and kept and isinstance(kept[-1], Remark) and kept[-1].origin is not None:
@@ -108,7 +109,7 @@ def _rest(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
         kept = tuple(one for group in inner for one in group)
         match each:
-            case Store(node) | StoreVector(node) | Fill(node) if node in removed:
+            case Store(node) | StoreVector(node) | Fill(node) | Allocate(node) if node in removed:
                 return ()
             case For() | Block():
                 empty = all(isinstance(one, Remark | Allocate | DeclareLocal) for one in kept)

@@ -147,6 +147,8 @@ class _System:
 
         2*i + 1 == 4*a + 3   -->   i = 2*a + 1
         """
+        if isinstance(own, VarIndex):
+            return asked
         (coefficient,) = (c for c, each in as_affine(own)[0] if each == var)
         known = {**self.values, var: FixedIndex(0)}
         terms, offset = as_affine(minus(asked, substitute(own, known)))

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ocannl_core.dtypes import DType, int64, round_to, uint4x32
-from ocannl_core.indexing import AxisIndex, IndexMap, IndexVar, VarIndex, fresh_var, substitute
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    fresh_var,
+    substitute,
+)
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -33,7 +41,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     Ternary,
 )
-from ocannl_core.loopir.traverse import Replacement, locals_of, map_expr, rewrite, walk
+from ocannl_core.loopir.traverse import Replacement, map_expr, rewrite, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.computation import Computation
@@ -89,11 +97,18 @@ class _Renaming:
         values: Mapping[IndexVar, AxisIndex],
         new_local: Callable[[DType, TensorNode | None], Local],
     ) -> None:
-        loops = [each.var for each in walk(root) if isinstance(each, For)]
-        self.loops = {var: fresh_var(var.hint) for var in loops if var not in values}
+        self.loops: dict[LoopVar, LoopVar] = {}
+        self.locals: dict[Local, Local] = {}
+        for each in walk(root):
+            match each:
+                case For(var) if var not in values and var not in self.loops:
+                    self.loops[var] = fresh_var(var.hint)
+                case Scoped(local) if local not in self.locals:
+                    self.locals[local] = new_local(local.dtype, local.node)
+                case _:
+                    pass
         self.values: dict[IndexVar, AxisIndex] = dict(values)
         self.values.update((old, VarIndex(new)) for old, new in self.loops.items())
-        self.locals = {old: new_local(old.dtype, old.node) for old in locals_of(root)}
 
     def indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
         return tuple(substitute(index, self.values) for index in indices)
