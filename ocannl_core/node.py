@@ -157,6 +157,7 @@ class Reason(IntEnum):
     INLINING_DISABLED = 212
     LOCAL_MEMORY_DISABLED = 213
     NOT_EMBEDDED = 214
+    STRIDED_REDUCTION = 215
 
     @property
     def text(self) -> str:
@@ -214,6 +215,8 @@ _REASON_TEXT = {
     Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
     Reason.NOT_EMBEDDED: "the code uses it without being all that computes it",
+    Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
+    "it is in memory",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 

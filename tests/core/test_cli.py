@@ -191,18 +191,24 @@ def test_config_shows_values_with_their_sources(
     lines = capsys.readouterr().out.replace(str(tmp_path), "FOLDER").splitlines()
     assert lines[::2] == snapshot(
         [
-            "backend           not set  (from default)",
-            "cache_dir         not set  (from default)",
-            "cc                not set  (from default)",
-            "cc_arch           native  (from default)",
-            "dump_dir          not set  (from default)",
-            "seed              7  (from OCANNL_SEED)",
-            "default_dtype     float32  (from default)",
-            "allow_nan         false  (from default)",
-            "warn_summed_once  true  (from default)",
-            "load_plugins      interp, cpu_c  (from FOLDER/ocannl.toml)",
-            "disable_plugins   none  (from default)",
-            "strict_plugins    false  (from default)",
+            "backend                      not set  (from default)",
+            "cache_dir                    not set  (from default)",
+            "cc                           not set  (from default)",
+            "cc_arch                      native  (from default)",
+            "dump_dir                     not set  (from default)",
+            "seed                         7  (from OCANNL_SEED)",
+            "default_dtype                float32  (from default)",
+            "allow_nan                    false  (from default)",
+            "warn_summed_once             true  (from default)",
+            "max_visits                   1  (from default)",
+            "max_tracing_dim              5  (from default)",
+            "enable_device_only           true  (from default)",
+            "inline_scalar_constexprs     true  (from default)",
+            "inline_simple_computations   true  (from default)",
+            "inline_complex_computations  false  (from default)",
+            "load_plugins                 interp, cpu_c  (from FOLDER/ocannl.toml)",
+            "disable_plugins              none  (from default)",
+            "strict_plugins               false  (from default)",
         ]
     )
 

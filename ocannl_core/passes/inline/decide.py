@@ -11,7 +11,8 @@ computes the node is known, with what it reads inlined already, so the decision 
    the very cell that it reads.
 6. Cells read more often than `max_visits` must be cheap, and come without conditions.
 7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them.
+   up inside another one, and the scheduler finds contractions with what follows them. It must run
+   along rows.
 8. Expressions stay below a depth and a size.
 
 A decision may turn out wrong when a node is written again after it was inlined. Then the node is
@@ -26,7 +27,15 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from ocannl_core.dtypes import DType, uint4x32
-from ocannl_core.indexing import IndexMap, IndexVar, LoopVar, Projections, is_injective, substitute
+from ocannl_core.indexing import (
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    is_injective,
+    substitute,
+    variables,
+)
 from ocannl_core.loopir.nodes import (
     Block,
     Expr,
@@ -69,6 +78,8 @@ class Policy:
     inline_scalar_constexprs: bool = True
     inline_simple_computations: bool = True
     inline_complex_computations: bool = False
+    merge_strided_reductions: bool = False
+    """Whether reductions across rows are merged too; for schedules that reorder merged loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +319,8 @@ class _Attempt:
                 return Reason.TOO_LARGE
             if part.repeats and not _visits_same_cells(part, solution, site, unit):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
+            if not (self.policy.merge_strided_reductions or _runs_along_rows(part)):
+                return Reason.STRIDED_REDUCTION
         if sum(part.size for part, _ in located) > MOST_SIZE:
             return Reason.TOO_LARGE
         return None
@@ -444,6 +457,26 @@ def _visits_same_cells(part: Computation, solution: Solution, site: Site, unit: 
     if solution.conditions or not _is_injective(store, domain):
         return False
     return is_one_to_one(solution.values, part.loops, domain, part.cell_variables)
+
+
+def _runs_along_rows(part: Computation) -> bool:
+    """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
+
+    Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
+    order of the additions to each cell, which a sum in a register would not leave room for.
+    """
+    cell = part.cell_variables
+    innermost = next(reversed(list(part.loops)), None)
+    if innermost is None or all(var in cell for var in part.loops):
+        return True
+    if innermost in cell:
+        return False
+    return all(
+        innermost not in variables(index)
+        for each in walk(part.body)
+        if isinstance(each, Load | Gather)
+        for index in each.indices[:-1]
+    )
 
 
 def _touches_only_own_cell(

@@ -527,6 +527,16 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
             loop(J, 4, d.accumulate(total, op=BinaryOp.ADD, value=d.load(t, J))),
         ]
 
+    def strided_reduction(d: Draft) -> list[Stmt]:
+        x, t, c = nodes(d)
+        w = d.node("x_w", float32, 3, 4)
+        product = Binary(BinaryOp.MUL, d.load(w, K, I), d.load(x, I), float32)
+        return [
+            Fill(t, 0.0),
+            loop(I, 4, loop(K, 3, d.accumulate(t, I, op=BinaryOp.ADD, value=product))),
+            read(d, t, c),
+        ]
+
     def too_large(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
         value: Expr = d.load(x, I)
@@ -571,6 +581,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         Reason.NOT_INJECTIVE: not_injective,
         Reason.VECTOR_STORE: vector_store,
         Reason.REDUCTION_FOR_OTHER_CELLS: reduction_for_other_cells,
+        Reason.STRIDED_REDUCTION: strided_reduction,
         Reason.TOO_LARGE: too_large,
         Reason.EXTERNAL_CALL: external_call,
         Reason.READ_WITHIN_DEFINITION: read_within_definition,
@@ -669,10 +680,7 @@ def test_inlining_stops_at_a_depth_and_goes_on_from_there() -> None:
     nodes.append(d.node("c", float32, 4))
     found = inlined(
         d,
-        *(
-            loop(I, 4, d.store(new, I, value=times(d.load(old, I))))
-            for old, new in pairwise(nodes)
-        ),
+        *(loop(I, 4, d.store(new, I, value=times(d.load(old, I)))) for old, new in pairwise(nodes)),
     )
     stored = [node for node, reason in found.refused.items() if reason is Reason.TOO_LARGE]
     assert 2 <= len(stored) <= 10
@@ -681,7 +689,11 @@ def test_inlining_stops_at_a_depth_and_goes_on_from_there() -> None:
 # ----- properties ---------------------------------------------------------------------------------
 
 POLICIES = st.sampled_from(
-    [Policy(), Policy(max_visits=100), Policy(inline_complex_computations=True)]
+    [
+        Policy(),
+        Policy(max_visits=100, merge_strided_reductions=True),
+        Policy(inline_complex_computations=True),
+    ]
 )
 
 
