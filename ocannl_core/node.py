@@ -228,6 +228,11 @@ class Placement:
     mode: MemoryMode = MemoryMode.UNDECIDED
     reason: Reason | None = None
 
+    def __str__(self) -> str:
+        if self.reason is None:
+            return self.mode.value
+        return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
+
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
         """Returns the finer of two compatible decisions.
 

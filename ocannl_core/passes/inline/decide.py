@@ -39,6 +39,7 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import (
     Block,
     Expr,
+    Fill,
     For,
     Gather,
     Load,
@@ -63,6 +64,7 @@ from ocannl_core.passes.inline.computation import (
 from ocannl_core.passes.inline.remove import live_units, without
 from ocannl_core.passes.inline.solve import NoSolution, Solution, is_one_to_one, solve
 from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
+from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.units import Site, Unit
 
 _MOST_KEPT_ITERATIONS = 16
@@ -181,6 +183,9 @@ class _Attempt:
         inlined: Nodes that some expression contains already.
         late: Nodes found to need memory after that.
         rewritten: The units so far.
+        next_local: A number that no scalar variable has.
+        writes: The units that write each node, in order.
+        positive: Nodes that never hold `-0.0`.
     """
 
     program: LoopProgram
@@ -196,9 +201,11 @@ class _Attempt:
     rewritten: list[Stmt] = field(default_factory=list)
     next_local: int = 0
     writes: dict[TensorNode, list[int]] = field(default_factory=dict)
+    positive: frozenset[TensorNode] = frozenset()
 
     def run(self) -> None:
         self.next_local = max((unit.next_local for unit in self.accesses.units), default=0)
+        self.positive = nodes_without_negative_zero(self.accesses)
         for node, facts in self.accesses.nodes.items():
             self.writes[node] = list(dict.fromkeys(position for position, _ in facts.writes))
         for unit in self.accesses.units:
@@ -289,13 +296,27 @@ class _Attempt:
 
     def _is_cheap(self, facts: NodeAccesses, parts: list[Computation]) -> bool:
         accessing = any(part.is_accessing for part in parts)
-        combines = sum(part.reads_itself for part in parts) > 1 and accessing
-        is_complex = combines or any(part.is_complex or part.repeats for part in parts)
+        is_complex = any(part.is_complex or part.repeats for part in parts) or (
+            accessing and any(part.reads_itself for part in parts) and not self._is_copy(parts)
+        )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
         if is_complex:
             return self.policy.inline_complex_computations
         return self.policy.inline_simple_computations
+
+    def _is_copy(self, parts: list[Computation]) -> bool:
+        """True if a node starts at zero and one load is added, which is the load itself."""
+        if len(parts) != 2 or parts[0].indices is not None:
+            return False
+        (fill,) = parts[0].body.stmts
+        stores = [each for each in walk(parts[1].body) if isinstance(each, Store)]
+        return (
+            isinstance(fill, Fill)
+            and fill.value == 0
+            and len(stores) == 1
+            and is_addition(stores[0].value, stores[0].node, self.positive)
+        )
 
     def read_obstacle(
         self, parts: list[Computation], site: Site, position: int, is_visited_often: bool
@@ -378,7 +399,9 @@ class _Attempt:
             if expr.node in inside:
                 return expr  # the cell that is being written
             located = self.located(self.parts[expr.node], expr.indices, unit)
-            return value_of_cell(expr.node, expr.dtype, expr.indices, located, self.new_local)
+            return value_of_cell(
+                expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
+            )
 
         return statement, expression
 

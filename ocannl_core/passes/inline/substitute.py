@@ -6,7 +6,7 @@ for i in range(3): t[i, i] = 4.0     -->    {v: v = 0.0; v = where(a == b, 4.0, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ocannl_core.dtypes import DType, int64, round_to, uint4x32
@@ -46,6 +46,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.computation import Computation
 from ocannl_core.passes.inline.solve import Condition, Solution
+from ocannl_core.passes.inline.zeros import without_additions_to_zero
 
 Located = tuple[Computation, Solution]
 """A computation, and which of its iterations write the cell that is asked for."""
@@ -57,6 +58,7 @@ def value_of_cell(
     cell: IndexMap,
     computations: Sequence[Located],
     new_local: Callable[[DType, TensorNode | None], Local],
+    positive: Collection[TensorNode] = (),
 ) -> Expr:
     """Returns the value that computations, run one after the other, leave in a cell.
 
@@ -66,12 +68,14 @@ def value_of_cell(
         cell: The cell, in terms of the reader's variables.
         computations: What may write it, in order.
         new_local: Makes a variable that the program does not have yet.
+        positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
     stmts: list[Stmt] = []
     for computation, solution in computations:
         writer = _Writer(local, computation, solution, new_local)
         stmts += writer.statements()
+    stmts = without_additions_to_zero(stmts, local, positive)
     match stmts:
         case [SetLocal(_, value)] if not _mentions(value, local):
             return value
