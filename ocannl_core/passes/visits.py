@@ -142,7 +142,7 @@ def _of_group(
     cells = prod(dims[axis] for axis in group.axes)
     if prod(extents) <= _MOST_ITERATIONS and cells <= _MOST_ITERATIONS:
         histogram = _histogram(group, indices, loops, dims)
-        return Frequency(int(histogram.min(initial=0)), int(histogram.max(initial=0)))
+        return Frequency(int(histogram.min()), int(histogram.max())) if cells else Frequency(0, 0)
     start = {
         var: Range(loops[var].low, min(loops[var].high, loops[var].low + max(1, max_tracing_dim)))
         for var in group.variables
