@@ -78,7 +78,11 @@ class NodeInfo:
 
 
 class MemoryMode(Enum):
-    """Where a node's cells are. Modes form a lattice: a decision can be refined, never reversed."""
+    """Where a node's cells are, as far as that is decided: a set of places that are left.
+
+    The places are no memory at all, memory of the routine, memory of the context on the device, and
+    that with a copy on the host. A decision takes places away and never brings one back.
+    """
 
     UNDECIDED = "undecided"
     VIRTUAL = "virtual"
@@ -90,23 +94,26 @@ class MemoryMode(Enum):
     ON_DEVICE = "on device"
     HOSTED = "hosted"
 
+    @property
+    def places(self) -> frozenset[MemoryMode]:
+        """The modes of a single place that are left."""
+        return _PLACES[self]
+
 
 _M = MemoryMode
-_REFINES: dict[MemoryMode, frozenset[MemoryMode]] = {
-    _M.UNDECIDED: frozenset(_M),
-    _M.VIRTUAL: frozenset({_M.EFFECTIVELY_CONSTANT}),
-    _M.NEVER_VIRTUAL: frozenset(
-        {_M.LOCAL, _M.DEVICE_ONLY, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
-    ),
-    _M.EFFECTIVELY_CONSTANT: frozenset(
-        {_M.VIRTUAL, _M.NEVER_VIRTUAL, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
-    ),
-    _M.DEVICE_ONLY: frozenset({_M.LOCAL, _M.ON_DEVICE, _M.MATERIALIZED}),
+_MOST_LOCAL_FIRST = (_M.VIRTUAL, _M.LOCAL, _M.ON_DEVICE, _M.HOSTED)
+_PLACES = {
+    _M.UNDECIDED: frozenset(_MOST_LOCAL_FIRST),
+    _M.VIRTUAL: frozenset({_M.VIRTUAL}),
+    _M.NEVER_VIRTUAL: frozenset({_M.LOCAL, _M.ON_DEVICE, _M.HOSTED}),
+    _M.EFFECTIVELY_CONSTANT: frozenset({_M.VIRTUAL, _M.ON_DEVICE, _M.HOSTED}),
+    _M.LOCAL: frozenset({_M.LOCAL}),
+    _M.DEVICE_ONLY: frozenset({_M.LOCAL, _M.ON_DEVICE}),
     _M.MATERIALIZED: frozenset({_M.ON_DEVICE, _M.HOSTED}),
-    _M.LOCAL: frozenset(),
-    _M.ON_DEVICE: frozenset({_M.HOSTED}),
-    _M.HOSTED: frozenset(),
+    _M.ON_DEVICE: frozenset({_M.ON_DEVICE}),
+    _M.HOSTED: frozenset({_M.HOSTED}),
 }
+_MODES = {places: mode for mode, places in _PLACES.items()}
 
 STORED = frozenset({MemoryMode.MATERIALIZED, MemoryMode.ON_DEVICE, MemoryMode.HOSTED})
 """Modes in which a node outlives the routine that computes it."""
@@ -234,21 +241,27 @@ class Placement:
         return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Returns the finer of two compatible decisions.
+        """Returns the decision that leaves the places which both leave.
 
         Raises:
             LinkError: if the decisions exclude each other; the message gives both reasons.
         """
-        if requested.mode is self.mode or self.mode in _REFINES[requested.mode]:
+        left = _MODES.get(self.mode.places & requested.mode.places)
+        if left is self.mode:
             return self
-        if requested.mode in _REFINES[self.mode]:
-            return requested
+        if left is not None:
+            return Placement(left, requested.reason)
         raise LinkError(
             f"A memory mode can be refined but not reversed: {node.name} cannot become "
             f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
             f"{requested.mode.value} was asked for because {_why(requested)}",
         )
+
+    def settled(self) -> Placement:
+        """Returns the decision for the most local of the places that are left."""
+        mode = next(mode for mode in _MOST_LOCAL_FIRST if mode in self.mode.places)
+        return self if mode is self.mode else Placement(mode, self.reason)
 
 
 def _why(placement: Placement) -> str:

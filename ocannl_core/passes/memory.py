@@ -56,8 +56,8 @@ def placement(
         independent: Nodes written before they are read.
     """
     reason = refused.get(node, Reason.ONLY_USED_HERE)
-    if node in independent:
-        return Placement(MemoryMode.LOCAL, reason)
     if reason is Reason.NO_SETTER:
         reason = Reason.READ_ONLY
-    return Placement(MemoryMode.MATERIALIZED, reason)
+    needed = MemoryMode.DEVICE_ONLY if node in independent else MemoryMode.MATERIALIZED
+    decided = Placement(MemoryMode.NEVER_VIRTUAL, reason)
+    return decided.refine(Placement(needed, reason), node).settled()

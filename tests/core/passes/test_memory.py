@@ -199,9 +199,9 @@ def test_every_node_has_a_place_and_a_reason() -> None:
     assert findings.placements(whole.nodes, result) == {
         X: STORED[X],
         T: Placement(MemoryMode.LOCAL, Reason.VECTOR_STORE),
-        C: Placement(MemoryMode.MATERIALIZED, Reason.READ_BEFORE_WRITE),
+        C: Placement(MemoryMode.ON_DEVICE, Reason.READ_BEFORE_WRITE),
         P: Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ),
-        W: Placement(MemoryMode.MATERIALIZED, Reason.READ_ONLY),
+        W: Placement(MemoryMode.ON_DEVICE, Reason.READ_ONLY),
     }
 
 
