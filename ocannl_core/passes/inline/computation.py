@@ -47,6 +47,7 @@ class Computation:
         indices: The index map of all its stores; None for a fill.
         loops: The ranges of its loop variables, outermost first, those inside values left out.
         operands: The other nodes that it loads.
+        runs: True unless its loops are empty.
         writes_all: True if it writes every cell.
         reads_itself: True if it combines with what is in the node.
         repeats: True if several iterations contribute to one cell, here or inside a value.
@@ -63,6 +64,7 @@ class Computation:
     indices: IndexMap | None
     loops: Mapping[IndexVar, Range]
     operands: frozenset[TensorNode]
+    runs: bool = True
     writes_all: bool = True
     reads_itself: bool = False
     repeats: bool = False
@@ -188,7 +190,8 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
         indices,
         loops,
         traits.operands,
-        any(is_whole(site, info) for site in writes),
+        any(not site.never_runs for site in writes),
+        any(is_whole(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
         traits.is_accessing,

@@ -360,7 +360,8 @@ class _Attempt:
             solution = solve(part.indices, part.loops, cell, unit.ranges)
             if solution is None:
                 continue
-            if not (part.reads_itself or solution.conditions or solution.kept):
+            is_certain = part.runs and not (solution.conditions or solution.kept)
+            if is_certain and not part.reads_itself:
                 found = []  # likewise
             found.append((part, solution))
         return found

@@ -47,8 +47,8 @@ def _writes_none(site: Site) -> bool:
     match site.by:
         case Fill(_, value):
             return value != 0 or copysign(1.0, value) > 0
-        case Store(node, _, Binary(BinaryOp.ADD, Load(loaded), _)) if loaded is node:
-            return True  # a sum is -0.0 only if both terms are
+        case Store(node, _, Binary(BinaryOp.ADD | BinaryOp.SUB, Load(loaded), _)) if loaded is node:
+            return True  # a sum is -0.0 only if its first term is
         case Store(_, _, value):
             return is_never_negative_zero(value)
         case _:

@@ -151,6 +151,26 @@ def test_a_later_definition_replaces_an_earlier_one() -> None:
 """)
 
 
+def test_a_definition_in_an_empty_loop_replaces_nothing() -> None:
+    d = Draft("p")
+    x, t, c = (d.node(name, float32, 4) for name in "xtc")
+    found = inlined(
+        d,
+        loop(I, 4, d.store(t, I, value=d.load(x, I))),
+        loop(I, 4, loop(K, 0, d.store(t, I, value=Const(7.0, float32)))),
+        loop(J, 4, d.store(c, J, value=d.load(t, J))),
+    )
+    assert body(found) == snapshot("""\
+
+    for j in range(4):
+        c[j] = t
+            where t: float32
+                t = x[j]
+                for k in range(0):
+                    t = 7.0
+""")
+
+
 def test_a_reduction_goes_into_what_visits_the_same_cells() -> None:
     d = Draft("p")
     x, w, bias = d.node("x", float32, 3), d.node("x_w", float32, 4, 3), d.node("x_b", float32, 4)
