@@ -133,6 +133,8 @@ class NodeAccesses:
     def _frequency(self, site: Site, max_tracing_dim: int) -> Frequency:
         indices = site.indices or ()
         loops = _traced_ranges(site.loops)
+        if site.never_runs:
+            return Frequency(0, 0)
         plain = {index.var for index in indices if isinstance(index, VarIndex)}
         if len(plain) == len(indices) and plain <= loops.keys():
             repeats = 1

@@ -1,8 +1,8 @@
 """Random loop programs in which most nodes are computed from the ones before: food for inlining.
 
-Definitions are pointwise, reversed, shifted, partial over a fill, diagonal, sums of loop variables,
-reductions, and accumulations in several nests; readers ask for cells in as many ways. Inputs and
-earlier nodes are overwritten now and then, so that a definition must not move past that.
+Definitions are pointwise, reversed, shifted, in slices, partial over a fill, diagonal, sums of loop
+variables, reductions, and accumulations in several nests; readers ask for cells in as many ways.
+Inputs and earlier nodes are overwritten now and then, so that a definition must not move past that.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _ChainAuthor:
             return [self.change(self.choose(list(self.nodes)))]
         shape = self.choose(_SHAPES)
         form = self.choose(
-            [self.pointwise, self.pointwise, self.partial, self.accumulated, self.reduced]
+            [self.pointwise, self.parts, self.partial, self.accumulated, self.reduced]
         )
         earlier = list(self.nodes)
         stmts: list[Stmt] = form(self.new_node("r", shape), earlier)
@@ -118,6 +118,19 @@ class _ChainAuthor:
             indices = tuple(affine([(-1, var)], extent - 1) for var, extent in loops)
         value = self.value(self.nodes[node].dtype, loops, earlier)
         return [nest(loops, Store(node, indices, value))]
+
+    def parts(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
+        """Returns nests that write slices of a node along its first axis; one may be empty."""
+        dims = self.nodes[node].dims
+        cut = self.choose(range(dims[0] + 1)) if dims else 0
+        stmts: list[Stmt] = []
+        for start, stop in ((0, cut), (cut, dims[0] if dims else 0)):
+            loops = [(fresh_var(), dim) for dim in dims]
+            value = self.value(self.nodes[node].dtype, loops, earlier)
+            store: Stmt = Store(node, tuple(VarIndex(var) for var, _ in loops), value)
+            inner = nest(loops[1:], store)
+            stmts.append(For(loops[0][0], start, stop, Block((inner,))) if loops else inner)
+        return stmts
 
     def partial(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
         """Returns a fill, and a nest that writes some of the cells."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -270,6 +271,26 @@ def test_a_convolution_goes_into_its_activation() -> None:
                 for k in range(3):
                     t += x[2*j + k] * x_w[k]
 """)
+
+
+@pytest.mark.parametrize("start", [0.0, -0.0])
+def test_adding_to_zero_is_left_out_only_if_nothing_is_negative_zero(
+    start: float, interpret: Run
+) -> None:
+    d = Draft("p")
+    x, s, t, c = (d.node(name, float32, 2) for name in ("x", "s", "t", "c"))
+    stmts = (
+        Fill(s, start),
+        loop(I, 2, d.accumulate(s, I, op=BinaryOp.ADD, value=d.load(x, I))),
+        Fill(t, 0.0),
+        loop(I, 2, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(s, I))),
+        loop(I, 2, d.store(c, I, value=d.load(t, I))),
+    )
+    found = inlined(d, *stmts, keep="xsc")
+    assert ("0.0" in body(found).split("c[i]")[1]) is (str(start) == "-0.0")
+    for program in (d.program(*stmts), found.program):
+        cells = interpret(program, {x: [-0.0, 1.0]})[c]
+        assert [str(cell) for cell in cells] == ["0.0", "1.0"]
 
 
 def test_margins_are_computations_like_others() -> None:

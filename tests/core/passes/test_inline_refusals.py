@@ -294,6 +294,26 @@ def test_every_reason_is_a_sentence(reason: Reason) -> None:
     assert not reason.text.endswith(".")
 
 
+def test_a_sum_is_not_read_in_the_loop_that_makes_it() -> None:
+    d = Draft("p")
+    x, t, c = (d.node(name, float32, 4) for name in "xtc")
+    found = inlined(
+        d,
+        Fill(t, 0.0),
+        loop(
+            K,
+            3,
+            loop(
+                I,
+                4,
+                d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)),
+                d.store(c, I, value=d.load(t, I)),
+            ),
+        ),
+    )
+    assert found.refused[t] is Reason.ESCAPING_STORE_SYMBOL
+
+
 def test_a_definition_does_not_move_past_a_write_that_only_a_transitive_operand_sees() -> None:
     d = Draft("p")
     x, s, t, c = (d.node(name, float32, 4) for name in ("x", "s", "t", "c"))
