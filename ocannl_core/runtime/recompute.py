@@ -51,6 +51,11 @@ class Recipe:
     routine: str
     run: Run
 
+    @property
+    def operands(self) -> tuple[TensorNode, ...]:
+        """The nodes that the code reads, oldest first."""
+        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recomputed:
@@ -106,7 +111,7 @@ def with_definitions(program: LoopProgram, recipes: Sequence[Recipe], store: Sto
     nodes: dict[TensorNode, NodeInfo] = dict(program.nodes)
     for recipe in recipes:
         nodes[recipe.node] = recipe.info
-        for operand in recipe.definition.operands:
+        for operand in recipe.operands:
             stored = store.find(operand)
             if stored is not None:
                 nodes.setdefault(operand, stored.info)
@@ -127,9 +132,7 @@ def located(recipes: Sequence[Recipe], store: Store) -> tuple[Recomputed, ...]:
         Recomputed(
             recipe,
             tuple(
-                stored
-                for operand in sorted(recipe.definition.operands, key=lambda node: node.id)
-                if (stored := store.find(operand)) is not None
+                stored for operand in recipe.operands if (stored := store.find(operand)) is not None
             ),
         )
         for recipe in recipes

@@ -272,7 +272,7 @@ class _Attempt:
         facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
         visits = facts.visits(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits
-        if is_visited_often and not self._is_cheap(facts, parts):
+        if is_visited_often and not self._is_cheap(facts, parts, is_inside):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
             operands = {site.node for site in unit.reads}
@@ -294,10 +294,20 @@ class _Attempt:
         place = bisect_left(writes, position)
         return place < len(writes) and writes[place] == position
 
-    def _is_cheap(self, facts: NodeAccesses, parts: list[Computation]) -> bool:
-        accessing = any(part.is_accessing for part in parts)
-        is_complex = any(part.is_complex or part.repeats for part in parts) or (
-            accessing and any(part.reads_itself for part in parts) and not self._is_copy(parts)
+    def _is_cheap(self, facts: NodeAccesses, parts: list[Computation], is_inside: bool) -> bool:
+        """Returns whether a node may be computed at every read.
+
+        Args:
+            facts: What the routine does to it.
+            parts: What computes it so far.
+            is_inside: True if the unit that reads it also computes it, which is not yet in `parts`.
+        """
+        accessing = any(part.is_accessing for part in parts) or (is_inside and facts.is_accessing)
+        sums = accessing and any(part.reads_itself for part in parts)
+        is_complex = (
+            any(part.is_complex or part.repeats for part in parts)
+            or (sums and not self._is_copy(parts))
+            or (is_inside and facts.is_complex)
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs

@@ -314,6 +314,16 @@ def test_a_sum_is_not_read_in_the_loop_that_makes_it() -> None:
     assert found.refused[t] is Reason.ESCAPING_STORE_SYMBOL
 
 
+def test_work_is_not_repeated_in_an_inner_loop_of_the_definition() -> None:
+    d = Draft("p")
+    x, t, c = d.node("x", float32, 4), d.node("t", float32, 4), d.node("c", float32, 4, 3)
+    inner = loop(J, 3, d.store(c, I, J, value=d.load(t, I)))
+    sine = loop(I, 4, d.store(t, I, value=Unary(UnaryOp.SIN, d.load(x, I), float32)), inner)
+    copy = loop(I, 4, d.store(t, I, value=d.load(x, I)), inner)
+    assert inlined(d, sine).refused[t] is Reason.VISITED_TOO_OFTEN
+    assert t in inlined(d, copy).virtual
+
+
 def test_a_definition_does_not_move_past_a_write_that_only_a_transitive_operand_sees() -> None:
     d = Draft("p")
     x, s, t, c = (d.node(name, float32, 4) for name in ("x", "s", "t", "c"))
