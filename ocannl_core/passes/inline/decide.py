@@ -29,31 +29,20 @@ from math import prod
 from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.indexing import (
     IndexMap,
-    IndexVar,
-    LoopVar,
-    Projections,
-    is_injective,
-    substitute,
-    variables,
 )
 from ocannl_core.loopir.nodes import (
     Block,
     Expr,
     Fill,
-    For,
-    Gather,
     Load,
     Local,
     LoopProgram,
-    Remark,
     Stmt,
     Store,
 )
-from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
-from ocannl_core.passes.coverage import ranges_of
 from ocannl_core.passes.inline.computation import (
     MOST_DEPTH,
     MOST_SIZE,
@@ -61,8 +50,13 @@ from ocannl_core.passes.inline.computation import (
     computation_of,
     obstacle,
 )
+from ocannl_core.passes.inline.readers import (
+    runs_along_rows,
+    touches_only_own_cell,
+    visits_same_cells,
+)
 from ocannl_core.passes.inline.remove import live_units, without
-from ocannl_core.passes.inline.solve import NoSolution, Solution, is_one_to_one, solve
+from ocannl_core.passes.inline.solve import NoSolution, Solution, solve
 from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.units import Site, Unit
@@ -348,9 +342,9 @@ class _Attempt:
                 return Reason.INDEX_MISMATCH
             if prod(part.loops[var].extent for var in solution.kept) > _MOST_KEPT_ITERATIONS:
                 return Reason.TOO_LARGE
-            if part.repeats and not _visits_same_cells(part, solution, site, unit):
+            if part.repeats and not visits_same_cells(part, solution, site, unit):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
-            if not (self.policy.merge_strided_reductions or _runs_along_rows(part)):
+            if not (self.policy.merge_strided_reductions or runs_along_rows(part)):
                 return Reason.STRIDED_REDUCTION
         if sum(part.size for part, _ in located) > MOST_SIZE:
             return Reason.TOO_LARGE
@@ -384,7 +378,7 @@ class _Attempt:
         after = bisect_left(writes, part.position)
         if after == len(writes) or writes[after] > unit.position:
             return True
-        return writes[after] == unit.position and _touches_only_own_cell(
+        return writes[after] == unit.position and touches_only_own_cell(
             operand, part, solution, site, unit
         )
 
@@ -463,73 +457,3 @@ class _Attempt:
         body = tuple(stmt for part in parts for stmt in part.body.stmts)
         has_merge = any(part.has_merge for part in parts)
         return Definition(body, operands, frozenset(overwritten), has_merge)
-
-
-def _single_store(unit: Unit) -> Site | None:
-    """Returns the store of a unit that is a chain of loops around one store; None of others."""
-    stmt = unit.stmt
-    while isinstance(stmt, For):
-        inner = [each for each in stmt.body.stmts if not isinstance(each, Remark)]
-        if len(inner) != 1:
-            return None
-        (stmt,) = inner
-    return unit.writes[0] if isinstance(stmt, Store) else None
-
-
-def _is_injective(store: Site, loops: Mapping[IndexVar, Range]) -> bool:
-    domain = tuple((var, each.extent) for var, each in loops.items() if isinstance(var, LoopVar))
-    indices = store.indices or ()
-    return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
-
-
-def _visits_same_cells(part: Computation, solution: Solution, site: Site, unit: Unit) -> bool:
-    """True if a reader runs over the cells of a reduction, each once, and reduces nothing."""
-    store = _single_store(unit)
-    if store is None or site.store is not store.by or site.loops != store.loops:
-        return False
-    domain = ranges_of(store.loops)
-    if solution.conditions or not _is_injective(store, domain):
-        return False
-    return is_one_to_one(solution.values, part.loops, domain, part.cell_variables)
-
-
-def _runs_along_rows(part: Computation) -> bool:
-    """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
-
-    Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
-    order of the additions to each cell, which a sum in a register would not leave room for.
-    """
-    cell = part.cell_variables
-    innermost = next(reversed(list(part.loops)), None)
-    if innermost is None or all(var in cell for var in part.loops):
-        return True
-    if innermost in cell:
-        return False
-    return all(
-        innermost not in variables(index)
-        for each in walk(part.body)
-        if isinstance(each, Load | Gather)
-        for index in each.indices[:-1]
-    )
-
-
-def _touches_only_own_cell(
-    operand: TensorNode, part: Computation, solution: Solution, site: Site, unit: Unit
-) -> bool:
-    """True if a unit that writes an operand reads, of all its cells, only the one it writes next.
-
-    w[i] -= rate * t[i], where t[i] = w[i] * 2
-    """
-    store = _single_store(unit)
-    if store is None or store.node is not operand or site.store is not store.by:
-        return False
-    if not _is_injective(store, ranges_of(store.loops)):
-        return False
-    for each in walk(part.body):
-        if isinstance(each, Gather) and each.node is operand:
-            return False
-        if isinstance(each, Load) and each.node is operand:
-            cell = tuple(substitute(index, solution.values) for index in each.indices)
-            if cell != store.indices:
-                return False
-    return True
