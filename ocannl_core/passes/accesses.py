@@ -40,7 +40,7 @@ from ocannl_core.loopir.traverse import Node, fold
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.coverage import Coverage, written_cells
 from ocannl_core.passes.units import Site, Unit, units_of
-from ocannl_core.passes.visits import Counts, Frequency, counts, frequency
+from ocannl_core.passes.visits import MOST_ENUMERATED, Counts, Frequency, counts, frequency
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ class NodeAccesses:
 
         Static indices count as zero.
         """
+        if self.info.size > MOST_ENUMERATED:
+            return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.reads:
             found = counts(site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims)
@@ -122,6 +124,8 @@ class NodeAccesses:
 
     def write_counts(self) -> Counts | None:
         """Returns how often each cell is written; None if counting is impossible or takes long."""
+        if self.info.size > MOST_ENUMERATED:
+            return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.writes:
             found = written_cells(site, self.info)

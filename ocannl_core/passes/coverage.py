@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ocannl_core.indexing import (
     AxisIndex,
@@ -32,13 +33,23 @@ from ocannl_core.passes.visits import Counts, counts
 
 @dataclass(slots=True)
 class _Written:
-    """The cells of one node that are certain to be written so far."""
+    """The cells of one node that are certain to be written so far.
+
+    Attributes:
+        info: What is known of the node.
+        is_complete: True if all are.
+        pending: Writes that `boxes` does not take into account yet.
+        boxes: What all others write, as far as it consists of boxes.
+        partial: Writes that `cells` does not take into account yet.
+        cells: What all others write, cell by cell.
+    """
 
     info: NodeInfo
     is_complete: bool = False
     pending: list[Site] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
     partial: list[Site] = field(default_factory=list)
+    cells: npt.NDArray[np.bool_] | None = None
 
     def add(self, site: Site) -> None:
         if self.is_complete or site.never_runs:
@@ -65,13 +76,12 @@ class _Written:
         wanted = counts(read.indices, ranges_of(read.loops), self.info.buffer_dims)
         if wanted is None:
             return False
-        written = np.zeros(self.info.buffer_dims, dtype=bool)
-        for box in self.boxes:
-            written[tuple(slice(max(0, axis.low), axis.high + 1) for axis in box)] = True
+        written = np.zeros(self.info.buffer_dims, bool) if self.cells is None else self.cells
         for site in self.partial:
             cells = written_cells(site, self.info)
             if cells is not None:
                 written |= cells > 0
+        self.cells, self.partial = written, []
         return bool(written[wanted > 0].all())
 
 

@@ -24,7 +24,7 @@ from ocannl_core.loopir.ranges import Range
 
 Counts = npt.NDArray[np.int64]
 
-_MOST_ITERATIONS = 1 << 20
+MOST_ENUMERATED = 1 << 20
 """What is enumerated at most, in iterations of a group's loops or in cells."""
 
 
@@ -88,14 +88,14 @@ def counts(
     Positions outside the array are left out. Static indices must not occur.
     """
     groups = _groups(indices, loops)
-    if prod(dims) > _MOST_ITERATIONS:
+    if prod(dims) > MOST_ENUMERATED:
         return None
     used = {var for group in groups for var in group.variables}
     total = np.full((1,) * len(dims), prod(r.extent for v, r in loops.items() if v not in used))
     grouped = {axis for group in groups for axis in group.axes}
     fixed = tuple(_Group((axis,), ()) for axis in range(len(dims)) if axis not in grouped)
     for group in (*groups, *fixed):
-        if prod(loops[var].extent for var in group.variables) > _MOST_ITERATIONS:
+        if prod(loops[var].extent for var in group.variables) > MOST_ENUMERATED:
             return None
         histogram = _histogram(group, indices, loops, dims)
         shape = [dim if axis in group.axes else 1 for axis, dim in enumerate(dims)]
@@ -140,7 +140,7 @@ def _of_group(
         covers_all = len(group.axes) == 1 and extents[0] >= dims[group.axes[0]]
         return Frequency(int(covers_all), 1)
     cells = prod(dims[axis] for axis in group.axes)
-    if prod(extents) <= _MOST_ITERATIONS and cells <= _MOST_ITERATIONS:
+    if prod(extents) <= MOST_ENUMERATED and cells <= MOST_ENUMERATED:
         histogram = _histogram(group, indices, loops, dims)
         return Frequency(int(histogram.min()), int(histogram.max())) if cells else Frequency(0, 0)
     start = {
