@@ -304,6 +304,38 @@ def refresh(root: Stmt) -> Block:
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
 
 
+def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
+    """Returns a second copy of an expression, and the next unused number of a variable.
+
+    Its loops bind fresh variables, and the scalar variables that it introduces are numbered from
+    `next_local`; what it only reads stays.
+    """
+    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
+    locals_: dict[Local, Local] = {}
+    for local in introduced_locals(root):
+        locals_[local] = replace(local, id=next_local)
+        next_local += 1
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case For(var):
+                return replace(stmt, var=loops[var])
+            case SetLocal(local) | DeclareLocal(local) if local in locals_:
+                return replace(stmt, local=locals_[local])
+            case _:
+                return _substitute_stmt(stmt, values)
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local in locals_:
+                return _substitute_expr(replace(expr, local=locals_[local]), values)
+            case _:
+                return _substitute_expr(expr, values)
+
+    return map_expr(root, on_expr, on_stmt), next_local
+
+
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
         case Store() | StoreVector() if _mentions(stmt.indices, values):
@@ -401,6 +433,18 @@ def locals_of(root: Node) -> tuple[Local, ...]:
         if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
             found[node.local] = None
     return tuple(found)
+
+
+def introduced_locals(root: Node) -> tuple[Local, ...]:
+    """Returns the scalar variables that are declared inside a node, in order."""
+    found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
+    return tuple(dict.fromkeys(found))
+
+
+def free_locals(root: Node) -> tuple[Local, ...]:
+    """Returns the scalar variables that a node mentions and does not declare, in order."""
+    introduced = set(introduced_locals(root))
+    return tuple(local for local in locals_of(root) if local not in introduced)
 
 
 def used_only(program: LoopProgram) -> LoopProgram:
