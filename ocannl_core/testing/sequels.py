@@ -158,8 +158,8 @@ class SequelAuthor(Author):
 
     def _one_hot_term(self, chosen: Load, k: LoopVar, position: Expr, dtype: DType) -> Expr:
         counter = IndexValue(VarIndex(k), position.dtype)
-        operands = (counter, position) if self.count(0, 1) else (position, counter)
-        is_chosen = Binary(BinaryOp.EQ, *operands, dtype)
+        left, right = (counter, position) if self.count(0, 1) else (position, counter)
+        is_chosen = Binary(BinaryOp.EQ, left, right, dtype)
         match self.count(0, 2):
             case 0:
                 return Binary(BinaryOp.MUL, is_chosen, chosen, dtype)
