@@ -235,6 +235,12 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> 
             return node
 
 
+def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
+    """Returns an expression with other operands; the expression itself when it has them already."""
+    rebuilt = _with_children(expr, children(expr), [(operand,) for operand in operands])
+    return cast(Expr, rebuilt)
+
+
 def _as_block(stmts: _Rewritten) -> Block:
     match stmts:
         case (Block() as block,):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ocannl_core.indexing import IndexVar, StaticIndex
 from ocannl_core.loopir.nodes import (
+    Allocate,
     Block,
     Const,
     ConstBits,
@@ -22,7 +23,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Node, walk
+from ocannl_core.loopir.traverse import Node, locals_of, rename_local, walk
 
 
 @dataclass(slots=True)
@@ -113,3 +114,12 @@ def _stays(stmt: SetLocal, known: Variables) -> bool:
             return source != stmt.local and known.sets[source] == 1
         case _:
             return True
+
+
+def assigned(local: Local, value: Expr) -> tuple[Stmt, ...]:
+    """Returns statements that give a scalar a value; an inlined computation runs in their place."""
+    if not isinstance(value, Scoped) or local in locals_of(value):
+        return (SetLocal(local, value),)
+    body = rename_local(value.body, value.local, local)
+    introduces = any(isinstance(stmt, DeclareLocal | Allocate) for stmt in body.stmts)
+    return (body,) if introduces else body.stmts

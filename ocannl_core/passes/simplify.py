@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.dtypes import DType
 from ocannl_core.indexing import AxisIndex, ConcatIndex, FixedIndex, affine, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -37,7 +37,6 @@ from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
     map_expr,
-    rename_local,
     rewrite,
     substitute_in_stmt,
     used_only,
@@ -46,10 +45,10 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
-from ocannl_core.passes.facts import SIGNIFICANT_BITS, constant, value_of
+from ocannl_core.passes.facts import constant, fits, value_of
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
-from ocannl_core.passes.scalars import Variables, variables_of
+from ocannl_core.passes.scalars import Variables, assigned, variables_of
 
 _MOST_ROUNDS = 100
 _LARGEST_POWER = 16
@@ -164,7 +163,7 @@ class _Rules:
         match expr:
             case IndexValue(index, dtype) if not isinstance(index, ConcatIndex):
                 reach = index_range(index, self.known.ranges)
-                return reach if reach is not None and _fits(reach, dtype) else None
+                return reach if reach is not None and fits(reach, dtype) else None
             case Const():
                 value = value_of(expr)
                 if not _finite(value) or abs(value) > 2**53:
@@ -185,8 +184,8 @@ class _Rules:
                 return ()  # c[i] = c[i] -->
             case SetLocal(local, LocalRead(source)) if source == local:
                 return ()  # v = v -->
-            case SetLocal(local, Scoped(inner, body)) if local not in locals_of(body):
-                return _without_scope(rename_local(body, inner, local))
+            case SetLocal(local, Scoped(_, body)) if local not in locals_of(body):
+                return assigned(local, stmt.value)
             case SetLocal(local, value) if self._is_unread(local) and not writes(value):
                 return ()
             case DeclareLocal(local) if self._is_unread(local) and local not in self.known.sets:
@@ -264,17 +263,6 @@ def _index_of(expr: Expr) -> AxisIndex:
     return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
 
 
-def _fits(reach: Range, dtype: DType) -> bool:
-    if dtype.is_float:
-        limit = 1 << SIGNIFICANT_BITS[dtype]
-        return -limit <= reach.low and reach.high <= limit
-    if dtype.kind is Kind.WORD:
-        return False
-    bits = 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)
-    low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
-    return low <= reach.low and reach.high < 1 << bits
-
-
 def _single_value(local: Local, body: Block) -> Expr | None:
     """{v: v = x} --> x."""
     match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
@@ -282,12 +270,6 @@ def _single_value(local: Local, body: Block) -> Expr | None:
             return value
         case _:
             return None
-
-
-def _without_scope(body: Block) -> Replacement:
-    """Returns the statements of a block, in the block if it introduces something."""
-    introduces = any(isinstance(stmt, DeclareLocal | Allocate) for stmt in body.stmts)
-    return body if introduces else body.stmts
 
 
 def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
