@@ -50,6 +50,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.node import TensorNode
+from ocannl_core.ops import TernaryOp
 
 Node = Stmt | Expr
 Result = TypeVar("Result")
@@ -80,6 +81,26 @@ def children(node: Node) -> tuple[Node, ...]:
             return (position,)
         case _:
             assert_never(node)
+
+
+def operands_of(node: Node) -> tuple[Node, ...]:
+    """Returns what is directly inside a node, but nothing of an inlined computation."""
+    return () if isinstance(node, Scoped) else children(node)
+
+
+def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+    """Yields the operands of an expression, and whether they are computed whenever it is."""
+    match expr:
+        case Ternary(TernaryOp.WHERE, condition, first, second):
+            yield from ((condition, True), (first, False), (second, False))
+        case Ternary(_, first, second, third):
+            yield from ((first, True), (second, True), (third, True))
+        case Binary(_, left, right):
+            yield from ((left, True), (right, True))
+        case Unary(_, arg) | Gather(position=arg):
+            yield arg, True
+        case _:
+            pass
 
 
 def is_statement(node: Node) -> bool:

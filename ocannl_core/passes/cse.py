@@ -43,11 +43,19 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, children, fold, walk, with_children
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.loopir.traverse import (
+    Node,
+    certain_operands,
+    fold,
+    operands_of,
+    walk,
+    with_children,
+)
+from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.cost import own_cost
 from ocannl_core.passes.effects import changes, is_pure
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
+from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.steps import Steps, completed
 
 _WORTH_A_SCALAR = 3
@@ -71,7 +79,7 @@ def share_subexpressions(program: LoopProgram) -> LoopProgram:
         return program
     author = _Author(iter(survey.found), known)
     stmts: tuple[Stmt, ...] = completed(author.stmts(program.body.stmts))
-    return replace(program, body=Block(stmts))
+    return simplify(replace(program, body=Block(stmts)))
 
 
 @dataclass(slots=True, eq=False)
@@ -188,7 +196,7 @@ class _Survey:
             numbered[id(node)] = self.number(node, inside)
             return numbered[id(node)]
 
-        fold(value, combine, _operands)
+        fold(value, combine, operands_of)
         yield self.expression(value, numbered, True)
 
     def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -229,7 +237,7 @@ class _Survey:
         self.found.append((value, True))
         if isinstance(expr, Scoped):
             yield self.block(expr.body)
-        for operand, always in _parts(expr):
+        for operand, always in certain_operands(expr):
             yield self.expression(operand, numbered, is_certain and always)
         if is_certain:
             self.available[number] = value
@@ -277,7 +285,7 @@ class _Author:
             rewritten = replace(expr, body=Block((yield self.stmts(expr.body.stmts))))
         else:
             operands = []
-            for operand, _ in _parts(expr):
+            for operand, _ in certain_operands(expr):
                 operands.append((yield self.expression(operand, before)))
             rewritten = with_children(expr, operands)
         if not value.is_shared or value.holder is not None:
@@ -292,29 +300,6 @@ class _Author:
         if value.local is None:
             value.local = self.known.fresh(expr)
         return value.local
-
-
-def _operands(node: Node) -> tuple[Node, ...]:
-    return () if isinstance(node, Scoped) else children(node)
-
-
-def _parts(expr: Expr) -> Iterator[tuple[Expr, bool]]:
-    """Yields the operands of an expression, and whether they are always computed."""
-    match expr:
-        case Ternary(TernaryOp.WHERE, condition, first, second):
-            yield condition, True
-            yield first, False
-            yield second, False
-        case Ternary(_, first, second, third):
-            yield from ((first, True), (second, True), (third, True))
-        case Binary(_, left, right):
-            yield from ((left, True), (right, True))
-        case Unary(_, arg):
-            yield arg, True
-        case Gather(position=position):
-            yield position, True
-        case _:
-            pass
 
 
 def _is_leaf(expr: Expr) -> bool:

@@ -60,6 +60,15 @@ def simplified_once(expr: Expr) -> Expr | None:
             return None
 
 
+def simplified(expr: Expr) -> Expr:
+    """Returns what laws make of an expression whose operands are simplified already."""
+    while True:
+        simpler = simplified_once(expr)
+        if simpler is None:
+            return expr
+        expr = simpler
+
+
 def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
     """op(c, c) --> c, by the exact meaning of the primitive."""
     match expr:

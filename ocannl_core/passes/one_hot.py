@@ -46,6 +46,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.facts import fits, is_leaf, is_number
 from ocannl_core.passes.scalars import Variables, variables_of
+from ocannl_core.passes.simplify import simplify
 
 
 def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
@@ -64,7 +65,7 @@ def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> Lo
     """
     rules = _Rules(program.nodes, variables_of(program.body), tables_are_finite)
     body = rewrite(program.body, on_stmt=rules.statement)
-    return program if body is program.body else replace(program, body=body)
+    return program if body is program.body else simplify(replace(program, body=body))
 
 
 @dataclass(frozen=True, slots=True)

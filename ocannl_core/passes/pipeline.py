@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ocannl_core import settings
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import Placement, TensorNode
+from ocannl_core.passes.contract import contract
+from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.memory import allocate_scratch
+from ocannl_core.passes.one_hot import read_one_hot
 from ocannl_core.passes.simplify import simplify
 
 
@@ -26,9 +32,16 @@ def core_passes(stored: Mapping[TensorNode, Placement]) -> tuple[NamedPass, ...]
     Args:
         stored: Nodes that the context keeps from one routine to the next.
     """
+    algebra = (NamedPass("contract", contract),) if settings.current().contract else ()
     return (
         NamedPass("simplify", simplify),
+        NamedPass("read one-hot", read_one_hot),
+        NamedPass("forward fills", forward_fills),
+        NamedPass("hoist invariants", hoist_invariants),
+        NamedPass("share subexpressions", share_subexpressions),
+        *algebra,
         NamedPass("allocate scratch", partial(allocate_scratch, stored=stored)),
+        NamedPass("remove dead stores", remove_dead_stores),
     )
 
 
