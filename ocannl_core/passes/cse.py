@@ -58,9 +58,6 @@ from ocannl_core.passes.scalars import Variables, assigned, variables_of
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.steps import Steps, completed
 
-_WORTH_A_SCALAR = 3
-"""How much must be saved before a new scalar is introduced; see `cost`."""
-
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
 )
@@ -70,10 +67,15 @@ _TOGETHER = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
 _APART = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
-def share_subexpressions(program: LoopProgram) -> LoopProgram:
-    """Returns the program with repeated computations shared; cells keep their bits."""
+def share_subexpressions(program: LoopProgram, *, least_saved: int = 3) -> LoopProgram:
+    """Returns the program with repeated computations shared; cells keep their bits.
+
+    Args:
+        program: The program.
+        least_saved: How much must be saved before a scalar is introduced; see `cost`.
+    """
     known = variables_of(program.body)
-    survey = _Survey(changes(program.body))
+    survey = _Survey(changes(program.body), least_saved)
     completed(survey.block(program.body, is_top=True))
     if not any(value.is_shared for value, _ in survey.found):
         return program
@@ -88,6 +90,7 @@ class _Value:
 
     Attributes:
         cost: What computing it costs.
+        least_saved: How much must be saved before a scalar is introduced for it.
         uses: How many places need it.
         holder: The scalar that the place assigns it to anyway, with its version then.
         can_be_shared: False in a branch that need not run.
@@ -95,6 +98,7 @@ class _Value:
     """
 
     cost: int
+    least_saved: int
     can_be_shared: bool
     uses: int = 1
     holder: tuple[Local, int] | None = None
@@ -104,7 +108,7 @@ class _Value:
     def is_shared(self) -> bool:
         if self.uses < 2 or not self.can_be_shared:
             return False
-        return self.holder is not None or (self.uses - 1) * self.cost >= _WORTH_A_SCALAR
+        return self.holder is not None or (self.uses - 1) * self.cost >= self.least_saved
 
 
 Found = tuple[_Value, bool]
@@ -116,13 +120,15 @@ class _Survey:
     """The first walk, in the order of execution: which values are computed repeatedly.
 
     Attributes:
-        changed: What each statement with a body assigns.
+        changed: What each statement assigns.
+        least_saved: How much must be saved before a scalar is introduced.
         found: One entry for each expression, parents first; nothing for what is inside a repeated
             one.
         available: Values that the current place may rely on, by number.
     """
 
     changed: Mapping[int, frozenset[Storage]]
+    least_saved: int
     found: list[Found] = field(default_factory=list)
     available: dict[int, _Value] = field(default_factory=dict)
     versions: dict[Storage, int] = field(default_factory=dict)
@@ -233,7 +239,7 @@ class _Survey:
             value.uses += 1
             self.found.append((value, False))
             return
-        value = _Value(weight, is_certain)
+        value = _Value(weight, self.least_saved, is_certain)
         self.found.append((value, True))
         if isinstance(expr, Scoped):
             yield self.block(expr.body)

@@ -50,28 +50,29 @@ from ocannl_core.passes.effects import changed_at, is_pure
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
 from ocannl_core.passes.steps import Steps, completed
 
-_WORTH_MOVING = 4
-"""The least cost of what is moved: compilers move cheaper things themselves; see `cost`."""
-
 _SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
 
 
-def hoist_invariants(program: LoopProgram) -> LoopProgram:
+def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgram:
     """Returns the program with costly invariant computations in front of their loops.
 
     A computation moves out of every loop that it does not depend on, if each iteration surely runs
     it: not out of the branches of a `where`. Cells keep their bits.
+
+    Args:
+        program: The program.
+        least_cost: The least cost of what is moved, see `cost`; compilers move cheap things.
     """
     known = variables_of(program.body)
 
     def statement(stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
             return stmt
-        if not any(map(_may_be_worth_moving, stmt.body.stmts)):
+        if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
             return stmt
         if any(isinstance(node, Barrier) for node in walk(stmt.body)):
             return stmt
-        return _Loop(stmt, known).without_invariants()
+        return _Loop(stmt, known, least_cost).without_invariants()
 
     body = rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
@@ -84,6 +85,7 @@ class _Loop:
     Attributes:
         loop: The loop; those inside it are done.
         known: Gives the scalars.
+        least_cost: The least cost of what is moved.
         changed: What an iteration assigns.
         before: What goes in front of the loop.
         moved: The scalars there, by what they are set to.
@@ -91,6 +93,7 @@ class _Loop:
 
     loop: For
     known: Variables
+    least_cost: int
     changed: frozenset[Storage] = frozenset()
     before: list[Stmt] = field(default_factory=list)
     moved: dict[Key, Local] = field(default_factory=dict)
@@ -180,12 +183,12 @@ class _Loop:
         if not is_pure(value):
             return False
         differs, weight = self.dependences(value)[id(value)]
-        return not differs and weight >= _WORTH_MOVING
+        return not differs and weight >= self.least_cost
 
     def expression(self, expr: Expr, facts: dict[int, tuple[bool, int]]) -> Steps[Expr]:
         differs, weight = facts[id(expr)]
         if not differs:
-            return LocalRead(self.scalar(expr)) if weight >= _WORTH_MOVING else expr
+            return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
         if isinstance(expr, Scoped):
             body = self.stmts(expr.body.stmts)
             return expr if body is expr.body.stmts else replace(expr, body=Block(body))
@@ -205,9 +208,9 @@ class _Loop:
         return self.moved[key]
 
 
-def _may_be_worth_moving(stmt: Stmt) -> bool:
+def _is_costly(stmt: Stmt, least: int) -> bool:
     match stmt:
         case Store(value=value) | SetLocal(value=value) | StoreVector(arg=value):
-            return cost(value) >= _WORTH_MOVING
+            return cost(value) >= least
         case _:
             return False

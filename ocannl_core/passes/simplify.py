@@ -208,9 +208,7 @@ class _Rules:
         return rewrite(body, self.statement, self.expression)
 
     def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
-        flat = stmts
-        if any(isinstance(stmt, Block) for stmt in stmts):
-            flat = tuple(_flattened(stmts))
+        flat = tuple(_flattened(stmts)) if any(map(_is_transparent, stmts)) else stmts
         flat = self._without_steps(flat)
         return block if flat is stmts else Block(flat)
 
@@ -272,14 +270,20 @@ def _single_value(local: Local, body: Block) -> Expr | None:
             return None
 
 
+def _is_transparent(stmt: Stmt) -> bool:
+    """True of a block that introduces nothing, so that its statements can take its place."""
+    return isinstance(stmt, Block) and not any(
+        isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
+    )
+
+
 def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yields statements, with those of inner blocks that introduce nothing in their place."""
     for stmt in stmts:
-        match stmt:
-            case Block(inner) if not any(isinstance(s, DeclareLocal | Allocate) for s in inner):
-                yield from inner
-            case _:
-                yield stmt
+        if isinstance(stmt, Block) and _is_transparent(stmt):
+            yield from stmt.stmts
+        else:
+            yield stmt
 
 
 def _reads(root: Expr | Stmt, local: Local) -> int:

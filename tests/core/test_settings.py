@@ -128,7 +128,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, load_plugins, seed, strict_plugins, warn_summed_once\
+         the settings are allow_nan, backend, cache_dir, cc, cc_arch, contract, default_dtype, disable_plugins, dump_dir, load_plugins, seed, strict_plugins, warn_summed_once\
 """)
 
 
