@@ -62,7 +62,7 @@ def assert_same_cells(interpret: Run, example: Example, found: LoopProgram) -> N
 def test_a_pass_keeps_every_bit_and_every_invariant_and_has_nothing_left_to_do(
     interpret: Run, run: Pass, dtypes: tuple[dtypes.DType, ...]
 ) -> None:
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(loop_programs(dtypes))
     def check(example: Example) -> None:
         found = run(example.program)
@@ -74,7 +74,7 @@ def test_a_pass_keeps_every_bit_and_every_invariant_and_has_nothing_left_to_do(
     check()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs(max_nests=6))
 def test_all_passes_in_sequence_keep_every_bit(interpret: Run, example: Example) -> None:
     found = example.program
@@ -86,13 +86,13 @@ def test_all_passes_in_sequence_keep_every_bit(interpret: Run, example: Example)
     assert_same_cells(interpret, example, found)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs(FORMATS["all integers"]))
 def test_contraction_leaves_integers_alone(example: Example) -> None:
     assert contract(example.program) is example.program
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs((dtypes.float32, dtypes.float16)))
 def test_contraction_keeps_every_invariant_and_has_nothing_left_to_do(example: Example) -> None:
     found = contract(example.program)
