@@ -120,6 +120,21 @@ def walk(root: Node) -> Iterator[Node]:
         pending.extend(reversed(children(node)))
 
 
+def statements(root: Stmt) -> Iterator[Stmt]:
+    """Yields a statement and those inside it, parents first, but not those of expressions."""
+    pending = [root]
+    while pending:
+        stmt = pending.pop()
+        yield stmt
+        match stmt:
+            case Block(stmts):
+                pending.extend(reversed(stmts))
+            case For(body=body) | Staged(body=body):
+                pending.append(body)
+            case _:
+                pass
+
+
 def walk_up(root: Node) -> Iterator[Node]:
     """Yields all nodes inside a node and then itself: the order in which they take effect."""
     pending = [(root, False)]
@@ -512,7 +527,7 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
 
 def used_only(program: LoopProgram) -> LoopProgram:
     """Returns a program whose parameters, nodes and allocations are those that its body uses."""
-    used = frozenset(nodes_of(program.body))
+    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():
         return program
 

@@ -19,7 +19,7 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.facts import value_of
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
-from ocannl_core.passes.scalars import Variables, variables_of
+from ocannl_core.passes.scalars import Fresh, fresh_locals
 
 _LARGEST_POWER = 8
 """The largest exponent for which a power becomes a product."""
@@ -27,14 +27,14 @@ _LARGEST_POWER = 8
 
 def contract(program: LoopProgram) -> LoopProgram:
     """Returns the program with fused multiply-adds, and products instead of small powers."""
-    rules = _Rules(variables_of(program.body))
+    rules = _Rules(fresh_locals(program.body))
     body = rewrite(program.body, on_expr=rules.expression)
     return program if body is program.body else replace(program, body=body)
 
 
 @dataclass(slots=True)
 class _Rules:
-    known: Variables
+    fresh: Fresh
 
     def expression(self, expr: Expr) -> Expr:
         if not isinstance(expr, Binary) or not expr.dtype.is_float:
@@ -53,7 +53,7 @@ class _Rules:
             return power
         if exponent != int(exponent):
             return power
-        product = as_product(power.left, abs(int(exponent)), self.known)
+        product = as_product(power.left, abs(int(exponent)), self.fresh)
         return product if exponent > 0 else Unary(UnaryOp.RECIP, product, power.dtype)
 
 

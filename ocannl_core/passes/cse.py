@@ -54,7 +54,7 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.cost import own_cost
 from ocannl_core.passes.effects import changes, is_pure
-from ocannl_core.passes.scalars import Variables, assigned, variables_of
+from ocannl_core.passes.scalars import Fresh, assigned, fresh_locals
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.steps import Steps, completed
 
@@ -74,12 +74,11 @@ def share_subexpressions(program: LoopProgram, *, least_saved: int = 3) -> LoopP
         program: The program.
         least_saved: How much must be saved before a scalar is introduced; see `cost`.
     """
-    known = variables_of(program.body)
     survey = _Survey(changes(program.body), least_saved)
     completed(survey.block(program.body, is_top=True))
     if not any(value.is_shared for value, _ in survey.found):
         return program
-    author = _Author(iter(survey.found), known)
+    author = _Author(iter(survey.found), fresh_locals(program.body))
     stmts: tuple[Stmt, ...] = completed(author.stmts(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
@@ -257,7 +256,7 @@ class _Author:
     """The second walk, over the same expressions in the same order: writes the program."""
 
     found: Iterator[Found]
-    known: Variables
+    fresh: Fresh
 
     def stmts(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
         written: list[Stmt] = []
@@ -304,7 +303,7 @@ class _Author:
         if value.holder is not None:
             return value.holder[0]
         if value.local is None:
-            value.local = self.known.fresh(expr)
+            value.local = self.fresh(expr)
         return value.local
 
 

@@ -38,6 +38,7 @@ from ocannl_core.loopir.traverse import (
     nodes_of,
     reads,
     rewrite,
+    statements,
     used_only,
     walk,
 )
@@ -63,6 +64,8 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
         stmts = tuple(_with_fills(stmt.stmts, program.nodes))
         return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
 
+    if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
+        return program
     body = rewrite(program.body, on_stmt=block)
     return program if body is program.body else replace(program, body=body)
 
@@ -138,7 +141,9 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     That are stores to memory of the routine that is not read later, and to cells that are surely
     written again before they are read.
     """
-    body = rewrite(program.body, on_stmt=_without_overwritten)
+    body = program.body
+    if any(_overwritten(stmt) for stmt in statements(body)):
+        body = rewrite(body, on_stmt=_without_overwritten)
     read = {access.node for access in accesses(body) if not access.writes}
     useless = frozenset(allocated(body)) - read
     kept = _Liveness(program.nodes, body, useless).kept()
@@ -147,11 +152,17 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     return program if body is program.body else used_only(replace(program, body=body))
 
 
+def _overwritten(stmt: Stmt) -> bool:
+    """True if a block stores to one node repeatedly."""
+    if not isinstance(stmt, Block):
+        return False
+    targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
+    return len(targets) > 1 and len(set(targets)) < len(targets)
+
+
 def _without_overwritten(stmt: Stmt) -> Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
-    if not isinstance(stmt, Block):
-        return stmt
-    if sum(isinstance(each, Store) for each in stmt.stmts) < 2:
+    if not isinstance(stmt, Block) or not _overwritten(stmt):
         return stmt
     overwritten: set[Cell] = set()
     kept: list[Stmt] = []
@@ -186,23 +197,26 @@ class _Liveness:
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
     def kept(self) -> tuple[Stmt, ...]:
+        """Returns the statements that are needed."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
                 self.dead[stmt.node] = [self.whole(stmt.node)]
         kept: list[Stmt] = []
         for stmt in reversed(self.body.stmts):
-            remaining = self.without_dead(stmt)
-            if remaining is None:
-                continue
-            kept.append(remaining)
-            self.account_for(remaining)
+            touched = list(accesses(stmt))
+            seen = {access.node for access in touched if not access.writes}
+            written = {access.node for access in touched if access.writes}
+            remaining = self.without_dead(stmt, seen, written)
+            if remaining is not None:
+                kept.append(remaining)
+                self.account_for(remaining, seen if remaining is stmt else set(reads(remaining)))
         return tuple(reversed(kept))
 
-    def without_dead(self, stmt: Stmt) -> Stmt | None:
+    def without_dead(
+        self, stmt: Stmt, seen: set[TensorNode], written: set[TensorNode]
+    ) -> Stmt | None:
         """Returns a statement without its dead stores; None if nothing is left of it."""
-        seen = set(reads(stmt))
-        mine = {access.node for access in accesses(stmt) if access.writes}
-        dead = {n for n in mine if n in self.useless or (n in self.dead and n not in seen)}
+        dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
         if not dead or any(isinstance(node, Staged) for node in walk(stmt)):
             return stmt
         ranges = _ranges(stmt)
@@ -239,12 +253,11 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, stmt: Stmt) -> None:
+    def account_for(self, stmt: Stmt, seen: set[TensorNode]) -> None:
         """Takes what a statement reads and surely writes into account."""
         if isinstance(stmt, Allocate):
             self.dead.pop(stmt.node, None)
             return
-        seen = set(reads(stmt))
         for node, box in self.certain_writes(stmt):
             if node not in seen:
                 self.dead.setdefault(node, []).append(box)

@@ -63,7 +63,7 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
         program: The program.
         least_cost: The least cost of what is moved, see `cost`; compilers move cheap things.
     """
-    known = variables_of(program.body)
+    known: list[Variables] = []
 
     def statement(stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
@@ -72,7 +72,9 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
             return stmt
         if any(isinstance(node, Barrier) for node in walk(stmt.body)):
             return stmt
-        return _Loop(stmt, known, least_cost).without_invariants()
+        if not known:
+            known.append(variables_of(program.body))
+        return _Loop(stmt, known[0], least_cost).without_invariants()
 
     body = rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)

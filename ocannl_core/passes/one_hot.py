@@ -45,7 +45,7 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.facts import fits, is_leaf, is_number
-from ocannl_core.passes.scalars import Variables, variables_of
+from ocannl_core.passes.scalars import Fresh, fresh_locals
 from ocannl_core.passes.simplify import simplify
 
 
@@ -63,7 +63,7 @@ def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> Lo
         program: The program.
         tables_are_finite: Whether entries that are multiplied by zero are known to be finite.
     """
-    rules = _Rules(program.nodes, variables_of(program.body), tables_are_finite)
+    rules = _Rules(program.nodes, fresh_locals(program.body), tables_are_finite)
     body = rewrite(program.body, on_stmt=rules.statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
@@ -79,7 +79,7 @@ class _Selection:
 @dataclass(slots=True)
 class _Rules:
     nodes: Mapping[TensorNode, NodeInfo]
-    known: Variables
+    fresh: Fresh
     tables_are_finite: bool
 
     def statement(self, stmt: Stmt) -> Replacement:
@@ -153,7 +153,7 @@ class _Rules:
             return (), _gather(value, loop.var, position)
         setup: tuple[Stmt, ...] = ()
         if not is_leaf(position):
-            local = self.known.fresh(position)
+            local = self.fresh(position)
             setup = (DeclareLocal(local), SetLocal(local, position))
             position = LocalRead(local)
         at = map_expr(value, partial(_gather, var=loop.var, position=position))

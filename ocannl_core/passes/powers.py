@@ -14,10 +14,10 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.facts import is_leaf
-from ocannl_core.passes.scalars import Variables
+from ocannl_core.passes.scalars import Fresh
 
 
-def as_product(base: Expr, exponent: int, known: Variables) -> Expr:
+def as_product(base: Expr, exponent: int, fresh: Fresh) -> Expr:
     """Returns `base ** exponent`, where the exponent is at least 2, by squaring and multiplying.
 
     x ** 3  -->  x * x * x
@@ -28,21 +28,21 @@ def as_product(base: Expr, exponent: int, known: Variables) -> Expr:
     Args:
         base: What is multiplied; computed once.
         exponent: The number of factors.
-        known: Gives the variables.
+        fresh: Gives new variables.
     """
     if is_leaf(base):
-        return _product_of_leaf(base, exponent, known)
-    total = known.fresh(base)
+        return _product_of_leaf(base, exponent, fresh)
+    total = fresh(base)
     if exponent == 2:
-        square = _product_of_leaf(LocalRead(total), 2, known)
+        square = _product_of_leaf(LocalRead(total), 2, fresh)
         return Scoped(total, Block((SetLocal(total, base), SetLocal(total, square))))
-    copy = known.fresh(base)
-    value = _product_of_leaf(LocalRead(copy), exponent, known)
+    copy = fresh(base)
+    value = _product_of_leaf(LocalRead(copy), exponent, fresh)
     body = (DeclareLocal(copy), SetLocal(copy, base), SetLocal(total, value))
     return Scoped(total, Block(body))
 
 
-def _product_of_leaf(base: Expr, exponent: int, known: Variables) -> Expr:
+def _product_of_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
     def times(left: Expr, right: Expr) -> Expr:
         return Binary(BinaryOp.MUL, left, right, base.dtype)
 
@@ -50,9 +50,9 @@ def _product_of_leaf(base: Expr, exponent: int, known: Variables) -> Expr:
         return times(base, base)
     if exponent == 3:
         return times(times(base, base), base)
-    total = known.fresh(base)
+    total = fresh(base)
     leading = 3 if exponent >> exponent.bit_length() - 2 == 3 else 2
-    steps: list[Stmt] = [SetLocal(total, _product_of_leaf(base, leading, known))]
+    steps: list[Stmt] = [SetLocal(total, _product_of_leaf(base, leading, fresh))]
     for digit in bin(exponent)[4:]:
         square = times(LocalRead(total), LocalRead(total))
         steps.append(SetLocal(total, times(square, base) if digit == "1" else square))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ocannl_core.indexing import IndexVar, StaticIndex
@@ -48,13 +48,33 @@ class Variables:
     next_local: int = 0
 
     def fresh(self, like: Expr) -> Local:
-        """Returns a new scalar for a value, named after the node that it inlines, if it does."""
-        node = like.local.node if isinstance(like, Scoped) else None
+        """Returns a new scalar for a value, as `fresh_locals` does."""
         self.next_local += 1
-        return Local(self.next_local - 1, like.dtype, node)
+        return _local_for(like, self.next_local - 1)
 
     def is_set_once(self, local: Local) -> bool:
         return self.sets[local] == 1
+
+
+Fresh = Callable[[Expr], Local]
+"""Gives a new scalar for a value, named after the node that it inlines, if it does."""
+
+
+def fresh_locals(root: Node) -> Fresh:
+    """Returns a source of scalars that do not occur in a program; looks only when needed."""
+    numbers: list[int] = []
+
+    def fresh(like: Expr) -> Local:
+        if not numbers:
+            numbers.append(1 + max((local.id for local in locals_of(root)), default=-1))
+        numbers[0] += 1
+        return _local_for(like, numbers[0] - 1)
+
+    return fresh
+
+
+def _local_for(like: Expr, number: int) -> Local:
+    return Local(number, like.dtype, like.local.node if isinstance(like, Scoped) else None)
 
 
 def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:

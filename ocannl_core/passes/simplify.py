@@ -114,7 +114,7 @@ class _Rules:
         largest = _LARGEST_POWER if base.dtype.is_integer else 2
         if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
-        return as_product(base, int(exponent), self.known)
+        return as_product(base, int(exponent), self.known.fresh)
 
     def _certain_gather(self, gather: Gather) -> Expr | None:
         """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], where i is certainly inside; or 0."""
@@ -209,6 +209,8 @@ class _Rules:
 
     def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
         flat = tuple(_flattened(stmts)) if any(map(_is_transparent, stmts)) else stmts
+        if flat and isinstance(flat[-1], Block) and not _declare_alike(flat):
+            flat = (*flat[:-1], *flat[-1].stmts)
         flat = self._without_steps(flat)
         return block if flat is stmts else Block(flat)
 
@@ -275,6 +277,13 @@ def _is_transparent(stmt: Stmt) -> bool:
     return isinstance(stmt, Block) and not any(
         isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
     )
+
+
+def _declare_alike(stmts: tuple[Stmt, ...]) -> bool:
+    """True if the block at the end of a block introduces something that is introduced before."""
+    *before, last = stmts
+    inside = last.stmts if isinstance(last, Block) else ()
+    return any(isinstance(s, DeclareLocal | Allocate) and s in before for s in inside)
 
 
 def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -146,10 +146,9 @@ def test_a_value_computed_from_the_selected_entry_is_guarded(interpret: Run) -> 
     assert lines(rewritten) == snapshot(
         [
             "for i in range(8):",
-            "    block:",
-            "        v: float32",
-            "        v = id[i] + 1.0",
-            "        c[i] = c[i] + where((0.0 <= v && v <= 4.0) && v == trunc(v), exp(gather(table[v])), 0.0) + 0.0",
+            "    v: float32",
+            "    v = id[i] + 1.0",
+            "    c[i] = c[i] + where((0.0 <= v && v <= 4.0) && v == trunc(v), exp(gather(table[v])), 0.0) + 0.0",
         ]
     )
     arrays = {TABLE: [0.5, 1.0, -1.0, math.nan, math.inf], ID: IDS, C: [-0.0] * 8}
