@@ -15,8 +15,19 @@ from inline_snapshot import snapshot
 import ocannl_core.settings
 from ocannl_core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from ocannl_core.indexing import fresh_var
-from ocannl_core.loopir.nodes import Binary, Const, Expr, Unary
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Const,
+    DeclareLocal,
+    Expr,
+    Local,
+    LocalRead,
+    SetLocal,
+    Ternary,
+    Unary,
+)
 from ocannl_core.loopir.printer import to_text
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
@@ -135,6 +146,35 @@ def test_where_products_are_exact_fusing_them_changes_no_bit(
     verify(found)
     for node, cells in interpret(program, arrays).items():
         np.testing.assert_array_equal(interpret(found, arrays)[node], cells)
+
+
+def test_what_an_innermost_loop_sums_up_is_not_fused() -> None:
+    draft, j = Draft("p"), fresh_var("j")
+    a, b, c = (draft.node(name, float32, 4) for name in "abc")
+    product = of(BinaryOp.MUL, draft.load(a, j), draft.load(b, j))
+    inner = loop(j, 4, draft.accumulate(c, I, op=BinaryOp.ADD, value=product))
+    innermost = draft.program(loop(I, 4, inner))
+    assert contract(innermost) is innermost
+    outer = draft.program(
+        loop(j, 4, loop(I, 4, draft.accumulate(c, I, op=BinaryOp.ADD, value=product)))
+    )
+    assert "fma" in to_text(contract(outer))
+    total = Local(0, float32)
+    step = SetLocal(total, of(BinaryOp.ADD, LocalRead(total), product))
+    scalar = draft.program(
+        DeclareLocal(total), SetLocal(total, Const(0.0, float32)), loop(j, 4, step)
+    )
+    assert contract(scalar) is scalar
+
+
+def test_expressions_of_any_depth_are_contracted() -> None:
+    draft = Draft("p")
+    a, r = draft.node("a", float32, 4), draft.node("r", float32, 4)
+    value: Expr = draft.load(a, I)
+    for _ in range(2000):
+        value = of(BinaryOp.ADD, of(BinaryOp.MUL, value, 2.0), 1.0)
+    program = contract(draft.program(loop(I, 4, draft.store(r, I, value=value))))
+    assert sum(isinstance(node, Ternary) for node in walk(program.body)) == 2000
 
 
 def test_a_fused_multiply_add_rounds_once(interpret: Run) -> None:
