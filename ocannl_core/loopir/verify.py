@@ -156,7 +156,7 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is assigned outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
-                self.later(*self.inside(stmt), lambda: self.assigned.add(local))
+                self.later(*self.inside(stmt), lambda: self.assign(local))
             case DeclareLocal(local):
                 self.declare(local)
             case Allocate(node):
@@ -194,6 +194,10 @@ class _Checker:
             self.problem(f"variable {local.id} is declared again inside its scope")
         self.scalars.add(local)
         self.assigned.discard(local)
+
+    def assign(self, local: Local) -> None:
+        if not self.dead:
+            self.assigned.add(local)
 
     def allocate(self, node: TensorNode) -> None:
         if node not in self.program.nodes:
