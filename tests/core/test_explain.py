@@ -293,7 +293,7 @@ kernels
 """)
     assert explained.nbytes == sum(node.nbytes for node in explained.nodes)
     assert [kernel.arguments for kernel in explained.kernels] == snapshot(
-        [("matmul",), ("w", "x", "matmul"), ("matmul", "relu")]
+        [("matmul",), ("matmul", "w", "x"), ("matmul", "relu")]
     )
 
 
