@@ -133,8 +133,9 @@ class _Loop:
 
     def move(self, value: Expr, local: Local) -> None:
         """Sets a scalar in front of the loop."""
-        self.before += [DeclareLocal(local), *assigned(local, value)]
-        self.moved.setdefault(key_of(value), local)
+        known = self.moved.setdefault(key_of(value), local)
+        self.before.append(DeclareLocal(local))
+        self.before += assigned(local, value if known is local else LocalRead(known))
         self.changed -= {local}
 
     # ----- expressions -----

@@ -145,6 +145,19 @@ def test_a_variable_that_is_set_alike_leaves_with_its_declaration() -> None:
     )
 
 
+def test_a_variable_that_is_set_like_another_is_its_copy() -> None:
+    v = Local(0, float32)
+    body = (
+        D.store(C, J, value=mul(D.load(W, J, I), exp(D.load(A, I)))),
+        DeclareLocal(v),
+        SetLocal(v, exp(D.load(A, I))),
+        D.store(W, I, J, value=mul(D.load(W, I, J), LocalRead(v))),
+    )
+    assert hoisted(loop(I, 4, loop(J, 4, *body)))[1:5] == snapshot(
+        ["    v: float32", "    v = exp(a[i])", "    v1: float32", "    v1 = v"]
+    )
+
+
 def test_cheap_computations_stay() -> None:
     assert stays(loop(I, 4, loop(J, 4, D.store(C, J, value=mul(D.load(A, I), D.load(S))))))
 
