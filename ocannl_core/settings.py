@@ -133,6 +133,11 @@ class Settings:
     dump_dir: str | None = _setting(
         None, _TEXT, "where compiled routines leave all stages as files; by default nowhere"
     )
+    contract: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     default_dtype: str = _setting(
         "float32", _FLOAT_FORMAT, "the number format of tensors that state none"

@@ -3,7 +3,11 @@
 accesses            which unit reads and writes what (`trace`); found by the pass that needs it
 inline              definitions go where their nodes are read; what nothing depends on goes away
 simplify            algebra, constants, comparisons decided by bounds
+read one-hot        a reduction that selects one entry of a table becomes a load
+forward fills, hoist invariants, share subexpressions
+contract            multiply-adds are fused, unless the setting `contract` is off
 allocate scratch    what only this routine uses becomes its own memory
+remove dead stores
 """
 
 from __future__ import annotations
@@ -11,8 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ocannl_core import settings
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.passes.contract import contract
+from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.hoist import hoist_invariants
+from ocannl_core.passes.one_hot import read_one_hot
 from ocannl_core.passes.simplify import simplify
 
 
@@ -30,10 +40,17 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     Args:
         findings: What the context keeps; takes what the passes decide.
     """
+    algebra = (NamedPass("contract", contract),) if settings.current().contract else ()
     return (
         NamedPass("inline", findings.inline),
         NamedPass("simplify", simplify),
+        NamedPass("read one-hot", read_one_hot),
+        NamedPass("forward fills", forward_fills),
+        NamedPass("hoist invariants", hoist_invariants),
+        NamedPass("share subexpressions", share_subexpressions),
+        *algebra,
         NamedPass("allocate scratch", findings.allocate),
+        NamedPass("remove dead stores", remove_dead_stores),
     )
 
 

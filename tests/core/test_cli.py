@@ -196,6 +196,7 @@ def test_config_shows_values_with_their_sources(
             "cc                           not set  (from default)",
             "cc_arch                      native  (from default)",
             "dump_dir                     not set  (from default)",
+            "contract                     true  (from default)",
             "seed                         7  (from OCANNL_SEED)",
             "default_dtype                float32  (from default)",
             "allow_nan                    false  (from default)",

@@ -128,7 +128,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are allow_nan, backend, cache_dir, cc, cc_arch, default_dtype, disable_plugins, dump_dir, enable_device_only, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, max_tracing_dim, max_visits, seed, strict_plugins, warn_summed_once\
+         the settings are allow_nan, backend, cache_dir, cc, cc_arch, contract, default_dtype, disable_plugins, dump_dir, enable_device_only, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, max_tracing_dim, max_visits, seed, strict_plugins, warn_summed_once\
 """)
 
 

@@ -240,7 +240,18 @@ def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
     whole = program(each(store(T, Binary(BinaryOp.MUL, load(X), ONE, float32))), READ)
     findings = Findings(STORED)
     result = run_passes(whole, core_passes(findings), [lambda *now: seen.append(now)])
-    assert [name for name, _ in seen] == ["lower", "inline", "simplify", "allocate scratch"]
+    assert [name for name, _ in seen] == [
+        "lower",
+        "inline",
+        "simplify",
+        "read one-hot",
+        "forward fills",
+        "hoist invariants",
+        "share subexpressions",
+        "contract",
+        "allocate scratch",
+        "remove dead stores",
+    ]
     assert seen[0][1] is whole
     assert seen[-1][1] is result
     assert result.params == (X, C)
