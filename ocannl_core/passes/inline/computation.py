@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import is_
 
 from ocannl_core.indexing import ConcatIndex, IndexMap, IndexVar, variables
@@ -181,7 +181,8 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
         loops.update(ranges_of(site.loops))
     cell = {var for index in indices or () for var in variables(index)}
     repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
-    traits = fold(body, lambda each, inner: _traits(each, inner, node))
+    traits = _Traits(node)
+    is_accessing, is_complex, depth, _ = fold(body, traits.combine)
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return Computation(
         node,
@@ -189,59 +190,60 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
         body,
         indices,
         loops,
-        traits.operands,
+        frozenset(traits.operands),
         any(not site.never_runs for site in writes),
         any(is_whole(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
-        traits.is_accessing,
-        traits.is_complex or (combines and traits.is_accessing),
+        is_accessing,
+        is_complex or (combines and is_accessing),
         traits.has_merge,
-        traits.depth,
+        depth,
         traits.size,
     )
 
 
-@dataclass(frozen=True, slots=True)
+_Inner = tuple[bool, bool, int, bool]
+"""Of a node of the loop language: whether it accesses memory, whether it computes something from
+that, its depth, and whether it contains loops.
+"""
+
+
+@dataclass(slots=True)
 class _Traits:
-    """What a computation consists of; the attributes are those of `Computation`."""
+    """What a computation consists of, collected from the inside out.
 
-    operands: frozenset[TensorNode] = frozenset()
+    The attributes are those of `Computation`.
+    """
+
+    node: TensorNode
+    operands: set[TensorNode] = field(default_factory=set)
     reads_itself: bool = False
-    has_loops: bool = False
     has_inner_loops: bool = False
-    is_accessing: bool = False
-    is_complex: bool = False
     has_merge: bool = False
-    depth: int = 1
-    size: int = 1
+    size: int = 0
 
-
-def _traits(node: Node, inner: tuple[_Traits, ...], own: TensorNode) -> _Traits:
-    """Returns the traits of a node of the loop language, given those of what is inside."""
-    costs = [(each.is_accessing, each.is_complex) for each in inner]
-    is_accessing, is_complex = cost(node, costs, own)
-    if isinstance(node, For):
-        is_complex = any(each.is_complex for each in inner)  # repeating is counted apart
-    operands: frozenset[TensorNode] = frozenset()
-    reads_itself = False
-    if isinstance(node, Load | Gather):
-        reads_itself = node.node is own
-        operands = frozenset() if reads_itself else frozenset({node.node})
-    for each in inner:
-        operands = operands | each.operands if operands else each.operands
-    has_loops = isinstance(node, For) or any(each.has_loops for each in inner)
-    return _Traits(
-        operands,
-        reads_itself or any(each.reads_itself for each in inner),
-        has_loops,
-        any(each.has_inner_loops for each in inner) or (isinstance(node, Store) and has_loops),
-        is_accessing,
-        is_complex,
-        isinstance(node, LoadMerge) or any(each.has_merge for each in inner),
-        1 + max((each.depth for each in inner), default=0),
-        1 + sum(each.size for each in inner),
-    )
+    def combine(self, node: Node, inner: tuple[_Inner, ...]) -> _Inner:
+        """Takes a node into account, given what is inside."""
+        self.size += 1
+        is_accessing, is_complex = cost(node, [each[:2] for each in inner], self.node)
+        has_loops = any(each[3] for each in inner)
+        match node:
+            case Load(loaded) | Gather(loaded):
+                if loaded is self.node:
+                    self.reads_itself = True
+                else:
+                    self.operands.add(loaded)
+            case LoadMerge():
+                self.has_merge = True
+            case Store() if has_loops:
+                self.has_inner_loops = True
+            case For():
+                is_complex = any(each[1] for each in inner)  # repeating is counted apart
+                has_loops = True
+            case _:
+                pass
+        return is_accessing, is_complex, 1 + max((each[2] for each in inner), default=0), has_loops
 
 
 def _slice(stmt: Stmt, node: TensorNode) -> Block:
