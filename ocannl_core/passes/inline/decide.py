@@ -83,7 +83,7 @@ class Definition:
     """How to compute a virtual node elsewhere.
 
     Attributes:
-        body: Stores to the node, from memory that the routine does not own if it can help it.
+        body: Stores to the node, with what virtual nodes contribute in place.
         operands: The nodes that it loads.
         overwritten: Those of them that the routine writes afterwards.
         has_merge: True if it reads a merge buffer.
