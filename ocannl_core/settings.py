@@ -175,6 +175,11 @@ class Settings:
     dump_dir: str | None = _setting(
         None, _TEXT, "where compiled routines leave all stages as files; by default nowhere"
     )
+    contract: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20,
@@ -206,6 +211,38 @@ class Settings:
         False,
         _BOOLEAN,
         "whether user-written operations run their Python code even where they have native code",
+    )
+    max_visits: int = _setting(
+        1,
+        _INTEGER,
+        "how often a cell may be read for its computation to be repeated at every read instead of "
+        "stored; 0 switches inlining off",
+    )
+    max_tracing_dim: int = _setting(
+        5,
+        _INTEGER,
+        "how many iterations of each loop an estimate of visits looks at, where counting exactly "
+        "would take too long",
+    )
+    enable_device_only: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether intermediate tensors may live in memory of the routine alone; without it, all "
+        "that are not inlined can be read",
+    )
+    inline_scalar_constexprs: bool = _setting(
+        True, _BOOLEAN, "whether constant numbers are inlined however often they are read"
+    )
+    inline_simple_computations: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether copies, constants and functions of the position alone are inlined however often "
+        "they are read",
+    )
+    inline_complex_computations: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether computations are inlined however often they are read, which repeats their work",
     )
     load_plugins: tuple[str, ...] | None = _setting(
         None,

@@ -26,6 +26,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Unary,
 )
+from ocannl_core.loopir.ranges import Range
 from ocannl_core.ops import BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
@@ -140,3 +141,15 @@ def holds(outer: DType, inner: DType) -> bool:
 
 def _bits(dtype: DType) -> int:
     return 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)
+
+
+def fits(reach: Range, dtype: DType) -> bool:
+    """True if every integer of a range is a number of the format."""
+    if dtype.is_float:
+        limit = 1 << SIGNIFICANT_BITS[dtype]
+        return -limit <= reach.low and reach.high <= limit
+    if dtype.kind is Kind.WORD:
+        return False
+    bits = _bits(dtype)
+    low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
+    return low <= reach.low and reach.high < 1 << bits

@@ -178,6 +178,15 @@ BROKEN: dict[str, tuple[Stmt, ...]] = {
     "bits as a float": (store(ConstBits(1, float32)),),
     "undeclared variable": (store(LocalRead(V)),),
     "assignment to an undeclared variable": (SetLocal(V, ONE),),
+    "variable read before it is set": (DeclareLocal(V), store(LocalRead(V)), SetLocal(V, ONE)),
+    "variable set by a loop that never runs": (
+        DeclareLocal(V),
+        loop(I, 0, SetLocal(V, ONE)),
+        store(LocalRead(V)),
+    ),
+    "variable declared anew for each iteration": (
+        loop(I, 4, DeclareLocal(V), store(LocalRead(V)), SetLocal(V, ONE)),
+    ),
     "variable after its block": (Block((DeclareLocal(V),)), SetLocal(V, ONE)),
     "inlined variable afterwards": (
         store(Scoped(V, Block((SetLocal(V, ONE),)))),
@@ -241,6 +250,9 @@ def test_every_broken_invariant_is_reported() -> None:
             "bits as a float": ["a bit pattern has the format float32"],
             "undeclared variable": ["variable 0 is read outside its scope"],
             "assignment to an undeclared variable": ["variable 0 is assigned outside its scope"],
+            "variable read before it is set": ["variable 0 is read before it is set"],
+            "variable set by a loop that never runs": ["variable 0 is read before it is set"],
+            "variable declared anew for each iteration": ["variable 0 is read before it is set"],
             "variable after its block": ["variable 0 is assigned outside its scope"],
             "inlined variable afterwards": ["variable 0 is read outside its scope"],
             "inlined computation without a value": [
