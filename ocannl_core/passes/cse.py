@@ -75,7 +75,7 @@ def share_subexpressions(program: LoopProgram, *, least_saved: int = 3) -> LoopP
         least_saved: How much must be saved before a scalar is introduced; see `cost`.
     """
     survey = _Survey(changes(program.body), least_saved)
-    completed(survey.block(program.body, is_top=True))
+    completed(survey.top(program.body))
     if not any(value.is_shared for value, _ in survey.found):
         return program
     author = _Author(iter(survey.found), fresh_locals(program.body))
@@ -124,12 +124,14 @@ class _Survey:
         found: One entry for each expression, parents first; nothing for what is inside a repeated
             one.
         available: Values that the current place may rely on, by number.
+        provided: The numbers that became available, with what they stood for before.
     """
 
     changed: Mapping[int, frozenset[Storage]]
     least_saved: int
     found: list[Found] = field(default_factory=list)
     available: dict[int, _Value] = field(default_factory=dict)
+    provided: list[tuple[int, _Value | None]] = field(default_factory=list)
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
@@ -147,19 +149,27 @@ class _Survey:
 
     # ----- statements -----
 
-    def block(self, block: Block, is_top: bool = False) -> Steps[None]:
-        outer = self.available
-        self.available = dict(outer)
+    def block(self, block: Block) -> Steps[None]:
+        known = len(self.provided)
         for stmt in block.stmts:
-            if is_top and not _joins_others(stmt):
-                self.available = {}
-                yield self.statement(stmt, is_top)
-                self.available = {}
+            yield self.statement(stmt)
+        while len(self.provided) > known:
+            number, before = self.provided.pop()
+            if before is None:
+                del self.available[number]
             else:
-                yield self.statement(stmt, is_top)
-        self.available = outer
+                self.available[number] = before
 
-    def statement(self, stmt: Stmt, is_top: bool = False) -> Steps[None]:
+    def top(self, block: Block) -> Steps[None]:
+        """Surveys statements of which only neighbours without loops can share anything."""
+        for stmt in block.stmts:
+            if not _joins_others(stmt):
+                self.available = {}
+            yield self.top(stmt) if isinstance(stmt, Block) else self.statement(stmt)
+            if not _joins_others(stmt) or isinstance(stmt, Block):
+                self.available = {}
+
+    def statement(self, stmt: Stmt) -> Steps[None]:
         match stmt:
             case Store(node, _, value) | StoreVector(node, _, _, value):
                 yield self.root(value)
@@ -173,7 +183,7 @@ class _Survey:
             case For():
                 yield self.loop(stmt)
             case Block():
-                yield self.block(stmt, is_top)
+                yield self.block(stmt)
             case Barrier():
                 self.clock += 1
                 self.cleared = self.clock
@@ -245,6 +255,7 @@ class _Survey:
         for operand, always in certain_operands(expr):
             yield self.expression(operand, numbered, is_certain and always)
         if is_certain:
+            self.provided.append((number, self.available.get(number)))
             self.available[number] = value
 
     def is_still_held(self, value: _Value) -> bool:

@@ -23,6 +23,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Load,
     LoopProgram,
+    Remark,
     Scope,
     Staged,
     Stmt,
@@ -35,7 +36,6 @@ from ocannl_core.loopir.traverse import (
     accesses,
     allocated,
     map_expr,
-    nodes_of,
     reads,
     rewrite,
     statements,
@@ -54,8 +54,8 @@ Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 def forward_fills(program: LoopProgram) -> LoopProgram:
     """Returns the program with the numbers of fills in place of loads that surely read them.
 
-    That is where the next nest that touches the node updates each cell at most once. The fill
-    itself stays; `remove_dead_stores` finds out whether it is needed.
+    That is where the nest after the fill updates each cell at most once. The fill itself stays;
+    `remove_dead_stores` finds out whether it is needed.
     """
 
     def block(stmt: Stmt) -> Replacement:
@@ -74,25 +74,27 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
     filled: dict[TensorNode, float] = {}
     for stmt in stmts:
         rewritten = stmt
-        for node in nodes_of(stmt) if filled else ():
-            if node in filled:
-                rewritten = _started(rewritten, node, Const(filled.pop(node), nodes[node].dtype))
-        if isinstance(stmt, Fill):
-            filled[stmt.node] = stmt.value
-        elif isinstance(stmt, Barrier):
-            filled.clear()
+        match stmt:
+            case Fill(node, value):
+                filled[node] = value
+            case Remark() | Allocate():
+                pass
+            case _:
+                for node, value in filled.items():
+                    rewritten = _started(rewritten, node, Const(value, nodes[node].dtype))
+                filled.clear()
         yield rewritten
 
 
 def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     """Returns a nest that updates cells of a node once, with what they start from put in."""
     store, loops = _only_store(nest, node)
-    if store is None or not isinstance(nest, For):
+    if store is None or not isinstance(nest, For) or not _visits_cells_once(store, loops):
         return nest
     own = Load(node, store.indices, start.dtype)
     inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
-    read = sum(not access.writes for access in accesses(nest) if access.node is node)
-    if not inside or read != inside or not _visits_cells_once(store, loops):
+    touched = [access.writes for access in accesses(nest) if access.node is node]
+    if not inside or len(touched) != inside + 1 or sum(touched) != 1:
         return nest
 
     def started(expr: Expr) -> Expr:
@@ -106,7 +108,7 @@ def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
 
 
 def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
-    """Returns the only statement of a nest that writes a node, and the loops around it."""
+    """Returns the only store of a nest to a node, and the loops around it."""
     found: list[tuple[Store, list[For]]] = []
     pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
     while pending:
@@ -120,8 +122,7 @@ def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
                 found.append((stmt, loops))
             case _:
                 pass
-    writes = sum(access.writes for access in accesses(nest) if access.node is node)
-    return (found[0][0], found[0][1]) if len(found) == writes == 1 else (None, [])
+    return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
 
 
 def _visits_cells_once(store: Store, loops: list[For]) -> bool:
@@ -259,8 +260,7 @@ class _Liveness:
             self.dead.pop(stmt.node, None)
             return
         for node, box in self.certain_writes(stmt):
-            if node not in seen:
-                self.dead.setdefault(node, []).append(box)
+            self.dead.setdefault(node, []).append(box)
         for node in seen:
             self.dead.pop(node, None)
 

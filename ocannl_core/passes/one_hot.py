@@ -63,6 +63,8 @@ def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> Lo
         program: The program.
         tables_are_finite: Whether entries that are multiplied by zero are known to be finite.
     """
+    if not any(isinstance(node, IndexValue) for node in walk(program.body)):
+        return program  # nothing is compared with a loop's variable
     rules = _Rules(program.nodes, fresh_locals(program.body), tables_are_finite)
     body = rewrite(program.body, on_stmt=rules.statement)
     return program if body is program.body else simplify(replace(program, body=body))

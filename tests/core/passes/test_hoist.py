@@ -183,6 +183,21 @@ def test_branches_stay_but_their_condition_leaves() -> None:
     assert stays(loop(I, 4, D.store(C, I, value=guarded)))
 
 
+def test_an_inlined_computation_of_what_the_loop_changes_stays() -> None:
+    def row(number: int, term: Expr) -> Scoped:
+        total = Local(number, float32)
+        step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), exp(term), float32))
+        return Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(K, 4, step))))
+
+    changing = loop(I, 4, D.store(A, I, value=row(0, D.load(A, K))))
+    assert stays(changing)
+    assert not stays(loop(I, 4, D.store(C, I, value=row(0, D.load(A, K)))))
+    v = Local(1, float32)
+    value = row(0, mul(LocalRead(v), D.load(A, K)))
+    outer = (SetLocal(v, value), D.store(C, I, value=LocalRead(v)))
+    assert stays(DeclareLocal(v), SetLocal(v, Const(0.0, float32)), loop(I, 4, *outer))
+
+
 @pytest.mark.parametrize("kind", [AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK])
 def test_nothing_leaves_a_loop_over_threads(kind: AxisKind) -> None:
     assert stays(loop(I, 4, D.store(C, I, value=exp(D.load(S))), kind=kind))
