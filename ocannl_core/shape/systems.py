@@ -14,30 +14,31 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from ocannl_core.shape import formula_messages as messages
-from ocannl_core.shape.constraints import DimEqual
+from ocannl_core.shape.constraints import DimEqual, Formula
 from ocannl_core.shape.derived import difference
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Size
 
 
-def consequences(state: State) -> list[DimEqual]:
-    """Returns the sizes, and the pairs of equal sizes, that the waiting equations determine.
+def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
+    """Returns the sizes, and the pairs of equal sizes, that waiting equations among formulas
+    determine.
 
     Raises:
         ShapeError: if no sizes satisfy them.
     """
     found: list[DimEqual] = []
-    for system in _systems(state):
+    for system in _systems(state, formulas):
         if len(system) > 1:
             found += _solved(state, system)
     return found
 
 
-def _systems(state: State) -> Iterable[list[DimEqual]]:
-    """Returns the waiting equations, those that share unknowns together."""
+def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
+    """Returns the equations, those that share unknowns together."""
     systems: dict[int, list[DimEqual]] = {}
     members: dict[DimVar, int] = {}
-    for number, formula in enumerate(state.open_formulas):
+    for number, formula in enumerate(formulas):
         if not isinstance(formula, DimEqual):
             continue
         unknown = set(difference(state, formula).terms)
