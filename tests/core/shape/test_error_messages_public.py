@@ -274,12 +274,12 @@ code().resolve()
     assert message == snapshot("""\
 Rows that each need more axes than the next, in a circle, would have infinitely many.
   found  a circle of operations in which a row gains axes
-  where  output row of the result of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
-         output row of the first operand of assignment to a, at program.py:7: a[:] = oc.einsum("... => ...0", b)
-         output row of the first operand of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
-         output row of the result of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
+  where  output row of the result of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
          output row of the first operand of assignment to b, at program.py:6: b[:] = oc.einsum("... => ...0", a)
          output row of the first operand of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the result of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the first operand of assignment to a, at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the first operand of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
   try    give the shape of one of the tensors involved explicitly\
 """)
 
