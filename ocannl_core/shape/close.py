@@ -306,7 +306,7 @@ def close_dims(closing: Closing) -> None:
 
 
 def _lowest(dims: list[DimVar], roles: dict[DimVar, Role]) -> list[DimVar]:
-    """Returns the sizes to guess when all wait for each other: not the wholes, if there are parts."""
+    """Returns the sizes to guess when all wait for each other: parts before what they make up."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]
 

@@ -284,6 +284,14 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
 """)
 
 
+def test_rows_of_unknown_length_put_together_with_longer_ones() -> None:
+    message = complaint("""\
+w = oc.param("w", output=[2, ...])
+oc.concat("..., a; ..., b => ..., a^b", oc.stack(w, w), w)
+""")
+    assert message.startswith("Rows that each need more axes than the next, in a circle")
+
+
 def test_a_gradient_that_would_need_more_axes_than_its_tensor() -> None:
     message = complaint("""\
 p = oc.param("p")
