@@ -284,6 +284,20 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
 """)
 
 
+def test_a_stack_of_tensors_with_different_numbers_of_axes() -> None:
+    message = complaint("""\
+m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+s = oc.stack(m, oc.tensor([1.0, 2.0]))
+oc.Context("interp").compile(oc.train.forward(s))
+""")
+    assert message == snapshot("""\
+An axis of which only position 0 is written has 1 position.
+  found  size 2
+  where  output axis -2 of the result of einsum "...|...->... => ...|...->0...", at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
+  try    name the axis in place of 0, or read it as an axis of size 1\
+""")
+
+
 def test_rows_of_unknown_length_put_together_with_longer_ones() -> None:
     message = complaint("""\
 w = oc.param("w", output=[2, ...])
