@@ -12,7 +12,6 @@ from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size, dim_variables
 
-
 _ONE_WRITTEN = ConcatDim((Size(1),))
 """The axis that `0` stands for in the result of a specification."""
 
