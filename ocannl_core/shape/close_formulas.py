@@ -16,16 +16,17 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
 
-def waiting_dims(state: State) -> dict[DimVar, Role]:
+def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     """Returns the undecided sizes that open formulas will compute once others are known, and what
     they are in these.
 
     Guessing these first could only contradict the formulas. What lies above a computed size, so
     that it is bounded by it, waits too.
     """
+    state = closing.state
     waiting: dict[DimVar, Role] = {}
     computed: list[DimVar] = []
-    for formula in state.open_formulas:
+    for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
         for var, role in unknown:
@@ -84,7 +85,7 @@ def join_parts(closing: Closing) -> None:
     """
     state = closing.state
     equations: list[DimEqual] = []
-    for formula in state.open_formulas:
+    for formula in closing.formulas():
         if not isinstance(formula, DimEqual):
             continue
         left, right = linear(state, formula.left), linear(state, formula.right)
@@ -117,7 +118,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
     while True:
         axes: dict[RowVar, int] = {}
         sizes: dict[DimVar, Size] = {}
-        for formula in list(state.open_formulas):
+        for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
                 continue
             count = Count(state, formula)
