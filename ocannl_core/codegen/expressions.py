@@ -322,7 +322,14 @@ class Expressions:
             case UnaryOp.RELU | UnaryOp.SAT01:
                 return self._primitive(op.value.name, dtype, x)
             case _:
-                return call(self._dialect.function(op.value.name, dtype), x)
+                return self._function(op.value.name, dtype, x)
+
+    def _function(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        """Returns the call of an elementary function."""
+        own = self._dialect.own_function(name, dtype)
+        if own is not None:
+            return self._helper(own, *arguments)
+        return call(self._dialect.function(name, dtype), *arguments)
 
     def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
         match op:
@@ -364,7 +371,7 @@ class Expressions:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
                 return infix(a, op.value.symbol, b)
             case BinaryOp.POW:
-                return call(self._dialect.function("pow", dtype), a, b)
+                return self._function("pow", dtype, a, b)
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 

@@ -8,21 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Helper:
-    """A function or type of the prelude.
-
-    Attributes:
-        text: Its definition, with INLINE where a dialect's keywords go.
-        needs: The helpers that it mentions.
-    """
-
-    text: str
-    needs: tuple[str, ...] = ()
-
+from ocannl_core.codegen.float32_math import FLOAT32_MATH
+from ocannl_core.codegen.helper import Helper
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _INTEGERS = {
@@ -369,7 +357,7 @@ def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 
-HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | _instances()
+HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | FLOAT32_MATH | _instances()
 """Every helper by name. The order is that of their texts in a prelude."""
 
 
