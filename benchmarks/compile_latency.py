@@ -25,12 +25,14 @@ import transformer
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.lower import lower
+from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.pipeline import core_passes
 from ocannl_core.runtime import link
 from ocannl_core.runtime.store import Store
 from ocannl_core.runtime.usage import usage_of
 from ocannl_core.schedule.split import split
-from ocannl_core.tensor.tensor import Applied, ancestors
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.graph import ancestors
 
 
 class Stopwatch:
@@ -97,7 +99,7 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
             usage_of(lowered)
             code = link.Unlinked(program, computation.literals(), computation.tensors())
             stored = link.stored_nodes(code, Store(context.backend, context.target), None)
-        for each in (*core_passes(stored), *context.backend.passes(context.target)):
+        for each in (*core_passes(Findings(stored)), *context.backend.passes(context.target)):
             with watch.stage(each.name):
                 lowered = each.run(lowered)
         with watch.stage("split into kernels"):

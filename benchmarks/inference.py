@@ -21,7 +21,9 @@ import numpy as np  # isort: skip
 
 import ocannl_core as oc
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.tensor import Applied, Tensor, ancestors
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ is loaded when `Context`, `Routine` or `hookimpl` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ocannl_core import nn, settings, train
+from ocannl_core import custom, nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -28,7 +29,9 @@ from ocannl_core.errors import (
     CompileError,
     LinkError,
     LoweringError,
+    MissingGradientError,
     OcannlError,
+    OpError,
     SettingsError,
     ShapeError,
     SpecError,
@@ -38,8 +41,10 @@ from ocannl_core.errors import (
     VerifyError,
 )
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.blocks import Block, op
+from ocannl_core.tensor.capture import Dimension, dim
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.contractions import (
     concat,
@@ -53,17 +58,30 @@ from ocannl_core.tensor.contractions import (
     stack,
     transpose,
     tropical,
+    where,
 )
-from ocannl_core.tensor.literals import arange, batch, number, tensor
+from ocannl_core.tensor.literals import (
+    arange,
+    batch,
+    from_function,
+    mapped,
+    number,
+    offsets,
+    reshape,
+    tensor,
+)
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.parameters import declare, param, placeholder, static_index
 from ocannl_core.tensor.pointwise import (
     add,
+    cast,
     cos,
     div,
     equal,
     exp,
     exp2,
+    first,
+    identity,
     less,
     less_equal,
     log,
@@ -83,20 +101,33 @@ from ocannl_core.tensor.pointwise import (
     relu_gate,
     sat01,
     sat01_gate,
+    second,
     sin,
     sqrt,
     stop_gradient,
     sub,
     tanh,
     trunc,
-    where,
 )
-from ocannl_core.tensor.random import threefry4x32, uniform
-from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.precision_report import precision_report
+from ocannl_core.tensor.random import (
+    kaiming,
+    normal,
+    random_words,
+    threefry4x32,
+    uniform,
+    uniform_of,
+    word,
+    xavier,
+)
+from ocannl_core.tensor.recording import cd, section, unchanged_roots
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ocannl_core import testing
+    from ocannl_core.display.tables import table
+    from ocannl_core.display.trees import tree
     from ocannl_core.explain import explain
     from ocannl_core.hooks.specs import hookimpl
     from ocannl_core.runtime.context import Context
@@ -109,10 +140,15 @@ _LOADED_ON_DEMAND = {
     "Routine": "ocannl_core.runtime.routine",
     "explain": "ocannl_core.explain",
     "hookimpl": "ocannl_core.hooks.specs",
+    "table": "ocannl_core.display.tables",
+    "tree": "ocannl_core.display.trees",
 }
+_MODULES_ON_DEMAND = frozenset({"testing"})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES_ON_DEMAND:
+        return import_module(f"ocannl_core.{name}")
     if name not in _LOADED_ON_DEMAND:
         raise AttributeError(f"module 'ocannl_core' has no attribute {name!r}")
     value = getattr(import_module(_LOADED_ON_DEMAND[name]), name)
@@ -132,14 +168,18 @@ __all__ = [
     "Computation",
     "Context",
     "DType",
+    "Dimension",
     "LinkError",
     "LoweringError",
+    "MissingGradientError",
     "OcannlError",
+    "OpError",
     "Operation",
     "Routine",
     "Session",
     "SettingsError",
     "ShapeError",
+    "Size",
     "SpecError",
     "SpecWarning",
     "StaticIndex",
@@ -151,11 +191,14 @@ __all__ = [
     "arange",
     "batch",
     "bfloat16",
+    "cast",
     "cd",
     "concat",
     "cos",
+    "custom",
     "declare",
     "define_operation",
+    "dim",
     "div",
     "einmax",
     "einsum",
@@ -163,14 +206,19 @@ __all__ = [
     "exp",
     "exp2",
     "explain",
+    "first",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",
     "fma",
+    "from_function",
     "hookimpl",
+    "identity",
     "int32",
     "int64",
     "interleave",
+    "kaiming",
     "less",
     "less_equal",
     "log",
@@ -178,6 +226,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "mapped",
     "matmul",
     "maximum",
     "minimum",
@@ -186,20 +235,26 @@ __all__ = [
     "neg",
     "neutral",
     "nn",
+    "normal",
     "not_equal",
     "number",
+    "offsets",
     "op",
     "outer_sum",
     "param",
     "placeholder",
     "power",
+    "precision_report",
+    "random_words",
     "recip",
     "recip_sqrt",
     "relu",
     "relu_gate",
     "reset",
+    "reshape",
     "sat01",
     "sat01_gate",
+    "second",
     "section",
     "settings",
     "sin",
@@ -208,11 +263,14 @@ __all__ = [
     "static_index",
     "stop_gradient",
     "sub",
+    "table",
     "tanh",
     "tensor",
+    "testing",
     "threefry4x32",
     "train",
     "transpose",
+    "tree",
     "tropical",
     "trunc",
     "uint4x32",
@@ -220,6 +278,10 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unchanged_roots",
     "uniform",
+    "uniform_of",
     "where",
+    "word",
+    "xavier",
 ]

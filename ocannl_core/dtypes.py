@@ -93,6 +93,9 @@ ALL: tuple[DType, ...] = (
 )
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
+SHORT_RANGE = frozenset({float16, float8_e5m2})
+"""Floats whose greatest number is near 60,000: constants of programs easily reach it."""
+
 
 @cache
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -209,3 +212,22 @@ def _wrap_integer(value: Number, dtype: DType) -> int:
     if dtype.kind is Kind.SIGNED and wrapped >> (bits - 1):
         wrapped -= 1 << bits
     return wrapped
+
+
+# ----- bit patterns -------------------------------------------------------------------------------
+
+
+def from_bits(bits: int, dtype: DType) -> Number:
+    """Returns the number whose little-endian pattern is the low bytes of a 128-bit integer."""
+    pattern = np.frombuffer(bits.to_bytes(16, "little")[: dtype.nbytes], dtype.numpy)
+    # the scalars of ml_dtypes are no Python numbers
+    return float(pattern[0]) if dtype.is_float else pattern.item()
+
+
+def bits_of(value: Number, dtype: DType) -> int:
+    """Returns the bit pattern of a number of a format; every NaN has that of the positive quiet
+    one.
+    """
+    if dtype.is_float and value != value:
+        value = math.nan
+    return int.from_bytes(np.array(value, dtype.numpy).tobytes(), "little")

@@ -51,6 +51,14 @@ class UsageError(OcannlError):
     """An operation was used in a way that its contract excludes."""
 
 
+class OpError(OcannlError):
+    """A user-written operation failed, or does something that its contract excludes."""
+
+
+class MissingGradientError(OpError, AttributeError):
+    """A gradient flows into a user-written operation that defines none."""
+
+
 class SettingsError(OcannlError):
     """A setting has an unknown name or an impossible value."""
 

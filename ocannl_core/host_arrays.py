@@ -9,8 +9,18 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.errors import TransferError
+from ocannl_core.node import NodeInfo
 
 Array = np.ndarray[Any, Any]
+
+
+def interior(array: Array, info: NodeInfo) -> Array:
+    """Returns the view of a stored array that leaves out its margins."""
+    if not info.padding:
+        return array
+    axes = zip(info.dims, info.padding, strict=True)
+    view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
+    return view
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
@@ -19,19 +29,25 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
     Raises:
         TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
     """
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or not array.size:
         return
+    if not np.isnan(array.min()) or settings.current().allow_nan:
+        return  # a minimum is NaN where a cell is, and needs no memory: data may be large
     is_nan = np.isnan(array)
-    if not is_nan.any() or settings.current().allow_nan:
-        return
-    first = tuple(int(position) for position in np.argwhere(is_nan)[0])
     raise TransferError(
         "Host data has no NaN: one of them makes every result that depends on it NaN.",
-        found=f"{int(is_nan.sum())} of {array.size} cells, the first at {list(first)}",
+        found=f"{int(is_nan.sum())} of {array.size} cells{_first(is_nan)}",
         where=where,
         fix="clean the data, as with np.nan_to_num(array); "
         "where NaN is meant, OCANNL_ALLOW_NAN=1 or settings.overrides(allow_nan=True) lets it pass",
     )
+
+
+def _first(is_wrong: Array) -> str:
+    """Returns where the first of the cells is that a message is about."""
+    if not is_wrong.ndim:
+        return ""
+    return f", the first at {[int(position) for position in np.argwhere(is_wrong)[0]]}"
 
 
 def check_kind(array: Array, dtype: DType, name: str) -> None:
@@ -81,9 +97,11 @@ def _check_range(array: Array, dtype: DType, name: str) -> None:
         return
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
+        is_outside = (array < limits.min) | (array > limits.max)
         raise TransferError(
             f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
-            found=f"numbers from {low} to {high}",
+            found=f"numbers from {low} to {high}; {int(is_outside.sum())} of {array.size} cells do "
+            f"not fit{_first(is_outside)}",
             where=name,
             fix="make the tensor with a wider dtype=",
         )
@@ -91,9 +109,12 @@ def _check_range(array: Array, dtype: DType, name: str) -> None:
 
 def _overflow(array: Array, dtype: DType, name: str) -> TransferError:
     finite: Any = array[np.isfinite(array)]
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        overflows = np.isinf(array.astype(dtype.numpy)) & np.isfinite(array)
     return TransferError(
         f"Every finite number stays finite in the tensor's format, {dtype}.",
-        found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude",
+        found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude; "
+        f"{int(overflows.sum())} of {array.size} cells do not fit{_first(overflows)}",
         where=name,
         fix="make the tensor with a wider dtype=, or scale or clip the data",
     )

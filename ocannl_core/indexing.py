@@ -254,11 +254,23 @@ def is_injective(projections: Projections) -> bool:
 
     Positions are accepted when their terms form a mixed-radix number over the variables not pinned
     yet; accepted positions pin their variables, until nothing changes. Sufficient, not necessary.
+    Parts of a concatenated operand count however short they are: each is visited by a nest of its
+    own.
     """
     extents = projections.extents
-    if 0 in extents.values():
+    concatenated = [
+        index.parts
+        for index_map in projections.rhs
+        for index in index_map
+        if isinstance(index, ConcatIndex)
+    ]
+    visited = {var for parts in concatenated for var in parts}
+    if any(extent == 0 and var not in visited for var, extent in extents.items()):
         return True
+    if any(len(set(parts)) < len(parts) for parts in concatenated):
+        return False
     open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
+    open_vars.update(visited)
     pending = [
         as_affine(index)[0] for index in projections.lhs if not isinstance(index, ConcatIndex)
     ]

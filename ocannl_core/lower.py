@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from math import isinf, prod
 from typing import assert_never
 
+from ocannl_core import settings
 from ocannl_core.assign.concatenation import traversals
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -31,6 +32,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     Merge,
     Operand,
@@ -42,7 +44,14 @@ from ocannl_core.assign.nodes import (
 from ocannl_core.assign.nodes import Sequence as AssignSequence
 from ocannl_core.assign.printer import assignment_text
 from ocannl_core.assign.traverse import Leaf, static_indices
-from ocannl_core.dtypes import DType, Kind, float64, int64, promote, round_to, uint4x32, uint64
+from ocannl_core.dtypes import (
+    SHORT_RANGE,
+    DType,
+    float64,
+    promote,
+    round_to,
+    uint4x32,
+)
 from ocannl_core.errors import LoweringError
 from ocannl_core.indexing import (
     AxisIndex,
@@ -61,15 +70,15 @@ from ocannl_core.indexing import (
     row_major,
     substitute,
 )
+from ocannl_core.loopir.constants import chosen, constant, index_value, representable
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
-    Const,
+    CallExternal,
     ConstBits,
     Expr,
     Fill,
     For,
-    IndexValue,
     Load,
     LoadMerge,
     LoopProgram,
@@ -86,6 +95,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.notation import Names
 from ocannl_core.ops import (
     COMPARISONS,
+    HASHES,
     LOGICAL,
     BinaryOp,
     Op,
@@ -97,22 +107,9 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
-
-MOST_FILL_VALUES = 16
-"""A longer list of values has to be an array."""
+from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
-_KEEPS_FIRST_VALUE = frozenset(
-    {
-        BinaryOp.ADD,
-        BinaryOp.MUL,
-        BinaryOp.MAX,
-        BinaryOp.MIN,
-        BinaryOp.RELU_GATE,
-        BinaryOp.SAT01_GATE,
-    }
-)
-"""Combining the neutral element with a value gives the value."""
 
 
 def lower(program: AssignProgram) -> LoopProgram:
@@ -188,7 +185,7 @@ class _Lowering:
                 case Section(title, inner):
                     self.stmts.append(Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch():
+                case Accumulate() | SetVector() | Fetch() | ExternalCall():
                     self.assignment(each)
 
     def assignment(self, assignment: Leaf) -> None:
@@ -201,6 +198,9 @@ class _Lowering:
             case Fetch():
                 self.remark(assignment)
                 self.fetch(assignment)
+            case ExternalCall(op, inputs, targets):
+                self.remark(assignment)
+                self.stmts.append(CallExternal(op, inputs, targets))
             case _:
                 assert_never(assignment)
 
@@ -227,8 +227,8 @@ class _Lowering:
             indices = self.shifted(target, nest.lhs)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
             value = self.apply(assignment.op, operands, dtype)
-            if starts_neutral and combine not in _KEEPS_FIRST_VALUE:
-                start = _constant(_neutral_number(combine, dtype), dtype)
+            if starts_neutral and not combine.value.keeps_first:
+                start = constant(_neutral_number(combine, dtype), dtype)
                 value = Binary(combine, start, value, dtype)
             elif combine is not BinaryOp.SECOND and not starts_neutral:
                 value = Binary(combine, Load(target, indices, dtype), value, dtype)
@@ -294,10 +294,9 @@ class _Lowering:
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
                 case Scalar(value):
+                    self.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
-                    exprs.append(
-                        _constant(value, working if fits or op not in LOGICAL else float64)
-                    )
+                    exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case Cells(node):
                     exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
                 case Merge(node):
@@ -318,15 +317,16 @@ class _Lowering:
                 return self.convert(arg, dtype)
             case UnaryOp.WORD, [arg]:
                 self.must_be_word(dtype, op)
-                return Unary(UnaryOp.WORD, _integer(arg), dtype)
-            case BinaryOp.THREEFRY4X32, [key, counter]:
+                self.must_be_number(arg.dtype, op)
+                return Unary(UnaryOp.WORD, arg, dtype)
+            case BinaryOp(), [key, counter] if op in HASHES:
                 for each in (dtype, key.dtype, counter.dtype):
                     self.must_be_word(each, op)
-                return Binary(BinaryOp.THREEFRY4X32, key, counter, dtype)
+                return Binary(op, key, counter, dtype)
             case UnaryOp.UNIFORM, [arg]:
                 self.must_be_word(arg.dtype, op)
-                working = dtype if dtype.is_float else float64
-                return self.convert(Unary(UnaryOp.UNIFORM, arg, working), dtype)
+                self.must_be_number(dtype, op)
+                return Unary(UnaryOp.UNIFORM, arg, dtype)
             case BinaryOp(), [left, right] if op in COMPARISONS:
                 common = promote(left.dtype, right.dtype)
                 self.must_be_number(dtype, op)
@@ -377,6 +377,18 @@ class _Lowering:
         if dtype is uint4x32:
             raise self.error(f"The primitive {op.value.name} works on numbers.", f"{dtype}")
 
+    def check_magnitude(self, value: float, dtype: DType) -> None:
+        """Refuses constants that are near the end of a narrow range, or past it."""
+        cutoff = settings.current().half_constant_cutoff
+        if dtype in SHORT_RANGE and cutoff <= abs(value) < float("inf"):
+            raise self.error(
+                f"A constant in {dtype} is less than {cutoff} in magnitude, far from the end of "
+                "the format's range.",
+                f"{value:g}",
+                'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where '
+                "the tensor beside it is made; or raise the setting half_constant_cutoff",
+            )
+
     # ----- fetches -----
 
     def fetch(self, fetch: Fetch) -> None:
@@ -384,6 +396,7 @@ class _Lowering:
         dtype = self.info(target).dtype
         match source:
             case Constant(value) if dtype is not uint4x32:
+                self.check_magnitude(value, dtype)
                 self.fill(target, round_to(value, dtype))
             case Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
@@ -397,12 +410,14 @@ class _Lowering:
                 self.everywhere(target, lambda _: ConstBits(bits, dtype))
             case ConstantFill(values):
                 self.must_be_number(dtype, UnaryOp.IDENTITY)
+                for value in values:
+                    self.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case RangeOverOffsets():
                 dims = self.info(target).dims
-                self.everywhere(target, lambda cell: _index_value(row_major(cell, dims), dtype))
+                self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
             case EmbedIndex(index):
-                self.everywhere(target, lambda _: _index_value(index, dtype))
+                self.everywhere(target, lambda _: index_value(index, dtype))
             case _:
                 assert_never(source)
 
@@ -421,9 +436,9 @@ class _Lowering:
                 f"{len(values)} values for {target.name}",
                 "make a tensor from an array instead",
             )
-        constants = [_constant(value, info.dtype) for value in values]
+        constants = [constant(value, info.dtype) for value in values]
         if prod(info.dims) > _MOST_UNROLLED_STORES:
-            self.everywhere(target, lambda cell: _chosen(constants, row_major(cell, info.dims)))
+            self.everywhere(target, lambda cell: chosen(constants, row_major(cell, info.dims)))
             return
         for offset in range(prod(info.dims)):
             cell = self.shifted(target, _position(offset, info.dims))
@@ -486,7 +501,7 @@ class _Lowering:
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
                     "convert the tensor to a float format first",
                 )
-            value = _representable(needed, dtype)
+            value = representable(needed, dtype)
             if self.margins.get(arg.node) != value:
                 self.stmts += _margin_loops(arg.node, self.info(arg.node), value)
                 self.margins[arg.node] = value
@@ -548,50 +563,11 @@ def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[St
             bounds += [(start, stop), *((0, n) for n in info.buffer_dims[axis + 1 :])]
             vars = [fresh_var() for _ in bounds]
             cell = tuple(VarIndex(var) for var in vars)
-            body: Stmt = Store(node, cell, _constant(value, info.dtype))
+            body: Stmt = Store(node, cell, constant(value, info.dtype))
             for var, (low, high) in reversed(list(zip(vars, bounds, strict=True))):
                 body = For(var, low, high, Block((body,)))
             yield body
 
 
 def _neutral_number(op: BinaryOp, dtype: DType) -> float:
-    return _representable(neutral(op), dtype)
-
-
-def _representable(value: float, dtype: DType) -> float:
-    """Returns the value in the format; infinities become the extremes of an integer format."""
-    if dtype.is_integer and value in (float("inf"), float("-inf")):
-        bits = 8 * dtype.nbytes
-        signed = dtype.kind is Kind.SIGNED
-        if value > 0:
-            return (1 << (bits - signed)) - 1
-        return -(1 << (bits - 1)) if signed else 0
-    number: float = round_to(value, dtype)
-    return number
-
-
-def _constant(value: float, dtype: DType) -> Expr:
-    number = round_to(value, dtype)
-    if dtype.is_integer and abs(number) > 2**53:
-        return ConstBits(number & (2**64 - 1), dtype)
-    return Const(number, dtype)
-
-
-def _integer(expr: Expr) -> Expr:
-    return expr if expr.dtype.is_integer else Unary(UnaryOp.IDENTITY, expr, int64)
-
-
-def _index_value(index: AxisIndex, dtype: DType) -> Expr:
-    if dtype is uint4x32:
-        return Unary(UnaryOp.WORD, IndexValue(index, uint64), dtype)
-    return IndexValue(index, dtype)
-
-
-def _chosen(constants: list[Expr], offset: AxisIndex) -> Expr:
-    """Returns the constant whose position is the offset modulo their number."""
-    position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
-    value = constants[-1]
-    for place, constant in reversed(list(enumerate(constants[:-1]))):
-        here = Binary(BinaryOp.EQ, position, Const(place, int64), int64)
-        value = Ternary(TernaryOp.WHERE, here, constant, value, constant.dtype)
-    return value
+    return representable(neutral(op), dtype)

@@ -78,7 +78,11 @@ class NodeInfo:
 
 
 class MemoryMode(Enum):
-    """Where a node's cells are. Modes form a lattice: a decision can be refined, never reversed."""
+    """Where a node's cells are, as far as that is decided: a set of places that are left.
+
+    The places are no memory at all, memory of the routine, memory of the context on the device, and
+    that with a copy on the host. A decision takes places away and never brings one back.
+    """
 
     UNDECIDED = "undecided"
     VIRTUAL = "virtual"
@@ -90,34 +94,40 @@ class MemoryMode(Enum):
     ON_DEVICE = "on device"
     HOSTED = "hosted"
 
+    @property
+    def places(self) -> frozenset[MemoryMode]:
+        """The modes of a single place that are left."""
+        return _PLACES[self]
+
 
 _M = MemoryMode
-_REFINES: dict[MemoryMode, frozenset[MemoryMode]] = {
-    _M.UNDECIDED: frozenset(_M),
-    _M.VIRTUAL: frozenset({_M.EFFECTIVELY_CONSTANT}),
-    _M.NEVER_VIRTUAL: frozenset(
-        {_M.LOCAL, _M.DEVICE_ONLY, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
-    ),
-    _M.EFFECTIVELY_CONSTANT: frozenset(
-        {_M.VIRTUAL, _M.NEVER_VIRTUAL, _M.MATERIALIZED, _M.ON_DEVICE, _M.HOSTED}
-    ),
-    _M.DEVICE_ONLY: frozenset({_M.LOCAL, _M.ON_DEVICE, _M.MATERIALIZED}),
+_MOST_LOCAL_FIRST = (_M.VIRTUAL, _M.LOCAL, _M.ON_DEVICE, _M.HOSTED)
+_PLACES = {
+    _M.UNDECIDED: frozenset(_MOST_LOCAL_FIRST),
+    _M.VIRTUAL: frozenset({_M.VIRTUAL}),
+    _M.NEVER_VIRTUAL: frozenset({_M.LOCAL, _M.ON_DEVICE, _M.HOSTED}),
+    _M.EFFECTIVELY_CONSTANT: frozenset({_M.VIRTUAL, _M.ON_DEVICE, _M.HOSTED}),
+    _M.LOCAL: frozenset({_M.LOCAL}),
+    _M.DEVICE_ONLY: frozenset({_M.LOCAL, _M.ON_DEVICE}),
     _M.MATERIALIZED: frozenset({_M.ON_DEVICE, _M.HOSTED}),
-    _M.LOCAL: frozenset(),
-    _M.ON_DEVICE: frozenset({_M.HOSTED}),
-    _M.HOSTED: frozenset(),
+    _M.ON_DEVICE: frozenset({_M.ON_DEVICE}),
+    _M.HOSTED: frozenset({_M.HOSTED}),
 }
+_MODES = {places: mode for mode, places in _PLACES.items()}
 
 STORED = frozenset({MemoryMode.MATERIALIZED, MemoryMode.ON_DEVICE, MemoryMode.HOSTED})
 """Modes in which a node outlives the routine that computes it."""
 
 
 class Reason(IntEnum):
-    """Why a memory mode was chosen; the numbers are those of the documents and stay searchable."""
+    """Why a memory mode was chosen; the numbers are those of the documents and stay searchable.
+
+    Numbers below 200 and the meaning behind them are OCANNL's, but for 15, which is new here.
+    """
 
     VISITED_TOO_OFTEN = 1
     INCONSISTENT_INDICES = 4
-    REPEATED_SYMBOL = 5
+    UNSOLVABLE_INDEX = 5
     UNTRACED_LOOP = 6
     ESCAPING_STORE_SYMBOL = 7
     STAGED_CODE = 8
@@ -129,6 +139,7 @@ class Reason(IntEnum):
     NO_COMPUTATION = 14
     OPERAND_OVERWRITTEN = 15
     SURVIVING_READ = 17
+    DECLARED_VARIABLE = 19
     READ_ONLY_KNOWN_STORED = 35
     READ_BEFORE_WRITE = 36
     READ_ONLY = 37
@@ -136,6 +147,8 @@ class Reason(IntEnum):
     NOT_INJECTIVE = 51
     CONCATENATED_INDEX = 52
     VECTOR_STORE = 140
+    INLINED_FILL = 151
+    INLINED = 152
     PARAMETER = 200
     KEPT = 201
     HOST_DATA = 202
@@ -143,14 +156,56 @@ class Reason(IntEnum):
     ONLY_USED_HERE = 204
     DECLARED = 205
     BACKEND_CHOICE = 206
+    NEVER_READ = 207
+    REDUCTION_FOR_OTHER_CELLS = 208
+    TOO_LARGE = 209
+    EXTERNAL_CALL = 210
+    READ_WITHIN_DEFINITION = 211
+    INLINING_DISABLED = 212
+    LOCAL_MEMORY_DISABLED = 213
+    NOT_EMBEDDED = 214
+    STRIDED_REDUCTION = 215
 
     @property
     def text(self) -> str:
         """The reason as a sentence."""
-        return _REASON_TEXT.get(self, self.name.replace("_", " ").lower())
+        return _REASON_TEXT[self]
 
 
 _REASON_TEXT = {
+    Reason.VISITED_TOO_OFTEN: "its cells are read more often than max_visits allows, and computing "
+    "them takes more than a load",
+    Reason.INCONSISTENT_INDICES: "one nest of loops writes or reads it at several positions",
+    Reason.UNSOLVABLE_INDEX: "the loop variables of its definition do not follow from the position "
+    "read: none of several in one index has the coefficient 1",
+    Reason.UNTRACED_LOOP: "its definition has a loop that analyses must not look into",
+    Reason.ESCAPING_STORE_SYMBOL: "it is read inside a loop whose variable is in the position that "
+    "its definition writes, at another position",
+    Reason.STAGED_CODE: "its definition contains code that a backend supplied as text",
+    Reason.ESCAPING_LOAD_SYMBOL: "it is read inside a loop whose variable is in a position that "
+    "its definition reads",
+    Reason.ESCAPING_INDEX_SYMBOL: "it is read inside a loop whose variable is a number in its "
+    "definition",
+    Reason.ALREADY_STORED: "the context stores it",
+    Reason.NO_SETTER: "the routine does not compute it",
+    Reason.INDEX_MISMATCH: "it is read at positions that its definition cannot be solved for, "
+    "such as i where 2*i is written",
+    Reason.NO_COMPUTATION: "it is read before the code that computes it",
+    Reason.OPERAND_OVERWRITTEN: "something that it is computed from is written between its "
+    "definition and a read of it",
+    Reason.SURVIVING_READ: "code reads it that needs it in memory: an external call, a computed "
+    "position, a merge buffer, or code supplied as text",
+    Reason.DECLARED_VARIABLE: "its definition uses a scalar variable that other code shares",
+    Reason.READ_ONLY_KNOWN_STORED: "the routine only reads it, and it has memory already",
+    Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
+    Reason.READ_ONLY: "the routine reads it and never writes it",
+    Reason.CONSTANT_SCALAR: "it is one constant number",
+    Reason.NOT_INJECTIVE: "its definition may write a cell several times, at positions that are "
+    "sums of loop variables",
+    Reason.CONCATENATED_INDEX: "its definition runs over axes in sequence",
+    Reason.VECTOR_STORE: "several of its cells are written at once from one random word",
+    Reason.INLINED_FILL: "it is filled with a number, which those that read it use instead",
+    Reason.INLINED: "those that read it compute its cells themselves",
     Reason.PARAMETER: "it is a parameter",
     Reason.KEPT: "it was named in keep=, or is a result or a parameter's gradient that is kept "
     "by default",
@@ -159,8 +214,17 @@ _REASON_TEXT = {
     Reason.ONLY_USED_HERE: "only the routine that computes it uses it",
     Reason.DECLARED: "it keeps its value from one call to the next",
     Reason.BACKEND_CHOICE: "the backend prefers to keep it on the device",
-    Reason.READ_ONLY: "the routine reads it and never writes it",
-    Reason.READ_BEFORE_WRITE: "the routine reads it before writing it",
+    Reason.NEVER_READ: "nothing that is stored depends on it",
+    Reason.REDUCTION_FOR_OTHER_CELLS: "it is a reduction, which is only merged into code that "
+    "visits the same cells once",
+    Reason.TOO_LARGE: "the expression for a cell would get too large",
+    Reason.EXTERNAL_CALL: "a call out of the loop language computes it",
+    Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
+    Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
+    Reason.NOT_EMBEDDED: "the code uses it without being all that computes it",
+    Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
+    "it is in memory",
+    Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 
 
@@ -171,22 +235,33 @@ class Placement:
     mode: MemoryMode = MemoryMode.UNDECIDED
     reason: Reason | None = None
 
+    def __str__(self) -> str:
+        if self.reason is None:
+            return self.mode.value
+        return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
+
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Returns the finer of two compatible decisions.
+        """Returns the decision that leaves the places which both leave.
 
         Raises:
             LinkError: if the decisions exclude each other; the message gives both reasons.
         """
-        if requested.mode is self.mode or self.mode in _REFINES[requested.mode]:
+        left = _MODES.get(self.mode.places & requested.mode.places)
+        if left is self.mode:
             return self
-        if requested.mode in _REFINES[self.mode]:
-            return requested
+        if left is not None:
+            return Placement(left, requested.reason)
         raise LinkError(
             f"A memory mode can be refined but not reversed: {node.name} cannot become "
             f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
             f"{requested.mode.value} was asked for because {_why(requested)}",
         )
+
+    def settled(self) -> Placement:
+        """Returns the decision for the most local of the places that are left."""
+        mode = next(mode for mode in _MOST_LOCAL_FIRST if mode in self.mode.places)
+        return self if mode is self.mode else Placement(mode, self.reason)
 
 
 def _why(placement: Placement) -> str:

@@ -1,9 +1,10 @@
-"""The scalar primitives: arity, exact meaning, neutral element.
+"""The scalar primitives, and everything that is known of each: one row of a table per primitive.
 
-This is the one table that the interpreter, the code generators, differentiation and the
-documentation read. A meaning is a function of Python numbers (exact for integers, double precision
-for floats, an exact fraction where one rounding is the meaning); the caller rounds its result to
-the number format at hand with `dtypes.round_to`.
+Lowering, the passes, the interpreter, the code generators, the reference page and the tests read
+this table; nothing else lists primitives by their properties. A meaning is a function of Python
+numbers (exact for integers, double precision for floats, an exact fraction where one rounding is
+the meaning); the caller rounds its result to the number format at hand with `dtypes.round_to`.
+Gradients stand beside the operations on tensors, in `tensor.pointwise`.
 """
 
 from __future__ import annotations
@@ -13,32 +14,88 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from ocannl_core.dtypes import DType, float64, promote, round_to
-
-Words = tuple[int, int, int, int]
-"""A 128-bit word as four 32-bit lanes."""
+from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Signature(Enum):
+    """What a primitive takes and gives."""
+
+    NUMBERS = "numbers"
+    """Numbers; for comparisons and `where` not all of one format."""
+    TO_WORD = "number to word"
+    FROM_WORD = "word to number"
+    WORDS = "words"
+
+
+class Result(Enum):
+    """What is certain of a result, beyond its being a number of its format."""
+
+    ANY = "any number"
+    REAL = "float"
+    """A float even of integers."""
+    CHOICE = "choice"
+    """An operand, its negation, or a number that every format has: no rounding."""
+    TRUTH = "0 or 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Primitive:
     """One row of the table; compared by identity, so that equal rows stay different enum members.
 
     Attributes:
         name: The name in printed code.
-        meaning: The exact function on Python numbers.
+        meaning: The exact function on Python numbers; see `meaning_in` for words.
+        text: What it computes, of operands `a`, `b`, `c`.
         symbol: The infix spelling in printed code, if any.
+        logic: How the axes of its operands line up unless something else is said; empty where that
+            must be said, because two ways are usual.
+        signature: What it takes and gives.
+        result: What is certain of the result.
+        ulps: How many numbers of the format a backend may be away from the rounded meaning, in
+            float32 and float64; 0 where every backend gives the same bits. Narrower formats compute
+            in float32 and round, which may move a result by 1.
         neutral: The value that an accumulation starts from; None if the primitive does not
             accumulate.
-        is_real: True if the result is a float whatever the operands are.
+        keeps_first: True if combining the neutral element with a value gives the value (a sum
+            starts from +0, and may then be +0 where the only term is -0).
+        drops_repeats: True if accumulating a value twice is accumulating it once.
+        is_never_negative_zero: True if no operands give -0.0.
     """
 
     name: str
     meaning: Callable[..., Any]
+    text: str
     symbol: str = ""
+    logic: str = "."
+    signature: Signature = Signature.NUMBERS
+    result: Result = Result.ANY
+    ulps: int = 0
     neutral: float | None = None
-    is_real: bool = False
+    keeps_first: bool = False
+    drops_repeats: bool = False
+    is_never_negative_zero: bool = False
+
+    @property
+    def is_real(self) -> bool:
+        """True if the result is a float whatever the operands are."""
+        return self.result is Result.REAL
+
+    @property
+    def gives_truth(self) -> bool:
+        """True if the result is 1 or 0."""
+        return self.result is Result.TRUTH
+
+    @property
+    def needs_no_rounding(self) -> bool:
+        """True if the result is a number of the operands' format before any rounding."""
+        return self.result in (Result.CHOICE, Result.TRUTH)
+
+
+# ----- meanings -----------------------------------------------------------------------------------
 
 
 def _total(
@@ -147,108 +204,296 @@ def _fma(a: float, b: float, c: float) -> float | Fraction:
     return exact if exact != 0 else a * b + c  # a fraction has no negative zero
 
 
-_MASK = 0xFFFFFFFF
-_ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
-"""Rotation constants of Threefry-4x32.
-
-Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2.
-"""
-
-
-def _rotate_left(value: int, bits: int) -> int:
-    return ((value << bits) | (value >> (32 - bits))) & _MASK
-
-
-def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
-    """Returns the Threefry-4x32 hash of a counter under a key.
-
-    With 20 rounds it is the published function of Random123.
-    """
-    k0, k1, k2, k3 = key
-    schedule = (k0, k1, k2, k3, k0 ^ k1 ^ k2 ^ k3 ^ 0x1BD11BDA)
-    x = [(counter[i] + schedule[i]) & _MASK for i in range(4)]
-    for r in range(rounds):
-        first, second = _ROTATIONS[r % 8]
-        x[0] = (x[0] + x[1]) & _MASK
-        x[1] = _rotate_left(x[1], first) ^ x[0]
-        x[2] = (x[2] + x[3]) & _MASK
-        x[3] = _rotate_left(x[3], second) ^ x[2]
-        x[1], x[3] = x[3], x[1]
-        if r % 4 == 3:
-            group = r // 4 + 1
-            for i in range(4):
-                x[i] = (x[i] + schedule[(group + i) % 5]) & _MASK
-            x[3] = (x[3] + group) & _MASK
-    return (x[0], x[1], x[2], x[3])
-
-
-def _uniform(word: Words) -> float:
-    """A number in [0, 1) from the first lane: its upper 24 bits, exact in single precision."""
-    return (word[0] >> 8) * 2.0**-24
+# ----- the table ----------------------------------------------------------------------------------
 
 
 class UnaryOp(Enum):
     """Functions of one number. `IDENTITY` at another number format is the conversion."""
 
-    IDENTITY = Primitive("id", lambda v: v)
-    RELU = Primitive("relu", lambda v: 0.0 if v < 0 else v)
-    SAT01 = Primitive("sat01", lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v)
-    EXP = Primitive("exp", _total(math.exp), is_real=True)
-    LOG = Primitive("log", _total(_log), is_real=True)
-    EXP2 = Primitive("exp2", _total(lambda v: 2.0**v), is_real=True)
-    LOG2 = Primitive("log2", _total(_log2), is_real=True)
-    SIN = Primitive("sin", _total(math.sin), is_real=True)
-    COS = Primitive("cos", _total(math.cos), is_real=True)
-    SQRT = Primitive("sqrt", _total(math.sqrt), is_real=True)
-    RECIP = Primitive("recip", lambda v: _divide(1.0, float(v)), is_real=True)
-    RECIP_SQRT = Primitive("recip_sqrt", lambda v: _divide(1.0, _total(math.sqrt)(v)), is_real=True)
-    NEG = Primitive("neg", lambda v: -v)
-    TANH = Primitive("tanh", math.tanh, is_real=True)
-    NOT = Primitive("not", lambda v: 1.0 if v == 0 else 0.0)
-    TRUNC = Primitive("trunc", _trunc)
-    WORD = Primitive("word", lambda v: (int(v) & _MASK, (int(v) >> 32) & _MASK, 0, 0))
-    """An integer as a 128-bit word: low lane first."""
-    UNIFORM = Primitive("uniform", _uniform, is_real=True)
-    """A number in [0, 1) from a 128-bit word."""
+    IDENTITY = Primitive(name="id", meaning=lambda v: v, text="`a`; at another format, converted")
+    RELU = Primitive(
+        name="relu",
+        meaning=lambda v: 0.0 if v < 0 else v,
+        text="0 where `a < 0`, else `a`",
+        result=Result.CHOICE,
+    )
+    SAT01 = Primitive(
+        name="sat01",
+        meaning=lambda v: 0.0 if v <= 0 else 1.0 if v >= 1 else v,
+        text="0 where `a <= 0`, 1 where `a >= 1`, else `a`",
+        result=Result.CHOICE,
+        is_never_negative_zero=True,
+    )
+    EXP = Primitive(
+        name="exp",
+        meaning=_total(math.exp),
+        text="e to the power `a`",
+        result=Result.REAL,
+        ulps=4,
+        is_never_negative_zero=True,
+    )
+    LOG = Primitive(
+        name="log",
+        meaning=_total(_log),
+        text="natural logarithm; -inf at 0, NaN below",
+        result=Result.REAL,
+        ulps=4,
+    )
+    EXP2 = Primitive(
+        name="exp2",
+        meaning=_total(lambda v: 2.0**v),
+        text="2 to the power `a`",
+        result=Result.REAL,
+        ulps=4,
+        is_never_negative_zero=True,
+    )
+    LOG2 = Primitive(
+        name="log2",
+        meaning=_total(_log2),
+        text="logarithm to base 2; -inf at 0, NaN below",
+        result=Result.REAL,
+        ulps=4,
+    )
+    SIN = Primitive(name="sin", meaning=_total(math.sin), text="sine", result=Result.REAL, ulps=4)
+    COS = Primitive(name="cos", meaning=_total(math.cos), text="cosine", result=Result.REAL, ulps=4)
+    SQRT = Primitive(
+        name="sqrt",
+        meaning=_total(math.sqrt),
+        text="square root; NaN below 0",
+        result=Result.REAL,
+    )
+    RECIP = Primitive(
+        name="recip",
+        meaning=lambda v: _divide(1.0, float(v)),
+        text="`1 / a`",
+        result=Result.REAL,
+    )
+    RECIP_SQRT = Primitive(
+        name="recip_sqrt",
+        meaning=lambda v: _divide(1.0, _total(math.sqrt)(v)),
+        text="`1 / sqrt(a)`",
+        result=Result.REAL,
+        ulps=4,
+    )
+    NEG = Primitive(name="neg", meaning=lambda v: -v, text="`-a`", result=Result.CHOICE)
+    TANH = Primitive(
+        name="tanh", meaning=math.tanh, text="hyperbolic tangent", result=Result.REAL, ulps=4
+    )
+    NOT = Primitive(
+        name="not",
+        meaning=lambda v: 1.0 if v == 0 else 0.0,
+        text="1 where `a` is 0, else 0",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    TRUNC = Primitive(
+        name="trunc",
+        meaning=_trunc,
+        text="`a` without its fraction",
+        result=Result.CHOICE,
+    )
+    WORD = Primitive(
+        name="word",
+        meaning=word_of,
+        text="the bits of `a` as a word of 128 bits",
+        signature=Signature.TO_WORD,
+    )
+    UNIFORM = Primitive(
+        name="uniform",
+        meaning=number_of,
+        text="one number of a word: a float is in [0, 1], an integer is the low bits",
+        signature=Signature.FROM_WORD,
+    )
 
 
 class BinaryOp(Enum):
     """Functions of two numbers."""
 
-    FIRST = Primitive("first", lambda a, b: a)
-    SECOND = Primitive("second", lambda a, b: b)
-    ADD = Primitive("add", lambda a, b: a + b, "+", 0.0)
-    SUB = Primitive("sub", lambda a, b: a - b, "-", 0.0)
-    MUL = Primitive("mul", lambda a, b: a * b, "*", 1.0)
-    DIV = Primitive("div", _divide, "/", 1.0, is_real=True)
-    POW = Primitive("pow", _power, "**", 1.0)
-    RELU_GATE = Primitive("relu_gate", lambda a, b: b if a > 0 else 0.0, "", 1.0)
-    SAT01_GATE = Primitive("sat01_gate", lambda a, b: b if 0 < a < 1 else 0.0, "", 0.5)
-    LT = Primitive("lt", lambda a, b: 1.0 if a < b else 0.0, "<")
-    LE = Primitive("le", lambda a, b: 1.0 if a <= b else 0.0, "<=")
-    EQ = Primitive("eq", lambda a, b: 1.0 if a == b else 0.0, "==")
-    NE = Primitive("ne", lambda a, b: 1.0 if a != b else 0.0, "!=")
-    OR = Primitive("or", lambda a, b: 1.0 if a != 0 or b != 0 else 0.0, "||", 0.0)
-    AND = Primitive("and", lambda a, b: 1.0 if a != 0 and b != 0 else 0.0, "&&", 1.0)
-    MOD = Primitive("mod", _modulo, "%")
-    MAX = Primitive("max", _maximum, "", -math.inf)
-    MIN = Primitive("min", _minimum, "", math.inf)
-    THREEFRY4X32 = Primitive("threefry4x32", threefry4x32)
+    FIRST = Primitive(name="first", meaning=lambda a, b: a, text="`a`", result=Result.CHOICE)
+    SECOND = Primitive(
+        name="second",
+        meaning=lambda a, b: b,
+        text="`b`; as an accumulation, plain assignment",
+        result=Result.CHOICE,
+        drops_repeats=True,
+    )
+    ADD = Primitive(
+        name="add",
+        meaning=lambda a, b: a + b,
+        text="`a + b`",
+        symbol="+",
+        neutral=0.0,
+        keeps_first=True,
+    )
+    SUB = Primitive(name="sub", meaning=lambda a, b: a - b, text="`a - b`", symbol="-", neutral=0.0)
+    MUL = Primitive(
+        name="mul",
+        meaning=lambda a, b: a * b,
+        text="`a * b`",
+        symbol="*",
+        logic="",
+        neutral=1.0,
+        keeps_first=True,
+    )
+    DIV = Primitive(
+        name="div",
+        meaning=_divide,
+        text="`a / b`; of integers cut off, and 0 where `b` is 0",
+        symbol="/",
+        logic="",
+        result=Result.REAL,
+        neutral=1.0,
+    )
+    POW = Primitive(
+        name="pow",
+        meaning=_power,
+        text="`a` to the power `b`; of integers exact",
+        symbol="**",
+        ulps=8,
+        neutral=1.0,
+    )
+    RELU_GATE = Primitive(
+        name="relu_gate",
+        meaning=lambda a, b: b if a > 0 else 0.0,
+        text="`b` where `a > 0`, else 0",
+        result=Result.CHOICE,
+        neutral=1.0,
+        keeps_first=True,
+    )
+    SAT01_GATE = Primitive(
+        name="sat01_gate",
+        meaning=lambda a, b: b if 0 < a < 1 else 0.0,
+        text="`b` where `0 < a < 1`, else 0",
+        result=Result.CHOICE,
+        neutral=0.5,
+        keeps_first=True,
+    )
+    LT = Primitive(
+        name="lt",
+        meaning=lambda a, b: 1.0 if a < b else 0.0,
+        text="1 where `a < b`, else 0",
+        symbol="<",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    LE = Primitive(
+        name="le",
+        meaning=lambda a, b: 1.0 if a <= b else 0.0,
+        text="1 where `a <= b`, else 0",
+        symbol="<=",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    EQ = Primitive(
+        name="eq",
+        meaning=lambda a, b: 1.0 if a == b else 0.0,
+        text="1 where `a == b`, else 0",
+        symbol="==",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    NE = Primitive(
+        name="ne",
+        meaning=lambda a, b: 1.0 if a != b else 0.0,
+        text="1 where `a != b`, else 0",
+        symbol="!=",
+        result=Result.TRUTH,
+        is_never_negative_zero=True,
+    )
+    OR = Primitive(
+        name="or",
+        meaning=lambda a, b: 1.0 if a != 0 or b != 0 else 0.0,
+        text="1 where `a` or `b` is not 0, else 0",
+        symbol="||",
+        result=Result.TRUTH,
+        neutral=0.0,
+        drops_repeats=True,
+        is_never_negative_zero=True,
+    )
+    AND = Primitive(
+        name="and",
+        meaning=lambda a, b: 1.0 if a != 0 and b != 0 else 0.0,
+        text="1 where neither `a` nor `b` is 0, else 0",
+        symbol="&&",
+        result=Result.TRUTH,
+        neutral=1.0,
+        drops_repeats=True,
+        is_never_negative_zero=True,
+    )
+    MOD = Primitive(
+        name="mod",
+        meaning=_modulo,
+        text="`a` modulo `b`, with the sign of `b`; NaN where `b` is 0, of integers 0",
+        symbol="%",
+    )
+    MAX = Primitive(
+        name="max",
+        meaning=_maximum,
+        text="the greater of `a` and `b`; NaN if either is",
+        result=Result.CHOICE,
+        neutral=-math.inf,
+        keeps_first=True,
+        drops_repeats=True,
+    )
+    MIN = Primitive(
+        name="min",
+        meaning=_minimum,
+        text="the lesser of `a` and `b`; NaN if either is",
+        result=Result.CHOICE,
+        neutral=math.inf,
+        keeps_first=True,
+        drops_repeats=True,
+    )
+    THREEFRY4X32 = Primitive(
+        name="threefry4x32",
+        meaning=threefry4x32,
+        text="the hash of word `b` under the key `a`, in 20 rounds",
+        signature=Signature.WORDS,
+    )
+    THREEFRY4X32_12 = Primitive(
+        name="threefry4x32_12",
+        meaning=partial(threefry4x32, rounds=12),
+        text="the same in 12 rounds",
+        signature=Signature.WORDS,
+    )
 
 
 class TernaryOp(Enum):
     """Functions of three numbers."""
 
-    WHERE = Primitive("where", lambda c, a, b: a if c != 0 else b)
-    FMA = Primitive("fma", _fma)
+    WHERE = Primitive(
+        name="where",
+        meaning=lambda c, a, b: a if c != 0 else b,
+        text="`b` where `a` is not 0, else `c`",
+        result=Result.CHOICE,
+    )
+    FMA = Primitive(name="fma", meaning=_fma, text="`a * b + c`, rounded once", logic="@")
+
+
+class VectorOp(Enum):
+    """Functions that fill consecutive cells from one word; the target's format says how many."""
+
+    UNIFORM = Primitive(
+        name="uniform_vector",
+        meaning=numbers_of,
+        text="as many numbers as fit the word `a`: 16, 8, 4, 2, 1 of 1, 2, 4, 8, 16 bytes",
+        logic="numbers of words",
+        signature=Signature.FROM_WORD,
+    )
 
 
 Op = UnaryOp | BinaryOp | TernaryOp
 
-COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
+PRIMITIVES: tuple[Op, ...] = (*UnaryOp, *BinaryOp, *TernaryOp)
+"""Every primitive that an expression may apply."""
 
-LOGICAL = COMPARISONS | {BinaryOp.OR, BinaryOp.AND}
-"""Primitives that give 1 or 0; they compare in the format of their operands."""
+COMPARISONS = frozenset({BinaryOp.LT, BinaryOp.LE, BinaryOp.EQ, BinaryOp.NE})
+"""They compare in the format of their operands, whatever that of their result is."""
+
+LOGICAL = frozenset(op for op in BinaryOp if op.value.gives_truth)
+"""The binary primitives that give 1 or 0; their operands keep their format."""
+
+HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORDS)
 
 
 def arity(op: Op) -> int:
@@ -276,6 +521,20 @@ def neutral(op: BinaryOp) -> float:
 def accumulates(op: BinaryOp) -> bool:
     """True if an assignment can accumulate with the primitive (plain assignment is `SECOND`)."""
     return op is BinaryOp.SECOND or op.value.neutral is not None
+
+
+def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
+    """Returns the meaning of a primitive between two formats: how numbers and words become each
+    other depends on the format of the number.
+    """
+    row: Primitive = op.value
+    match row.signature:
+        case Signature.TO_WORD:
+            return partial(row.meaning, dtype=operand)
+        case Signature.FROM_WORD:
+            return partial(row.meaning, dtype=result)
+        case _:
+            return row.meaning
 
 
 def working_format(

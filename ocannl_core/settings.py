@@ -23,7 +23,13 @@ from ocannl_core.errors import SettingsError
 
 PREFIX = "OCANNL_"
 FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2")
-"""The values of `default_dtype`."""
+"""The values of `default_dtype` and `param_dtype`."""
+
+THREEFRY_ROUNDS = (20, 12)
+"""The values of `threefry_rounds`."""
+
+MOST_FILL_VALUES = 16
+"""The greatest `fill_limit`: a longer list of values in generated code has to be an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,18 @@ def _check_nonempty_text(value: object) -> object:
 
 def _check_integer(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError
+
+
+def _check_fill_limit(value: object) -> object:
+    if _check_integer(value) in range(MOST_FILL_VALUES + 1):
+        return value
+    raise ValueError
+
+
+def _check_count(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     raise ValueError
 
@@ -107,16 +125,40 @@ def _check_schedule(value: object) -> object:
     raise ValueError
 
 
+def _check_optional_float_format(value: object) -> object:
+    return None if value in (None, "") else _check_float_format(value)
+
+
+def _read_rounds(text: str) -> object:
+    return _check_rounds(int(text))
+
+
+def _check_rounds(value: object) -> object:
+    if _check_integer(value) in THREEFRY_ROUNDS:
+        return value
+    raise ValueError
+
+
 _SCHEDULE = _Format("one of " + ", ".join(SCHEDULES), _check_schedule, _check_schedule)
 _TEXT = _Format("a text", _check_text, _check_text)
 _NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
+_FILL_LIMIT = _Format(
+    f"an integer from 0 to {MOST_FILL_VALUES}",
+    lambda text: _check_fill_limit(int(text)),
+    _check_fill_limit,
+)
+_COUNT = _Format("a positive integer", lambda text: _check_count(int(text)), _check_count)
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
 _OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
 _FLOAT_FORMAT = _Format(
     "one of " + ", ".join(FLOAT_FORMATS), _check_float_format, _check_float_format
 )
+_OPTIONAL_FLOAT_FORMAT = _Format(
+    "one of " + ", ".join(FLOAT_FORMATS), _check_optional_float_format, _check_optional_float_format
+)
+_ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
 
 
 def _setting(default: object, form: _Format, doc: str) -> Any:
@@ -150,9 +192,30 @@ class Settings:
         "how loops run: `default` may add the terms of a sum in another order and without rounding "
         "each product; `none` runs them as they are lowered",
     )
+    contract: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
+    threefry_rounds: int = _setting(
+        20,
+        _ROUNDS,
+        "the rounds of the hash that random numbers are made with: 20, or 12 for speed",
+    )
     default_dtype: str = _setting(
         "float32", _FLOAT_FORMAT, "the number format of tensors that state none"
+    )
+    param_dtype: str | None = _setting(
+        None,
+        _OPTIONAL_FLOAT_FORMAT,
+        "the number format in which parameters that state none are stored; by default what their "
+        "use asks for",
+    )
+    half_constant_cutoff: int = _setting(
+        16384,
+        _INTEGER,
+        "the least magnitude that a constant or literal in float16 or float8_e5m2 may not have",
     )
     allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(
@@ -160,6 +223,43 @@ class Settings:
         _BOOLEAN,
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
+    )
+    python_ops: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether user-written operations run their Python code even where they have native code",
+    )
+    max_visits: int = _setting(
+        1,
+        _INTEGER,
+        "how often a cell may be read for its computation to be repeated at every read instead of "
+        "stored; 0 switches inlining off",
+    )
+    max_tracing_dim: int = _setting(
+        5,
+        _INTEGER,
+        "how many iterations of each loop an estimate of visits looks at, where counting exactly "
+        "would take too long",
+    )
+    enable_device_only: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether intermediate tensors may live in memory of the routine alone; without it, all "
+        "that are not inlined can be read",
+    )
+    inline_scalar_constexprs: bool = _setting(
+        True, _BOOLEAN, "whether constant numbers are inlined however often they are read"
+    )
+    inline_simple_computations: bool = _setting(
+        True,
+        _BOOLEAN,
+        "whether copies, constants and functions of the position alone are inlined however often "
+        "they are read",
+    )
+    inline_complex_computations: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether computations are inlined however often they are read, which repeats their work",
     )
     load_plugins: tuple[str, ...] | None = _setting(
         None,
@@ -171,6 +271,15 @@ class Settings:
     )
     strict_plugins: bool = _setting(
         False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
+    )
+    fill_limit: int = _setting(
+        MOST_FILL_VALUES,
+        _FILL_LIMIT,
+        "how many cells `oc.reshape` writes into generated code at most; more are data",
+    )
+    print_decimals: int = _setting(4, _COUNT, "how many decimals printed numbers have at most")
+    print_edge: int = _setting(
+        4, _COUNT, "how many positions at both ends of a long axis are printed"
     )
 
 

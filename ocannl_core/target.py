@@ -151,7 +151,7 @@ class ExternalOp(Protocol):
     """A computation that the loop language calls but does not express.
 
     `perform` reads `inputs` and overwrites `outputs`, both as arrays without margins; it must not
-    keep them.
+    keep them. An input that is an output too is the same memory, which `perform` changes in place.
     """
 
     @property
@@ -160,3 +160,40 @@ class ExternalOp(Protocol):
     def perform(
         self, inputs: Sequence[np.ndarray[Any, Any]], outputs: Sequence[np.ndarray[Any, Any]]
     ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCode:
+    """Code in the language of a backend that computes what an external operation does.
+
+    The body sees an array for every input and output, under the names below, and nothing else of
+    the text around it. For an array `x` it may also use `x_size` (its number of cells), `x_shape`
+    (an array of its extents) and `x_type` (the type of its cells). `$name`, in the body and in the
+    support code, is a name of this operation's own.
+
+    Attributes:
+        body: Statements.
+        inputs: The names of the inputs.
+        outputs: The names of the outputs.
+        support: Declarations and functions in front of it.
+        headers: Header files, such as `<math.h>`.
+        grid: Extents of the grid of thread blocks, for devices that have one.
+        block: Extents of a thread block, likewise.
+    """
+
+    body: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    support: str = ""
+    headers: tuple[str, ...] = ()
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class NativeOp(Protocol):
+    """An external operation that may have code in the language of a backend."""
+
+    def native(self, language: str) -> NativeCode | None:
+        """Returns the code in a language such as `c`; None if there is none."""
+        ...

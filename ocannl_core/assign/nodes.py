@@ -11,6 +11,7 @@ from ocannl_core.indexing import AxisIndex, Projections
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
+from ocannl_core.target import ExternalOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,32 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalCall:
+    """Runs a computation that assignments do not express: reads the inputs, overwrites the targets.
+
+    A destroyed input keeps its cells for every other reader, wherever that stands: the call runs
+    after all of them (`calls.settle`).
+
+    Attributes:
+        op: The computation.
+        inputs: The nodes that it reads, in its order.
+        targets: The nodes that it writes, in its order.
+        destroyed: Inputs whose cells are lost.
+        shared: Pairs of a target and the destroyed input whose memory it takes over.
+        views: Pairs of a target and the input of which it may be a view.
+        origin: What asked for it.
+    """
+
+    op: ExternalOp
+    inputs: tuple[TensorNode, ...]
+    targets: tuple[TensorNode, ...]
+    destroyed: tuple[TensorNode, ...] = ()
+    shared: tuple[tuple[TensorNode, TensorNode], ...] = ()
+    views: tuple[tuple[TensorNode, TensorNode], ...] = ()
+    origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """Assignments in program order."""
 
@@ -136,7 +163,7 @@ class Section:
     body: tuple[Assignment, ...]
 
 
-Assignment = Accumulate | SetVector | Fetch | Sequence | Section
+Assignment = Accumulate | SetVector | Fetch | ExternalCall | Sequence | Section
 
 
 @dataclass(frozen=True, slots=True)

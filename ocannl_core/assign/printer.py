@@ -1,8 +1,10 @@
 """Assignments as text, in the notation in which users write them.
 
-    c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32 | model.py:12: c = w @ x
+    # model.py:12: c = w @ x
+    c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32
 
-`c[neutral][...]` resets the cells to the neutral element first; `max=` accumulates with `max`.
+`c[neutral][...]` resets the cells to the neutral element first; `max=` accumulates with `max`. The
+user's line stands above what it asked for, once for consecutive assignments.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ocannl_core.assign.nodes import (
     ConstantBits,
     ConstantFill,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     FetchSource,
     Merge,
@@ -44,19 +47,19 @@ from ocannl_core.ops import BinaryOp
 
 
 def to_text(program: AssignProgram) -> str:
-    """Returns a program as text: its name, the shape of every node, and one line per assignment."""
+    """Returns a program as text: its name, the shape of every node, and one line per assignment.
+
+    Nodes are marked as `input` when the program computes them nowhere, as `kept` when they keep
+    their cells from call to call, starting from zero, and as `result`.
+    """
     names = Names()
+    if not program.nodes and not program.body:
+        return f"{program.name}: nothing is assigned"
     lines = [f"{program.name}:"]
     for node, info in program.nodes.items():
-        marks = [
-            mark
-            for mark, nodes in (
-                ("fresh", program.fresh),
-                ("embedded", program.embedded),
-                ("result", program.results),
-            )
-            if node in nodes
-        ]
+        marks = ["kept"] * (node in program.fresh)
+        marks += ["input"] * (node not in program.embedded and node not in program.fresh)
+        marks += ["result"] * (node in program.results)
         padding = "".join(f" +{m.left}/{m.right}" for m in info.padding)
         shape = f"{info.dtype}[{', '.join(map(str, info.dims))}]{padding}"
         lines.append(
@@ -68,6 +71,7 @@ def to_text(program: AssignProgram) -> str:
 
 def _lines(body: Items[Assignment], names: Names) -> list[str]:
     lines: list[str] = []
+    line_above = ""
     pending = [(each, 1) for each in reversed(body)]
     while pending:
         assignment, depth = pending.pop()
@@ -77,23 +81,33 @@ def _lines(body: Items[Assignment], names: Names) -> list[str]:
                 pending += [(each, depth) for each in reversed(inner)]
             case Section(title, inner):
                 lines.append(f'{margin}section "{title}":')
+                line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
             case _:
-                lines.append(margin + _annotated(assignment, names))
+                origin = _origin(assignment)
+                if origin and origin != line_above:
+                    lines.append(f"{margin}# {origin}")
+                    line_above = origin
+                lines.append(margin + _with_domain(assignment, names))
     return lines
 
 
-def _annotated(assignment: Leaf, names: Names) -> str:
-    remarks = []
+def _origin(assignment: Leaf) -> str:
+    """Returns the line that asked for an assignment; constants are where they are used."""
+    if isinstance(assignment, Fetch) and isinstance(assignment.source, Constant | ConstantBits):
+        return ""
+    origin = assignment.origin
+    return str(origin.location or origin.operation) if origin is not None else ""
+
+
+def _with_domain(assignment: Leaf, names: Names) -> str:
     with names.scope():
         text = assignment_text(assignment, names)
-        if not isinstance(assignment, Fetch) and assignment.projections.domain:
-            domain = assignment.projections.domain
-            ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
-            remarks.append(f"over {ranges}")
-    if assignment.origin is not None:
-        remarks.append(str(assignment.origin.location or assignment.origin.operation))
-    return f"{text}   # {' | '.join(remarks)}" if remarks else text
+        if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
+            return text
+        domain = assignment.projections.domain
+        ranges = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in domain)
+        return f"{text}   # over {ranges}"
 
 
 def assignment_text(assignment: Leaf, names: Names) -> str:
@@ -112,6 +126,9 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
         case Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
+        case ExternalCall(op, inputs, targets):
+            written = ", ".join(f"{names.node(node)}[:]" for node in targets)
+            return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"
         case _:
             assert_never(assignment)
 

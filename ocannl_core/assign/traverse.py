@@ -10,6 +10,7 @@ from ocannl_core.assign.nodes import (
     AssignProgram,
     Cells,
     EmbedIndex,
+    ExternalCall,
     Fetch,
     Merge,
     Operand,
@@ -21,7 +22,7 @@ from ocannl_core.indexing import AxisIndex, StaticIndex, variables
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 
-Leaf = Accumulate | SetVector | Fetch
+Leaf = Accumulate | SetVector | Fetch | ExternalCall
 """An assignment that contains no other."""
 
 
@@ -45,8 +46,15 @@ def operands(assignment: Leaf) -> tuple[Operand, ...]:
             return args
         case SetVector(arg=arg):
             return (arg,)
+        case ExternalCall(inputs=inputs):
+            return tuple(map(Cells, inputs))
         case Fetch():
             return ()
+
+
+def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
+    """Returns the nodes that an assignment writes."""
+    return assignment.targets if isinstance(assignment, ExternalCall) else (assignment.target,)
 
 
 def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
@@ -66,7 +74,8 @@ def merge_reads(assignment: Leaf) -> tuple[TensorNode, ...]:
 
 def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
     """Returns every node that an assignment mentions, operands first, each once."""
-    return tuple(dict.fromkeys((*reads(assignment), *merge_reads(assignment), assignment.target)))
+    found = (*reads(assignment), *merge_reads(assignment), *targets(assignment))
+    return tuple(dict.fromkeys(found))
 
 
 def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
@@ -76,7 +85,7 @@ def indices_of(assignment: Leaf) -> tuple[AxisIndex, ...]:
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
         case Fetch(source=EmbedIndex(index)):
             return (index,)
-        case Fetch():
+        case Fetch() | ExternalCall():
             return ()
 
 

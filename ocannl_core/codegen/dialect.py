@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ocannl_core.codegen.float32_math import own_function
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.text import Level, Text, call
 from ocannl_core.dtypes import (
@@ -130,6 +131,10 @@ class Dialect:
     def function(self, name: str, dtype: DType) -> str:
         """Returns the library function `name` for the format in which `dtype` is computed."""
         return name if self.value_type(dtype) == "double" else f"{name}f"
+
+    def own_function(self, name: str, dtype: DType) -> str | None:
+        """Returns the helper of the prelude that is used in place of a library function, if any."""
+        return own_function(name) if self.value_type(dtype) == "float" else None
 
     # ----- kernels --------------------------------------------------------------------------
 

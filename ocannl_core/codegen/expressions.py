@@ -14,6 +14,7 @@ from typing import assert_never
 
 import numpy as np
 
+from ocannl_core import dtypes
 from ocannl_core.codegen.dialect import NARROW, Dialect
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
@@ -28,6 +29,7 @@ from ocannl_core.dtypes import (
     round_to,
     uint4x32,
     uint16,
+    uint32,
     uint64,
 )
 from ocannl_core.errors import CodegenError
@@ -51,41 +53,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, LOGICAL, BinaryOp, TernaryOp, UnaryOp
-
-_LIBRARY = {
-    UnaryOp.EXP: "exp",
-    UnaryOp.LOG: "log",
-    UnaryOp.EXP2: "exp2",
-    UnaryOp.LOG2: "log2",
-    UnaryOp.SIN: "sin",
-    UnaryOp.COS: "cos",
-    UnaryOp.SQRT: "sqrt",
-    UnaryOp.TANH: "tanh",
-}
-_EXACT = frozenset(
-    {
-        UnaryOp.RELU,
-        UnaryOp.SAT01,
-        UnaryOp.NEG,
-        UnaryOp.NOT,
-        UnaryOp.TRUNC,
-        BinaryOp.FIRST,
-        BinaryOp.SECOND,
-        BinaryOp.RELU_GATE,
-        BinaryOp.SAT01_GATE,
-        BinaryOp.LT,
-        BinaryOp.LE,
-        BinaryOp.EQ,
-        BinaryOp.NE,
-        BinaryOp.OR,
-        BinaryOp.AND,
-        BinaryOp.MAX,
-        BinaryOp.MIN,
-        TernaryOp.WHERE,
-    }
-)
-"""Primitives of narrow floats whose result needs no rounding."""
+from ocannl_core.ops import COMPARISONS, HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
 _ZERO = Text("0")
 
@@ -334,8 +302,7 @@ class Expressions:
         if op is UnaryOp.WORD:
             return self._word(arg, dtype)
         if op is UnaryOp.UNIFORM:
-            lane = Text(f"{self.value(arg).at(Level.PRIMARY)}.a")
-            return self._convert(self._helper("uniform_of", lane), float32, dtype)
+            return self._number_of_word(arg, dtype)
         if op is UnaryOp.NOT:
             return self._flag(self.condition(Unary(op, arg, dtype)), dtype)
         self._reject_words(op.value.name, arg.dtype, dtype)
@@ -358,7 +325,14 @@ class Expressions:
             case UnaryOp.RELU | UnaryOp.SAT01:
                 return self._primitive(op.value.name, dtype, x)
             case _:
-                return call(self._dialect.function(_LIBRARY[op], dtype), x)
+                return self._function(op.value.name, dtype, x)
+
+    def _function(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        """Returns the call of an elementary function."""
+        own = self._dialect.own_function(name, dtype)
+        if own is not None:
+            return self._helper(own, *arguments)
+        return call(self._dialect.function(name, dtype), *arguments)
 
     def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
         match op:
@@ -381,8 +355,8 @@ class Expressions:
             return self.value(right)
         if op in LOGICAL:
             return self._flag(self.condition(Binary(op, left, right, dtype)), dtype)
-        if op is BinaryOp.THREEFRY4X32:
-            return self._helper("threefry4x32", self.value(left), self.value(right))
+        if op in HASHES:
+            return self._helper(op.value.name, self.value(left), self.value(right))
         self._reject_words(op.value.name, left.dtype, dtype)
         if op is BinaryOp.POW and dtype.is_float and isinstance(right, Const):
             # two exponents whose powers are rounded exactly
@@ -400,7 +374,7 @@ class Expressions:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
                 return infix(a, op.value.symbol, b)
             case BinaryOp.POW:
-                return call(self._dialect.function("pow", dtype), a, b)
+                return self._function("pow", dtype, a, b)
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
@@ -521,11 +495,35 @@ class Expressions:
         return cast(target_type, text)
 
     def _word(self, arg: Expr, dtype: DType) -> Text:
+        """Returns the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
             raise CodegenError("WORD makes a 128-bit word.", found=str(dtype))
-        text = self._convert(self.value(arg), arg.dtype, uint64)
-        return self._helper("word_of", text)
+        value = self.value(arg)
+        if arg.dtype in (int32, uint32):
+            return self._helper("spread_word", self._convert(value, arg.dtype, uint32))
+        if not arg.dtype.is_float:
+            return self._helper("word_of", self._convert(value, arg.dtype, uint64))
+        wide = float64 if arg.dtype is float64 else float32
+        pattern = "bits_of" if arg.dtype is float32 else f"{arg.dtype}_bits"
+        bits = self._helper(pattern, self._helper(f"one_nan_{wide}", value))
+        return self._helper("word_of", bits)
+
+    def _number_of_word(self, arg: Expr, dtype: DType) -> Text:
+        """Returns the one number that stands for a word; 16-bit floats still have to be rounded."""
+        word = self.value(arg)
+        lane = Text(f"{word.at(Level.PRIMARY)}.a")
+        match dtype:
+            case dtypes.float32 | dtypes.bfloat16:
+                return self._helper("uniform_of", lane)
+            case dtypes.float16:
+                return Text(f"(float)({lane} & 0xffff) * 0x1p-16f", Level.PRODUCT)
+            case dtypes.float64:
+                return Text(f"(double){self._helper('low_half_of', word)} * 0x1p-64", Level.PRODUCT)
+            case dtypes.float8_e5m2:
+                return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
+        bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
+        return cast(self._dialect.value_type(dtype), bits)
 
     def _flag(self, condition: Text, dtype: DType) -> Text:
         """Returns a condition as the number 1 or 0."""
@@ -565,7 +563,7 @@ def _is_atom(expr: Expr) -> bool:
 
 def _is_logical(expr: Unary | Binary) -> bool:
     """True if the value is 1 or 0 and C computes it as a condition."""
-    return expr.op is UnaryOp.NOT or expr.op in LOGICAL
+    return bool(expr.op.value.gives_truth)
 
 
 def _is_exact(expr: Expr) -> bool:
@@ -574,7 +572,7 @@ def _is_exact(expr: Expr) -> bool:
         case Load() | Gather() | LocalRead() | Scoped() | Const():
             return True
         case Unary(op) | Binary(op) | Ternary(op):
-            return op in _EXACT
+            return bool(op.value.needs_no_rounding)
         case _:
             return False
 

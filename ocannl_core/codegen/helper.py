@@ -1,4 +1,4 @@
-"""A function or type of the prelude of generated code."""
+"""A function or type that generated C mentions."""
 
 from __future__ import annotations
 

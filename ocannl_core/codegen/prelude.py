@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.helper import Helper
 from ocannl_core.codegen.vector_prelude import vector_helper
 
@@ -44,6 +45,10 @@ INLINE T where_NAME(int condition, T a, T b) {
   return x.number;
 }""",
     "relu": _RELU,
+    "one_nan": """\
+INLINE T one_nan_NAME(T x) {
+  return x != x ? NAN : x;
+}""",
     "square": """\
 INLINE T square_NAME(T x) {
   return x * x;
@@ -144,6 +149,14 @@ INLINE uint64_t integer_of(double x) {
         """\
 INLINE uint32_t bits_of(float x) {
   uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}"""
+    ),
+    "float64_bits": Helper(
+        """\
+INLINE uint64_t float64_bits(double x) {
+  uint64_t bits;
   memcpy(&bits, &x, sizeof bits);
   return bits;
 }"""
@@ -259,6 +272,21 @@ INLINE uint4x32 word_of(uint64_t x) {
 }""",
         ("uint4x32",),
     ),
+    "spread_word": Helper(
+        """\
+INLINE uint4x32 spread_word(uint32_t x) {
+  const uint4x32 word = {x, x ^ 0x9E3779B9, x ^ 0x6C078965, x ^ (x << 16 | x >> 16)};
+  return word;
+}""",
+        ("uint4x32",),
+    ),
+    "low_half_of": Helper(
+        """\
+INLINE uint64_t low_half_of(uint4x32 word) {
+  return (uint64_t)word.b << 32 | word.a;
+}""",
+        ("uint4x32",),
+    ),
     "uniform_of": Helper(
         """\
 INLINE float uniform_of(uint32_t lane) {
@@ -290,21 +318,33 @@ INLINE uint4x32 threefry_odd(uint4x32 x) {
 }""",
         ("uint4x32",),
     ),
-    "threefry4x32": Helper(
-        """\
-INLINE uint4x32 threefry4x32(uint4x32 key, uint4x32 x) {
-  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;
-  const uint4x32 key1 = {key.b, key.c, key.d, parity}, key2 = {key.c, key.d, parity, key.a};
-  const uint4x32 key3 = {key.d, parity, key.a, key.b}, key4 = {parity, key.a, key.b, key.c};
-  x = threefry_inject(x, key, 0);
-  x = threefry_inject(threefry_even(x), key1, 1);
-  x = threefry_inject(threefry_odd(x), key2, 2);
-  x = threefry_inject(threefry_even(x), key3, 3);
-  x = threefry_inject(threefry_odd(x), key4, 4);
-  return threefry_inject(threefry_even(x), key, 5);
-}""",
-        ("threefry_rounds",),
-    ),
+}
+
+
+def _threefry(name: str, groups: int) -> Helper:
+    """Returns the hash with as many groups of four rounds; a key of the schedule follows each."""
+    schedule = ("key.a", "key.b", "key.c", "key.d", "parity")
+    named = []
+    for group in range(1, min(groups, 4) + 1):
+        lanes = ", ".join(schedule[(group + lane) % 5] for lane in range(4))
+        named.append(f"key{group} = {{{lanes}}}")
+    lines = [
+        f"INLINE uint4x32 {name}(uint4x32 key, uint4x32 x) {{",
+        "  const uint32_t parity = key.a ^ key.b ^ key.c ^ key.d ^ 0x1BD11BDA;",
+        *(f"  const uint4x32 {', '.join(named[i : i + 2])};" for i in range(0, len(named), 2)),
+        "  x = threefry_inject(x, key, 0);",
+    ]
+    for group in range(1, groups + 1):
+        head = "return" if group == groups else "x ="
+        half = "even" if group % 2 else "odd"
+        key = f"key{group % 5 or ''}"
+        lines.append(f"  {head} threefry_inject(threefry_{half}(x), {key}, {group});")
+    return Helper("\n".join([*lines, "}"]), ("threefry_rounds",))
+
+
+_HASHES = {
+    "threefry4x32": _threefry("threefry4x32", 5),
+    "threefry4x32_12": _threefry("threefry4x32_12", 3),
 }
 
 
@@ -328,7 +368,7 @@ def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 
-HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _instances()
+HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | FLOAT32_MATH | _instances()
 """Every helper by name. The order is that of their texts in a prelude."""
 
 

@@ -15,10 +15,9 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
-from ocannl_core.codegen.vector_maths import FUNCTIONS
 from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind, float32
+from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, row_major
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -49,17 +48,20 @@ class NotVectorisedError(Exception):
     """A vector loop has something that vectors do not express; it is a plain loop then."""
 
 
-_MAPPED = {
-    UnaryOp.EXP: "exp",
-    UnaryOp.LOG: "log",
-    UnaryOp.EXP2: "exp2",
-    UnaryOp.LOG2: "log2",
-    UnaryOp.SIN: "sin",
-    UnaryOp.COS: "cos",
-    UnaryOp.SQRT: "sqrt",
-    UnaryOp.TANH: "tanh",
-    UnaryOp.TRUNC: "trunc",
-}
+_MAPPED = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.LOG,
+        UnaryOp.EXP2,
+        UnaryOp.LOG2,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        UnaryOp.SQRT,
+        UnaryOp.TANH,
+        UnaryOp.TRUNC,
+    }
+)
+"""Functions that are called for each lane."""
 
 
 class VectorLoop:
@@ -308,10 +310,10 @@ class VectorLoop:
                 x = self._once(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)
                 return self._select(infix(x, "<=", zero), zero, below, dtype)
-            case _ if dtype is float32 and op.value.name in FUNCTIONS:
-                return call(self._helper(dtype, op.value.name), x)
             case _ if op in _MAPPED:
-                function = self._dialect.function(_MAPPED[op], dtype)
+                name = op.value.name
+                own = self._dialect.own_function(name, dtype)
+                function = own or self._dialect.function(name, dtype)
                 return call(self._helper(dtype, f"map_{function}"), x)
             case _:
                 raise NotVectorisedError

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.helper import Helper
-from ocannl_core.codegen.vector_maths import FUNCTIONS, vector_function
 
 ELEMENTS = {
     "float32": ("float", 4),
@@ -73,12 +73,10 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
-        case "mad":
-            return Helper(_mad(vector, dtype, lanes), needs)
-        case _ if function in FUNCTIONS and dtype == "float32":
-            return Helper(*vector_function(function, vector, mask))
         case _ if function.startswith("map_"):
-            return Helper(_map(name, vector, lanes, function.removeprefix("map_")), needs)
+            called = function.removeprefix("map_")
+            own = (called,) if called in FLOAT32_MATH else ()
+            return Helper(_map(name, vector, dtype, lanes, called), (*needs, *own))
         case _:
             return None
 
@@ -127,15 +125,7 @@ def _mask(lanes: int) -> str:
 def _fma(vector: str, dtype: str, lanes: int) -> str:
     scalar = "fmaf" if dtype == "float32" else "fma"
     plain = f"  {vector} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
-    return _multiply_add(vector, dtype, lanes, "fma", plain + "\n  return x;")
-
-
-def _mad(vector: str, dtype: str, lanes: int) -> str:
-    """Returns a multiply-add that rounds the product, too, where no instruction does better."""
-    return _multiply_add(vector, dtype, lanes, "mad", "  return a * b + c;")
-
-
-def _multiply_add(vector: str, dtype: str, lanes: int, name: str, plain: str) -> str:
+    plain += "\n  return x;"
     fused = None
     condition = ""
     if (dtype, lanes) in _FUSED:
@@ -143,7 +133,7 @@ def _multiply_add(vector: str, dtype: str, lanes: int, name: str, plain: str) ->
         condition = f"defined({macro}) && defined(__GNUC__) && !defined(__clang__)"
         fused = f"  return {call};"
     body = _either(condition, fused, plain)
-    return f"INLINE {vector} {vector}_{name}({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
+    return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
 
 
 def _transpose(vector: str, dtype: str, lanes: int) -> str:
@@ -192,8 +182,14 @@ def _select(vector: str, mask: str) -> str:
     )
 
 
-def _map(name: str, vector: str, lanes: int, function: str) -> str:
+def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:
+    """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
+    element = ELEMENTS[dtype][0]
     return (
         f"INLINE {vector} {name}({vector} x) {{\n"
-        f"  for (int l = 0; l < {lanes}; ++l) x[l] = {function}(x[l]);\n  return x;\n}}"
+        f"  {element} cells[{lanes}];\n"
+        f"  __builtin_memcpy(cells, &x, sizeof x);\n"
+        f"  for (int l = 0; l < {lanes}; ++l) cells[l] = {function}(cells[l]);\n"
+        f"  __builtin_memcpy(&x, cells, sizeof x);\n"
+        f"  return x;\n}}"
     )

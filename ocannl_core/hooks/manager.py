@@ -19,6 +19,7 @@ from ocannl_core import settings
 from ocannl_core.errors import BackendNotFoundError, UsageError
 from ocannl_core.hooks.backend import Backend, transfer
 from ocannl_core.hooks.plugins import PluginError, backend_manager, check_wrapper, load
+from ocannl_core.origin import caller_depth
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
@@ -452,7 +453,7 @@ def _best() -> tuple[Backend, Target]:
 def _warn_once(registry: _Registry, text: str) -> None:
     if text not in registry.warned:
         registry.warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_depth())
 
 
 def _request(name: str, by: str) -> str:

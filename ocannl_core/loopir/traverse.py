@@ -50,6 +50,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.node import TensorNode
+from ocannl_core.ops import TernaryOp
 
 Node = Stmt | Expr
 Result = TypeVar("Result")
@@ -59,27 +60,47 @@ Replacement = Stmt | Sequence[Stmt]
 
 def children(node: Node) -> tuple[Node, ...]:
     """Returns what is directly inside a node, in the order in which it runs."""
-    match node:
+    match node:  # the commonest first
+        case Load() | Const() | LocalRead() | IndexValue() | LoadMerge() | ConstBits():
+            return ()
+        case Binary(_, left, right):
+            return (left, right)
         case For(body=body) | Scoped(body=body) | Staged(body=body):
             return (body,)
         case Block(stmts):
             return stmts
         case Store(value=value) | SetLocal(value=value):
             return (value,)
+        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | CallExternal():
+            return ()
         case StoreVector(arg=arg) | Unary(arg=arg):
             return (arg,)
-        case Gather(position=position):
-            return (position,)
-        case Binary(_, left, right):
-            return (left, right)
         case Ternary(_, first, second, third):
             return (first, second, third)
-        case Fill() | DeclareLocal() | Allocate() | Barrier() | CallExternal() | Remark():
-            return ()
-        case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
-            return ()
+        case Gather(position=position):
+            return (position,)
         case _:
             assert_never(node)
+
+
+def operands_of(node: Node) -> tuple[Node, ...]:
+    """Returns what is directly inside a node, but nothing of an inlined computation."""
+    return () if isinstance(node, Scoped) else children(node)
+
+
+def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+    """Yields the operands of an expression, and whether they are computed whenever it is."""
+    match expr:
+        case Ternary(TernaryOp.WHERE, condition, first, second):
+            yield from ((condition, True), (first, False), (second, False))
+        case Ternary(_, first, second, third):
+            yield from ((first, True), (second, True), (third, True))
+        case Binary(_, left, right):
+            yield from ((left, True), (right, True))
+        case Unary(_, arg) | Gather(position=arg):
+            yield arg, True
+        case _:
+            pass
 
 
 def is_statement(node: Node) -> bool:
@@ -97,6 +118,21 @@ def walk(root: Node) -> Iterator[Node]:
         node = pending.pop()
         yield node
         pending.extend(reversed(children(node)))
+
+
+def statements(root: Stmt) -> Iterator[Stmt]:
+    """Yields a statement and those inside it, parents first, but not those of expressions."""
+    pending = [root]
+    while pending:
+        stmt = pending.pop()
+        yield stmt
+        match stmt:
+            case Block(stmts):
+                pending.extend(reversed(stmts))
+            case For(body=body) | Staged(body=body):
+                pending.append(body)
+            case _:
+                pass
 
 
 def walk_up(root: Node) -> Iterator[Node]:
@@ -125,15 +161,17 @@ def fold(
         inside: Which nodes count as inside; all of them by default.
     """
     results: list[Result] = []
-    pending = [(root, False)]
+    pending: list[tuple[Node, int]] = [(root, -1)]
     while pending:
-        node, entered = pending.pop()
-        inner = inside(node)
-        if inner and not entered:
-            pending.append((node, True))
-            pending.extend((child, False) for child in reversed(inner))
-            continue
-        cut = len(results) - len(inner)
+        node, count = pending.pop()
+        if count < 0:
+            inner = inside(node)
+            if inner:
+                pending.append((node, len(inner)))
+                pending.extend([(child, -1) for child in reversed(inner)])
+                continue
+            count = 0
+        cut = len(results) - count
         results[cut:] = [combine(node, tuple(results[cut:]))]
     return results[0]
 
@@ -153,7 +191,7 @@ def rewrite(
         on_stmt: Replaces a statement whose inside is rewritten already; an empty tuple removes it.
         on_expr: Replaces an expression whose inside is rewritten already.
     """
-    return _as_block(fold(root, _rebuilder(on_stmt, on_expr)))
+    return _as_block(_rewritten(root, on_stmt, on_expr))
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
@@ -172,32 +210,46 @@ def map_expr(
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
     """Returns an expression rewritten children first, also inside inlined computations."""
-    return _as_expr(fold(root, _rebuilder(on_stmt, on_expr)))
+    return _as_expr(_rewritten(root, on_stmt, on_expr))
 
 
 _Rewritten = tuple[Node, ...]
 """One expression, or the statements that replace one."""
 
 
-def _rebuilder(
-    on_stmt: Callable[[Stmt], Replacement] | None, on_expr: Callable[[Expr], Expr] | None
-) -> Callable[[Node, tuple[_Rewritten, ...]], _Rewritten]:
-    def combine(node: Node, inner: tuple[_Rewritten, ...]) -> _Rewritten:
-        rebuilt = _with_children(node, inner)
-        if not isinstance(rebuilt, Stmt):
-            return (on_expr(rebuilt) if on_expr else rebuilt,)
-        replacement = on_stmt(rebuilt) if on_stmt else rebuilt
-        return tuple(replacement) if isinstance(replacement, Sequence) else (replacement,)
+def _rewritten(
+    root: Node,
+    on_stmt: Callable[[Stmt], Replacement] | None,
+    on_expr: Callable[[Expr], Expr] | None,
+) -> _Rewritten:
+    results: list[_Rewritten] = []
+    pending: list[tuple[Node, tuple[Node, ...] | None]] = [(root, None)]
+    while pending:
+        node, old = pending.pop()
+        if old is None:
+            old = children(node)
+            if old:
+                pending.append((node, old))
+                pending.extend([(child, None) for child in reversed(old)])
+                continue
+        else:
+            cut = len(results) - len(old)
+            new = results[cut:]
+            del results[cut:]
+            node = _with_children(node, old, new)
+        if not isinstance(node, Stmt):
+            results.append((on_expr(node),) if on_expr else (node,))
+            continue
+        replacement = on_stmt(node) if on_stmt else node
+        results.append(tuple(replacement) if isinstance(replacement, Sequence) else (replacement,))
+    return results[0]
 
-    return combine
 
-
-def _with_children(node: Node, inner: tuple[_Rewritten, ...]) -> Node:
+def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> Node:
     """Returns the node with other children; the node itself when they are the ones it has."""
-    flat = tuple(child for group in inner for child in group)
-    old = children(node)
-    if len(flat) == len(old) and all(map(lambda new, child: new is child, flat, old)):
+    if all(len(group) == 1 and group[0] is child for group, child in zip(new, old, strict=True)):
         return node
+    flat = tuple([child for group in new for child in group])
     match node:
         case For() | Scoped() | Staged():
             return replace(node, body=_as_block(flat))
@@ -217,6 +269,12 @@ def _with_children(node: Node, inner: tuple[_Rewritten, ...]) -> Node:
             return Ternary(op, first, second, third, dtype)
         case _:
             return node
+
+
+def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
+    """Returns an expression with other operands; the expression itself when it has them already."""
+    rebuilt = _with_children(expr, children(expr), [(operand,) for operand in operands])
+    return cast(Expr, rebuilt)
 
 
 def _as_block(stmts: _Rewritten) -> Block:
@@ -302,6 +360,38 @@ def refresh(root: Stmt) -> Block:
         return _substitute_stmt(stmt, values)
 
     return rewrite(root, rename, lambda e: _substitute_expr(e, values))
+
+
+def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
+    """Returns a second copy of an expression, and the next unused number of a variable.
+
+    Its loops bind fresh variables, and the scalar variables that it introduces are numbered from
+    `next_local`; what it only reads stays.
+    """
+    loops = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
+    values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
+    locals_: dict[Local, Local] = {}
+    for local in introduced_locals(root):
+        locals_[local] = replace(local, id=next_local)
+        next_local += 1
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case For(var):
+                return replace(stmt, var=loops[var])
+            case SetLocal(local) | DeclareLocal(local) if local in locals_:
+                return replace(stmt, local=locals_[local])
+            case _:
+                return _substitute_stmt(stmt, values)
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local in locals_:
+                return _substitute_expr(replace(expr, local=locals_[local]), values)
+            case _:
+                return _substitute_expr(expr, values)
+
+    return map_expr(root, on_expr, on_stmt), next_local
 
 
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
@@ -403,9 +493,41 @@ def locals_of(root: Node) -> tuple[Local, ...]:
     return tuple(found)
 
 
+def introduced_locals(root: Node) -> tuple[Local, ...]:
+    """Returns the scalar variables that are declared inside a node, in order."""
+    found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
+    return tuple(dict.fromkeys(found))
+
+
+def free_locals(root: Node) -> tuple[Local, ...]:
+    """Returns the scalar variables that a node mentions and does not declare, in order."""
+    introduced = set(introduced_locals(root))
+    return tuple(local for local in locals_of(root) if local not in introduced)
+
+
+def rename_local(root: Stmt, old: Local, new: Local) -> Block:
+    """Returns a statement, as a block, in which one scalar variable is another one."""
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        match stmt:
+            case SetLocal(local) | DeclareLocal(local) if local == old:
+                return replace(stmt, local=new)
+            case _:
+                return stmt
+
+    def on_expr(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead(local) | Scoped(local) if local == old:
+                return replace(expr, local=new)
+            case _:
+                return expr
+
+    return rewrite(root, on_stmt, on_expr)
+
+
 def used_only(program: LoopProgram) -> LoopProgram:
     """Returns a program whose parameters, nodes and allocations are those that its body uses."""
-    used = frozenset(nodes_of(program.body))
+    used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():
         return program
 

@@ -52,7 +52,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 
 
 def verify(program: LoopProgram) -> None:
@@ -78,6 +78,9 @@ class _Checker:
 
     Attributes:
         ranges: Values of the variables of the enclosing loops.
+        memory: Nodes that have memory here.
+        scalars: Variables that are declared here.
+        assigned: Variables that an earlier statement sets.
         guarded: Depth of conditional branches: loads there may be out of range, because they need
             not happen.
         dead: Depth of loops without iterations.
@@ -89,6 +92,7 @@ class _Checker:
     ranges: dict[LoopVar | StaticIndex, Range] = field(default_factory=dict)
     memory: set[TensorNode] = field(default_factory=set)
     scalars: set[Local] = field(default_factory=set)
+    assigned: set[Local] = field(default_factory=set)
     guarded: int = 0
     dead: int = 0
 
@@ -152,7 +156,7 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is assigned outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
-                self.later(*self.inside(stmt))
+                self.later(*self.inside(stmt), lambda: self.assign(local))
             case DeclareLocal(local):
                 self.declare(local)
             case Allocate(node):
@@ -189,6 +193,11 @@ class _Checker:
         if local in self.scalars:
             self.problem(f"variable {local.id} is declared again inside its scope")
         self.scalars.add(local)
+        self.assigned.discard(local)
+
+    def assign(self, local: Local) -> None:
+        if not self.dead:
+            self.assigned.add(local)
 
     def allocate(self, node: TensorNode) -> None:
         if node not in self.program.nodes:
@@ -230,6 +239,8 @@ class _Checker:
             case LocalRead(local):
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is read outside its scope")
+                elif local not in self.assigned and not self.dead:
+                    self.problem(f"variable {local.id} is read before it is set")
             case Scoped():
                 self.scoped(expr)
                 return
@@ -292,12 +303,10 @@ class _Checker:
                 pass
             case UnaryOp.WORD:
                 self.expect(dtype, uint4x32, f"result of {name}")
-                if not arg.is_integer:
-                    self.problem(f"operand of {name}: {arg} where an integer format is needed")
+                self.number(arg, f"operand of {name}")
             case UnaryOp.UNIFORM:
                 self.expect(arg, uint4x32, f"operand of {name}")
-                if not dtype.is_float:
-                    self.problem(f"result of {name}: {dtype} where a float format is needed")
+                self.number(dtype, f"result of {name}")
             case _:
                 self.number(dtype, f"result of {name}")
                 self.expect(arg, dtype, f"operand of {name}")
@@ -313,8 +322,8 @@ class _Checker:
         elif op is BinaryOp.SECOND:
             self.expect(right, dtype, f"right operand of {name}")
         else:
-            expected = uint4x32 if op is BinaryOp.THREEFRY4X32 else dtype
-            if op is not BinaryOp.THREEFRY4X32:
+            expected = uint4x32 if op in HASHES else dtype
+            if op not in HASHES:
                 self.number(dtype, f"result of {name}")
             for found in (left, right, dtype):
                 self.expect(found, expected, f"operand or result of {name}")

@@ -10,10 +10,11 @@ from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einmax, einsum
+from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.leaves import filled
 from ocannl_core.tensor.operation import as_tensor
 from ocannl_core.tensor.pointwise import exp, stop_gradient
-from ocannl_core.tensor.tensor import Applied, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
 """Over all output axes, one number for each position of the batch."""

@@ -26,7 +26,8 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Unary,
 )
-from ocannl_core.ops import LOGICAL, BinaryOp, UnaryOp
+from ocannl_core.loopir.ranges import Range
+from ocannl_core.ops import BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
 _DEPTH = 4
@@ -34,10 +35,6 @@ _DEPTH = 4
 
 SIGNIFICANT_BITS = {float8_e5m2: 3, float16: 11, bfloat16: 8, float32: 24, float64: 53}
 """Integers of at most so many bits are numbers of the float format."""
-
-_NEVER_NEGATIVE_ZERO = frozenset(
-    {UnaryOp.EXP, UnaryOp.EXP2, UnaryOp.NOT, UnaryOp.UNIFORM, UnaryOp.SAT01}
-)
 
 
 def value_of(expr: Expr) -> Number:
@@ -80,10 +77,8 @@ def is_leaf(expr: Expr) -> bool:
 def is_truth_value(expr: Expr) -> bool:
     """True if the expression is certainly 0 or 1, and no -0."""
     match expr:
-        case Unary(op):
-            return op is UnaryOp.NOT
-        case Binary(op):
-            return op in LOGICAL
+        case Unary(op) | Binary(op):
+            return bool(op.value.gives_truth)
         case _:
             return is_number(expr, 0.0) or is_number(expr, 1.0)
 
@@ -99,8 +94,10 @@ def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
             return True
         case Unary(UnaryOp.IDENTITY, arg):
             return arg.dtype.is_integer
+        case Unary(UnaryOp.UNIFORM):
+            return is_small_and_positive(expr)
         case Unary(op):
-            return op in _NEVER_NEGATIVE_ZERO
+            return op.value.is_never_negative_zero
         case Binary(BinaryOp.ADD, left, right) if depth:
             # a sum is -0.0 only if both terms are
             return any(is_never_negative_zero(each, depth - 1) for each in (left, right))
@@ -114,8 +111,8 @@ def is_small_and_positive(expr: Expr) -> bool:
         case Const():
             value = value_of(expr)
             return bool(math.isfinite(value) and value >= 0 and not is_number(expr, -0.0))
-        case Unary(UnaryOp.UNIFORM):
-            return True
+        case Unary(UnaryOp.UNIFORM, dtype=dtype):
+            return dtype.is_float and dtype.nbytes > 1  # shorter floats are any pattern of bits
         case _:
             return is_truth_value(expr)
 
@@ -144,3 +141,15 @@ def holds(outer: DType, inner: DType) -> bool:
 
 def _bits(dtype: DType) -> int:
     return 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)
+
+
+def fits(reach: Range, dtype: DType) -> bool:
+    """True if every integer of a range is a number of the format."""
+    if dtype.is_float:
+        limit = 1 << SIGNIFICANT_BITS[dtype]
+        return -limit <= reach.low and reach.high <= limit
+    if dtype.kind is Kind.WORD:
+        return False
+    bits = _bits(dtype)
+    low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
+    return low <= reach.low and reach.high < 1 << bits

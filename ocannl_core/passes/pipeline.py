@@ -1,14 +1,28 @@
-"""The passes over the loop language, in the order in which they run."""
+"""The passes over the loop language, in the order in which they run.
+
+accesses            which unit reads and writes what (`trace`); found by the pass that needs it
+inline              definitions go where their nodes are read; what nothing depends on goes away
+simplify            algebra, constants, comparisons decided by bounds
+read one-hot        a reduction that selects one entry of a table becomes a load
+forward fills, hoist invariants, share subexpressions
+contract            multiply-adds are fused, unless the setting `contract` is off
+allocate scratch    what only this routine uses becomes its own memory
+remove dead stores
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+from ocannl_core import settings
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.node import Placement, TensorNode
-from ocannl_core.passes.memory import allocate_scratch
+from ocannl_core.passes.contract import contract
+from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.hoist import hoist_invariants
+from ocannl_core.passes.one_hot import read_one_hot
 from ocannl_core.passes.simplify import simplify
 
 
@@ -20,15 +34,23 @@ class NamedPass:
     run: Callable[[LoopProgram], LoopProgram]
 
 
-def core_passes(stored: Mapping[TensorNode, Placement]) -> tuple[NamedPass, ...]:
+def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     """Returns the passes that every backend shares, in the order in which they run.
 
     Args:
-        stored: Nodes that the context keeps from one routine to the next.
+        findings: What the context keeps; takes what the passes decide.
     """
+    algebra = (NamedPass("contract", contract),) if settings.current().contract else ()
     return (
+        NamedPass("inline", findings.inline),
         NamedPass("simplify", simplify),
-        NamedPass("allocate scratch", partial(allocate_scratch, stored=stored)),
+        NamedPass("read one-hot", read_one_hot),
+        NamedPass("forward fills", forward_fills),
+        NamedPass("hoist invariants", hoist_invariants),
+        NamedPass("share subexpressions", share_subexpressions),
+        *algebra,
+        NamedPass("allocate scratch", findings.allocate),
+        NamedPass("remove dead stores", remove_dead_stores),
     )
 
 

@@ -1,4 +1,4 @@
-"""Simplification: the laws of `laws`, powers, comparisons decided by loop bounds, loops, locals.
+"""Simplification: the laws of `laws`, facts about indices, loops, and scalar variables.
 
 for i in range(1): c[i] = a[i] * 1.0   -->   c[0] = a[0]
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ocannl_core.dtypes import DType, Kind
-from ocannl_core.indexing import FixedIndex, IndexVar
+from ocannl_core.dtypes import DType
+from ocannl_core.indexing import AxisIndex, ConcatIndex, FixedIndex, affine, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -19,6 +19,7 @@ from ocannl_core.loopir.nodes import (
     DeclareLocal,
     Expr,
     For,
+    Gather,
     IndexValue,
     Load,
     Local,
@@ -29,10 +30,10 @@ from ocannl_core.loopir.nodes import (
     SetLocal,
     Stmt,
     Store,
+    Unary,
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import (
-    Node,
     Replacement,
     locals_of,
     map_expr,
@@ -40,59 +41,47 @@ from ocannl_core.loopir.traverse import (
     substitute_in_stmt,
     used_only,
     walk,
+    writes,
 )
-from ocannl_core.ops import COMPARISONS, BinaryOp
-from ocannl_core.passes.facts import SIGNIFICANT_BITS, constant, is_leaf, value_of
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
+from ocannl_core.passes.facts import constant, fits, value_of
 from ocannl_core.passes.laws import simplified_once
+from ocannl_core.passes.powers import as_product
+from ocannl_core.passes.scalars import Variables, assigned, variables_of
 
 _MOST_ROUNDS = 100
+_LARGEST_POWER = 16
+"""The largest exponent for which an integer power becomes a product."""
 
 
 def simplify(program: LoopProgram) -> LoopProgram:
     """Returns a program of the same meaning with what can be known beforehand worked out.
 
-    Cells get the same bits, except through powers with exponents 3 and 4: `x ** 3 --> x * x * x` is
-    within two units in the last place, as close as a platform's power function.
+    Cells get the same bits. A program with nothing to simplify is returned itself.
     """
     body = program.body
     for _ in range(_MOST_ROUNDS):
-        rules = _Rules(_ranges(program, body), _next_local(body))
+        rules = _Rules(variables_of(body, program.indices), program.nodes)
         simpler = rewrite(body, rules.statement, rules.expression)
         if simpler is body:
             break
         body = simpler
-    return used_only(replace(program, body=body))
+    return used_only(program if body is program.body else replace(program, body=body))
 
 
 def simplify_expr(expr: Expr) -> Expr:
     """Returns an expression of the same value, simplified without knowledge of its surroundings."""
-    rules = _Rules({}, _next_local(expr))
+    rules = _Rules(variables_of(expr), {})
     return map_expr(expr, rules.expression, rules.statement)
-
-
-def _ranges(program: LoopProgram, body: Block) -> dict[IndexVar, Range]:
-    """Returns the values of every variable; over all its loops, when several bind it."""
-    ranges: dict[IndexVar, Range] = {
-        index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
-    }
-    for node in walk(body):
-        if isinstance(node, For):
-            known = ranges.get(node.var, Range(node.start, node.stop - 1))
-            low, high = min(known.low, node.start), max(known.high, node.stop - 1)
-            ranges[node.var] = Range(low, high)
-    return ranges
-
-
-def _next_local(root: Node) -> int:
-    return 1 + max((local.id for local in locals_of(root)), default=-1)
 
 
 @dataclass(slots=True)
 class _Rules:
     """The rewrites of one round, with what they know of the program."""
 
-    ranges: Mapping[IndexVar, Range]
-    next_local: int
+    known: Variables
+    nodes: Mapping[TensorNode, NodeInfo]
 
     # ----- expressions -----
 
@@ -105,57 +94,79 @@ class _Rules:
 
     def _contextual(self, expr: Expr) -> Expr | None:
         match expr:
-            case Binary(BinaryOp.POW, base, exponent, dtype):
-                return self._power(base, value_of(exponent), dtype)
+            case Binary(BinaryOp.POW, base, exponent):
+                return self._exact_power(base, value_of(exponent))
             case Binary(op, left, right, dtype) if op in COMPARISONS:
                 return self._comparison(op, left, right, dtype)
+            case Unary(UnaryOp.IDENTITY, IndexValue(index) as arg, dtype):
+                return None if self._integers(arg) is None else IndexValue(index, dtype)
+            case LocalRead(local):
+                return self.known.copies.get(local)
             case Scoped(local, body):
                 return _single_value(local, body)
+            case Gather():
+                return self._certain_gather(expr)
             case _:
                 return None
 
-    def _power(self, base: Expr, exponent: float | None, dtype: DType) -> Expr | None:
-        """x ** 2 --> x * x; x ** 3 --> x * x * x; x ** 4 --> square of the square."""
-        if exponent not in (2, 3, 4):
+    def _exact_power(self, base: Expr, exponent: float | None) -> Expr | None:
+        """x ** 2 --> x * x, as the power is defined; x ** 5 --> a product, for integers."""
+        largest = _LARGEST_POWER if base.dtype.is_integer else 2
+        if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
-        if exponent == 4:
-            square = self._power(base, 2, dtype)
-            return None if square is None else self._power(square, 2, dtype)
-        if is_leaf(base):
-            return _product(base, int(exponent), dtype)
-        local = Local(self.next_local, dtype)
-        self.next_local += 1
-        value = _product(LocalRead(local), int(exponent), dtype)
-        return Scoped(local, Block((SetLocal(local, base), SetLocal(local, value))))
+        return as_product(base, int(exponent), self.known.fresh)
+
+    def _certain_gather(self, gather: Gather) -> Expr | None:
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], where i is certainly inside; or 0."""
+        if gather.node not in self.nodes:
+            return None
+        position = self._integers(gather.position)
+        if position is None:
+            value = value_of(gather.position)
+            is_outside = value is not None and (not _finite(value) or value != int(value))
+            return constant(0, gather.dtype) if is_outside else None
+        extent = self.nodes[gather.node].buffer_dims[gather.axis]
+        if position.high < 0 or position.low >= extent:
+            return constant(0, gather.dtype)
+        if position.low < 0 or position.high >= extent:
+            return None
+        index = _index_of(gather.position)
+        before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
+        return Load(gather.node, (*before, index, *after), gather.dtype)
 
     def _comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
-        """i < 3 --> 1, where i is a loop's variable and always less than 3; and the like."""
-        first, second = self._integers(left), self._integers(right)
-        if first is None or second is None:
+        """i < 3 --> 1, where i is a loop's variable and always less than 3; and the like.
+
+        i + 1 <= i + 2 --> 1, whatever i is.
+        """
+        if self._integers(left) is None or self._integers(right) is None:
             return None
-        less, equal = first.high < second.low, first.low == first.high == second.low == second.high
-        apart = less or second.high < first.low
+        terms, offset = as_affine(_index_of(left))
+        subtracted, shift = as_affine(_index_of(right))
+        difference = affine([*terms, *((-c, var) for c, var in subtracted)], offset - shift)
+        reach = index_range(difference, self.known.ranges)
+        if reach is None:
+            return None
         match op:
             case BinaryOp.LT:
-                verdict = True if less else False if first.low >= second.high else None
+                verdict = True if reach.high < 0 else False if reach.low >= 0 else None
             case BinaryOp.LE:
-                not_greater = first.high <= second.low
-                verdict = True if not_greater else False if first.low > second.high else None
-            case BinaryOp.EQ:
-                verdict = True if equal else False if apart else None
+                verdict = True if reach.high <= 0 else False if reach.low > 0 else None
             case _:
-                verdict = False if equal else True if apart else None
+                equal = True if reach.low == reach.high == 0 else None
+                equal = False if reach.low > 0 or reach.high < 0 else equal
+                verdict = equal if equal is None else equal is (op is BinaryOp.EQ)
         return None if verdict is None else constant(int(verdict), dtype)
 
     def _integers(self, expr: Expr) -> Range | None:
         """Returns the range of an index value or an integer, if its format holds all of it."""
         match expr:
-            case IndexValue(index, dtype):
-                reach = index_range(index, self.ranges)
-                return reach if reach is not None and _fits(reach, dtype) else None
+            case IndexValue(index, dtype) if not isinstance(index, ConcatIndex):
+                reach = index_range(index, self.known.ranges)
+                return reach if reach is not None and fits(reach, dtype) else None
             case Const():
                 value = value_of(expr)
-                if isinstance(value, tuple) or value != value or abs(value) > 2**53:
+                if not _finite(value) or abs(value) > 2**53:
                     return None
                 return Range(int(value), int(value)) if value == int(value) else None
             case _:
@@ -166,33 +177,90 @@ class _Rules:
     def statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For():
-                return _loop(stmt)
+                return self._loop(stmt)
             case Block(stmts):
-                flat = tuple(_flattened(_without_dead_values(stmts)))
-                same = len(flat) == len(stmts) and all(
-                    new is old for new, old in zip(flat, stmts, strict=True)
-                )
-                return stmt if same else Block(flat)
+                return self._block(stmt, stmts)
             case Store(node, indices, Load(loaded, cell)) if loaded is node and cell == indices:
                 return ()  # c[i] = c[i] -->
+            case SetLocal(local, LocalRead(source)) if source == local:
+                return ()  # v = v -->
+            case SetLocal(local, Scoped(_, body)) if local not in locals_of(body):
+                return assigned(local, stmt.value)
+            case SetLocal(local, value) if self._is_unread(local) and not writes(value):
+                return ()
+            case DeclareLocal(local) if self._is_unread(local) and local not in self.known.sets:
+                return ()
             case _:
                 return stmt
 
+    def _is_unread(self, local: Local) -> bool:
+        """True if a declared variable is read nowhere, or only under its other name."""
+        known = self.known
+        return local in known.declared and (not known.reads[local] or local in known.copies)
 
-def _product(base: Expr, count: int, dtype: DType) -> Expr:
-    product = base
-    for _ in range(count - 1):
-        product = Binary(BinaryOp.MUL, product, base, dtype)
-    return product
+    def _loop(self, loop: For) -> Replacement:
+        """for i in range(0): ... --> nothing; for i in range(3, 4): s --> s with i = 3."""
+        if loop.stop <= loop.start or all(isinstance(s, Remark) for s in loop.body.stmts):
+            return ()
+        if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
+            return loop
+        body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
+        return rewrite(body, self.statement, self.expression)
+
+    def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
+        flat = tuple(_flattened(stmts)) if any(map(_is_transparent, stmts)) else stmts
+        if flat and isinstance(flat[-1], Block) and not _declare_alike(flat):
+            flat = (*flat[:-1], *flat[-1].stmts)
+        flat = self._without_steps(flat)
+        return block if flat is stmts else Block(flat)
+
+    def _without_steps(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """v = x; v = f(v) --> v = f(x), where f uses v at most once or x is a constant.
+
+        v = x; c = f(v) --> c = f(x), where this is the only use of v.
+        """
+        if not any(isinstance(stmt, SetLocal) for stmt in stmts):
+            return stmts
+        kept: list[Stmt] = []
+        for stmt in stmts:
+            merged = self._merged(kept[-1], stmt) if kept else None
+            if merged is None:
+                kept.append(stmt)
+            else:
+                kept[-1] = merged
+        return stmts if len(kept) == len(stmts) else tuple(kept)
+
+    def _merged(self, before: Stmt, stmt: Stmt) -> Stmt | None:
+        if not isinstance(before, SetLocal) or not isinstance(stmt, SetLocal | Store):
+            return None
+        local, known = before.local, self.known
+        is_again = isinstance(stmt, SetLocal) and stmt.local == local
+        is_last = local in known.declared and known.reads[local] == known.sets[local] == 1
+        if not is_again and not is_last:
+            return None
+        if writes(before.value):
+            return None
+        reads = _reads(stmt.value, local)
+        if reads == 0 and not is_again:
+            return None
+        if reads > 1 and not isinstance(before.value, Const):
+            return None
+        if any(_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
+            return None
+
+        def substituted(expr: Expr) -> Expr:
+            return before.value if expr == LocalRead(local) else self.expression(expr)
+
+        return replace(stmt, value=map_expr(stmt.value, substituted, self.statement))
 
 
-def _fits(reach: Range, dtype: DType) -> bool:
-    if dtype.is_float:
-        limit = 1 << SIGNIFICANT_BITS[dtype]
-        return -limit <= reach.low and reach.high <= limit
-    bits = 8 * dtype.nbytes - (dtype.kind is Kind.SIGNED)
-    low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
-    return low <= reach.low and reach.high < 1 << bits
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
+
+
+def _index_of(expr: Expr) -> AxisIndex:
+    """Returns an index of the same value as an index value or an integer."""
+    return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
 
 
 def _single_value(local: Local, body: Block) -> Expr | None:
@@ -204,46 +272,28 @@ def _single_value(local: Local, body: Block) -> Expr | None:
             return None
 
 
-def _loop(loop: For) -> Replacement:
-    """for i in range(0): ... --> nothing; for i in range(3, 4): s --> s with i = 3."""
-    if loop.stop <= loop.start or all(isinstance(s, Remark) for s in loop.body.stmts):
-        return ()
-    if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
-        return loop
-    return substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
+def _is_transparent(stmt: Stmt) -> bool:
+    """True of a block that introduces nothing, so that its statements can take its place."""
+    return isinstance(stmt, Block) and not any(
+        isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
+    )
+
+
+def _declare_alike(stmts: tuple[Stmt, ...]) -> bool:
+    """True if the block at the end of a block introduces something that is introduced before."""
+    *before, last = stmts
+    inside = last.stmts if isinstance(last, Block) else ()
+    return any(isinstance(s, DeclareLocal | Allocate) and s in before for s in inside)
 
 
 def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yields statements, with those of inner blocks that introduce nothing in their place."""
     for stmt in stmts:
-        match stmt:
-            case Block(inner) if not any(isinstance(s, DeclareLocal | Allocate) for s in inner):
-                yield from inner
-            case _:
-                yield stmt
+        if isinstance(stmt, Block) and _is_transparent(stmt):
+            yield from stmt.stmts
+        else:
+            yield stmt
 
 
-def _without_dead_values(stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """v = x; v = f(v) --> v = f(x), where f uses v at most once or x is a constant."""
-    kept: list[Stmt] = []
-    for stmt in stmts:
-        match kept[-1:], stmt:
-            case [SetLocal(before, first)], SetLocal(local, second) if before == local:
-                merged = _substituted(second, local, first)
-                if merged is not None:
-                    kept[-1] = SetLocal(local, merged)
-                    continue
-        kept.append(stmt)
-    return tuple(kept)
-
-
-def _substituted(expr: Expr, local: Local, value: Expr) -> Expr | None:
-    """Returns the expression with the value in place of the variable; None if that repeats work."""
-    inlined = sum(_reads(n.body, local) for n in walk(expr) if isinstance(n, Scoped))
-    if inlined or (_reads(expr, local) > 1 and not isinstance(value, Const)):
-        return None
-    return map_expr(expr, lambda e: value if e == LocalRead(local) else e)
-
-
-def _reads(root: Node, local: Local) -> int:
+def _reads(root: Expr | Stmt, local: Local) -> int:
     return sum(isinstance(node, LocalRead) and node.local == local for node in walk(root))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ocannl_core import settings
@@ -16,8 +19,9 @@ from ocannl_core.errors import SettingsError
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
-from ocannl_core.node import Placement, TensorNode
-from ocannl_core.passes.memory import placements
+from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
 from ocannl_core.schedule.default import scheduled
 from ocannl_core.schedule.plan import Plan
@@ -39,6 +43,7 @@ class Build:
         source: The generated code.
         executable: The compiled code.
         placements: Where each node is, and why.
+        definitions: How later routines compute the nodes that this one computes and does not store.
     """
 
     assignments: AssignProgram
@@ -47,6 +52,7 @@ class Build:
     source: Source
     executable: Executable
     placements: Mapping[TensorNode, Placement]
+    definitions: Mapping[TensorNode, Definition]
 
 
 def build(
@@ -58,15 +64,28 @@ def build(
 ) -> Build:
     """Returns the compiled form of a lowered program whose nodes in `stored` outlive each call."""
     own = tuple(_verified(each) for each in backend.passes(target))
-    passes: tuple[NamedPass, ...] = (*core_passes(stored), *own)
+    findings = Findings(stored, partial(_prefers_device, backend, target))
+    passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
     dump = _open_dump(assignments)
+    if dump:
+        passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
-    plan = scheduled(split(optimised), target)
-    source = backend.generate(plan, target)
+    placements = findings.placements(lowered.nodes, optimised)
+    with dump.timing("split and generate") if dump else nullcontext():
+        plan = scheduled(split(optimised), target)
+        source = backend.generate(plan, target)
     if dump:
         dump.source(source)
-    executable = backend.compile(source, target)
-    return Build(assignments, optimised, plan, source, executable, placements(optimised, stored))
+    with dump.timing("compile generated code") if dump else nullcontext():
+        executable = backend.compile(source, target)
+    if dump:
+        dump.finish(lowered.nodes, placements)
+    return Build(assignments, optimised, plan, source, executable, placements, findings.definitions)
+
+
+def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:
+    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
+    return backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
 
 
 def _verified(each: NamedPass) -> NamedPass:
@@ -84,11 +103,15 @@ _EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "
 
 
 class Dump:
-    """A folder with every stage of one compilation, numbered in the order of the stages."""
+    """A folder with every stage of one compilation, numbered in the order of the stages.
+
+    Beside the stages: the generated code, where every node is and why, and seconds by stage.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ordinals = count()
+        self._seconds: dict[str, float] = {}
 
     def text(self, stage: str, text: str) -> None:
         name = f"{next(self._ordinals):02d}_{_file_name(stage)}.txt"
@@ -96,6 +119,38 @@ class Dump:
 
     def program(self, stage: str, program: LoopProgram) -> None:
         self.text(stage, loop_printer.to_text(program))
+
+    def timed(self, each: NamedPass) -> NamedPass:
+        """Returns a pass whose time is noted."""
+
+        def run(program: LoopProgram) -> LoopProgram:
+            with self.timing(each.name):
+                return each.run(program)
+
+        return NamedPass(each.name, run)
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Notes how long a stage takes."""
+        start = perf_counter()
+        yield
+        self._seconds[stage] = perf_counter() - start
+
+    def finish(
+        self, nodes: Mapping[TensorNode, NodeInfo], placements: Mapping[TensorNode, Placement]
+    ) -> None:
+        """Writes where every node is and why, and how long each stage took."""
+        (self._folder / "memory.txt").write_text(
+            "".join(
+                f"{node.name}: {nodes[node].dtype} {list(nodes[node].dims)}, {place}\n"
+                for node, place in sorted(placements.items(), key=lambda item: item[0].id)
+            ),
+            encoding="utf-8",
+        )
+        (self._folder / "seconds.txt").write_text(
+            "".join(f"{seconds:.6f} {stage}\n" for stage, seconds in self._seconds.items()),
+            encoding="utf-8",
+        )
 
     def source(self, source: Source) -> None:
         extension = _EXTENSIONS.get(source.language.lower(), "txt")

@@ -13,12 +13,12 @@ from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.lower import lower
-from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.runtime import link, values
+from ocannl_core.node import TensorNode
+from ocannl_core.runtime import link, recompute, values
 from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import Store, Stored
+from ocannl_core.runtime.store import Run, Store, Stored
 from ocannl_core.runtime.usage import usage_of
 from ocannl_core.target import Buffer, Target
 
@@ -31,7 +31,8 @@ class Context:
 
     Routines compiled in one context share buffers: what one writes, the next one reads. A node that
     a routine does not store is private to it; when a later routine stores that node, reading it
-    gives the later routine's value.
+    gives the later routine's value. Code that reads a node which an earlier routine left virtual
+    computes it again, as long as what it is computed from is unchanged.
 
     Args:
         backend: The name of a backend, or `name:device`; by default the setting `backend`, or else
@@ -118,7 +119,6 @@ class Context:
                 raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
             program = replace(program, name=name)
         code = link.Unlinked(program, computation.literals(), computation.tensors())
-        stored_nodes = dict(link.stored_nodes(code, self._store, keep))
         lowered = lower(program)
         link.check_bindings(lowered.indices, bindings, program.name)
         if merged := merge_reads(lowered.body):
@@ -127,33 +127,46 @@ class Context:
                 found=", ".join(f"{node.name}.merge" for node in merged),
                 where=f"compiling {program.name}",
             )
-        before = usage_of(lowered)
-        link.check_presence(code, before.reads_first, self._store)
+        missing = link.missing_nodes(code, usage_of(lowered).reads_first, self._store)
+        recipes = recompute.recipes_for(missing, self._store, program.name)
+        lowered = recompute.with_definitions(lowered, recipes, self._store)
+        link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
-        for node, info in lowered.nodes.items():
-            if node not in stored_nodes and link.prefers_to_keep(
-                self.backend, node, info, self.target
-            ):
-                stored_nodes[node] = Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
-        built = build(program, lowered, stored_nodes, self.backend, self.target)
-        memory = link.bind(code, built.plan.params, self._store)
+        kept = link.stored_nodes(
+            code, self._store, keep, {each.node: each.definition.operands for each in recipes}
+        )
+        built = build(program, lowered, kept, self.backend, self.target)
+        memory = link.bind(code, built.plan, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
         launch = built.executable.link(buffers)
 
         # optimisation may have removed reads, never an access that bounds an index
-        usage = replace(usage_of(built.optimised), limits=before.limits)
-        link.record(program.name, usage, memory, built.placements, self._store)
-        return Routine(built, usage, bindings, memory, launch)
+        usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
+        run = Run()
+        link.record(built, lowered.nodes, usage, memory, run, self._store)
+        recomputed = recompute.located(recipes, self._store)
+        return Routine(built, usage, bindings, memory, launch, run, recomputed)
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
         """Gives every parameter that a tensor depends on its initial value.
 
         Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
+        Parameters that the initial values depend on come first.
 
         Args:
             tensor: The loss, or any other tensor.
             reinitialize: Also replaces values that are there.
+
+        Raises:
+            UsageError: if it is no tensor.
+            ShapeError: if nothing fixes the shape of a parameter.
         """
+        if not hasattr(tensor, "parameters"):
+            raise UsageError(
+                "Parameters are those of a tensor, such as the loss.",
+                found=f"a {type(tensor).__name__}: {tensor!r}",
+                fix="ctx.init_params(loss)",
+            )
         pending = []
         for parameter in tensor.parameters():
             stored = self._store.find(parameter.node)
@@ -171,13 +184,17 @@ class Context:
     def __getitem__(self, tensor: TensorLike) -> Array:
         """Returns a copy of a tensor's cells: axes batch, output, input, without margins.
 
-        Waits for pending work.
+        Waits for pending work. Literals can be read in every context.
 
         Raises:
             LinkError: if the tensor is not stored here, or has no value yet; the message says why
                 and what to do.
         """
-        stored = self._readable(_checked(tensor))
+        if self._store.find(_checked(tensor).node) is None and tensor.literal is not None:
+            info = tensor.info
+            assert tensor.literal is not None
+            return values.cells_of(tensor.literal, info, tensor.describe(), "").copy()
+        stored = self._readable(tensor)
         return values.read(self.backend, stored.buffer)
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
@@ -187,7 +204,8 @@ class Context:
         here gets some.
 
         Raises:
-            ShapeError: if the extents differ.
+            ShapeError: if the extents differ, or a tensor without memory here is declared without
+                sizes: one number would not tell them.
             TransferError: if the numbers do not fit the tensor's format.
         """
         node = _checked(tensor).node
@@ -199,6 +217,7 @@ class Context:
             self._store.add(stored)
         values.write(self.backend, stored.buffer, cells)
         stored.has_value = True
+        stored.host_wrote_at = recompute.now()
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """True if the tensor has memory here, with or without a value."""

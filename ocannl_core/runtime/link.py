@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
+from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.interfaces import Array, TensorLike
-from ocannl_core.runtime.store import Store, Stored, Unstored
+from ocannl_core.runtime.recompute import recipes_of
+from ocannl_core.runtime.store import Run, Store, Stored, Unstored
 from ocannl_core.runtime.usage import Usage
-from ocannl_core.target import Target
-
-if TYPE_CHECKING:
-    from ocannl_core.hooks.manager import Backend
+from ocannl_core.schedule.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +51,21 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
 
 
 def stored_nodes(
-    code: Unlinked, store: Store, keep: Sequence[TensorLike] | None
+    code: Unlinked,
+    store: Store,
+    keep: Sequence[TensorLike] | None,
+    recomputed: Mapping[TensorNode, AbstractSet[TensorNode]] | None = None,
 ) -> dict[TensorNode, Placement]:
     """Returns the nodes that outlive the calls of a routine, and why.
 
     Those are the results, or what `keep` names instead; and always what the context stores already,
     what the code does not embed, parameters, placeholders, literals and declared nodes.
+
+    Args:
+        code: The code.
+        store: The memory of the context.
+        keep: What to store instead of the results.
+        recomputed: Nodes that the code computes again, with what it computes them from.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -75,6 +82,10 @@ def stored_nodes(
                 fix=f"add its code, such as oc.train.forward({tensor.node.name})",
             )
     reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
+    for node, operands in (recomputed or {}).items():
+        reasons.update(dict.fromkeys(operands - reasons.keys(), Reason.USED_ELSEWHERE))
+        if reasons[node] is Reason.NOT_EMBEDDED:
+            reasons[node] = None
     return {
         node: Placement(MemoryMode.ON_DEVICE, reason)
         for node, reason in reasons.items()
@@ -96,7 +107,7 @@ def _reason_to_store(
         return Reason.KEPT
     if store.find(node) is not None:
         return Reason.USED_ELSEWHERE
-    return None if node in code.program.embedded else Reason.READ_ONLY
+    return None if node in code.program.embedded else Reason.NOT_EMBEDDED
 
 
 # ----- checks before anything is compiled -------------------------------------------------------
@@ -125,28 +136,32 @@ def check_bindings(
         )
 
 
-def prefers_to_keep(backend: Backend, node: TensorNode, info: NodeInfo, target: Target) -> bool:
-    """True if a backend wants a node on the device that could be local to the routine."""
-    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
-    return backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
-
-
-def check_presence(code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store) -> None:
-    """Raises LinkError unless what the code reads but does not compute is, or can be, stored."""
-    missing = [
+def missing_nodes(
+    code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store
+) -> AbstractSet[TensorNode]:
+    """Returns what the code reads but does not compute, and nothing else provides."""
+    return frozenset(
         node
-        for node in sorted(reads_first - code.program.embedded, key=lambda node: node.id)
-        if node not in code.program.fresh
+        for node in reads_first
+        if (node not in code.program.fresh or store.find_unstored(node) is not None)
         and node not in code.literals
         and not code.comes_from_outside(node)
         and store.find(node) is None
-    ]
+    )
+
+
+def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Store) -> None:
+    """Raises LinkError if nodes are missing; it says what would provide them."""
     if not missing:
         return
     found, fixes = [], []
-    for node in missing:
+    for node in sorted(missing, key=lambda each: each.id):
         unstored = store.find_unstored(node)
-        if unstored is None:
+        if node in code.program.embedded:
+            found.append(f"{code.describe(node)}: read first, and computed later in the same code")
+            fixes.append(f"put the code that computes {node.name} in front of what reads it")
+            fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
+        elif unstored is None:
             found.append(f"{code.describe(node)}: not in the context, and not computed here")
             fixes.append(
                 f"add the code that computes {node.name} in front: oc.train.forward({node.name}), "
@@ -174,17 +189,16 @@ def why(reason: Reason | None) -> str:
 # ----- memory -----------------------------------------------------------------------------------
 
 
-def bind(code: Unlinked, params: Sequence[TensorNode], store: Store) -> dict[TensorNode, Stored]:
+def bind(code: Unlinked, plan: Plan, store: Store) -> dict[TensorNode, Stored]:
     """Returns the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
     no trace.
     """
-    return {node: _bind_node(code, node, store) for node in params}
+    return {node: _bind_node(code, node, plan.nodes[node], store) for node in plan.params}
 
 
-def _bind_node(code: Unlinked, node: TensorNode, store: Store) -> Stored:
-    info = code.program.nodes[node]
+def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: Store) -> Stored:
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _with_margins(code, stored, info, store)
@@ -230,23 +244,37 @@ def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: Store) 
 
 
 def record(
-    routine: str,
+    built: Build,
+    nodes: Mapping[TensorNode, NodeInfo],
     usage: Usage,
     memory: Mapping[TensorNode, Stored],
-    placements: Mapping[TensorNode, Placement],
+    run: Run,
     store: Store,
 ) -> None:
-    """Enters a linked routine into the context: its new memory, and what it keeps private."""
+    """Enters a linked routine into the context: its new memory, and what it keeps private.
+
+    Args:
+        built: The compiled code.
+        nodes: What is known of every node of the lowered code.
+        usage: What the code does to memory.
+        memory: The memory of its parameters.
+        run: Tells when it runs.
+        store: The memory of the context.
+    """
+    routine = built.plan.name
     for node, stored in memory.items():
         stored.is_linked = True
+        if node in usage.writes:
+            stored.runs.append(run)
         provides = node in usage.writes and node not in usage.reads_first
         if provides and routine not in stored.writers:
             stored.writers.append(routine)
         if store.find(node) is not stored:
             store.add(stored)
-    for node, placement in placements.items():
+    recipes = recipes_of(built.definitions, nodes, routine, run)
+    for node, placement in built.placements.items():
         if placement.mode not in STORED:
-            store.add_unstored(node, Unstored(routine, placement))
+            store.add_unstored(node, Unstored(routine, placement, recipes.get(node)))
 
 
 # ----- checks before running and reading --------------------------------------------------------

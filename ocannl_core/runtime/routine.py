@@ -11,9 +11,10 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
-from ocannl_core.runtime import link
+from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build
-from ocannl_core.runtime.store import Stored
+from ocannl_core.runtime.recompute import Recomputed
+from ocannl_core.runtime.store import Run, Stored
 from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
@@ -38,6 +39,8 @@ class Routine:
         "_limits",
         "_needed",
         "_order",
+        "_recomputed",
+        "_run",
         "_written",
         "bindings",
         "name",
@@ -53,6 +56,8 @@ class Routine:
         bindings: Sequence[StaticIndex],
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
+        run: Run,
+        recomputed: Sequence[Recomputed] = (),
     ) -> None:
         self.name = build.plan.name
         self.bindings = tuple(bindings)
@@ -60,6 +65,8 @@ class Routine:
         self.writes = usage.writes
         self.placements: Mapping[TensorNode, Placement] = build.placements
         self._build = build
+        self._run = run
+        self._recomputed = tuple(recomputed)
         self._launch = launch
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
@@ -84,11 +91,15 @@ class Routine:
             UsageError: if an index is missing, unknown or out of range.
         """
         values = self._values(indices) if indices or self._accepted else ()
+        if self._recomputed:
+            recompute.check_current(self._recomputed, self.name)
         if self._is_ready:
             self._launch(values)
+            self._run.at = recompute.now()
             return
         link.check_values(self._needed, self.name)
         self._launch(values)
+        self._run.at = recompute.now()
         for stored in self._written:
             stored.has_value = True
         self._is_ready = True  # for good: a node that has a value never loses it

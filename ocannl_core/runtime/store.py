@@ -12,6 +12,14 @@ from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
+    from ocannl_core.runtime.recompute import Recipe
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """When a routine ran last; 0 if it has not."""
+
+    at: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +32,9 @@ class Stored:
         tensor: The tensor behind it, if known: what messages call it.
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
-        writers: Names of the routines that write it, oldest first.
+        writers: Names of the routines that compute it, oldest first.
+        runs: When each routine that writes it ran last.
+        host_wrote_at: When the host wrote it last.
     """
 
     node: TensorNode
@@ -33,6 +43,12 @@ class Stored:
     has_value: bool = False
     is_linked: bool = False
     writers: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    host_wrote_at: int = 0
+
+    def written_at(self) -> int:
+        """Returns when it was written last."""
+        return max((self.host_wrote_at, *(run.at for run in self.runs)))
 
     @property
     def info(self) -> NodeInfo:
@@ -41,10 +57,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Unstored:
-    """A node that some routine computes and does not keep."""
+    """A node that some routine computes and does not keep.
+
+    Attributes:
+        routine: The routine's name.
+        placement: Where it is there, and why.
+        recipe: How later code computes it, if it can.
+    """
 
     routine: str
     placement: Placement
+    recipe: Recipe | None = None
 
 
 class Store:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.host_arrays import check_kind, converted, refuse_nan
+from ocannl_core.host_arrays import check_kind, converted, interior, refuse_nan
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def read(backend: Backend, buffer: Buffer) -> Array:
     """Returns a copy of a buffer's cells without margins; waits for the work that computes them."""
-    return np.array(_interior(_read_all(backend, buffer), buffer.info), order="C")
+    return np.array(interior(_read_all(backend, buffer), buffer.info), order="C")
 
 
 def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
@@ -28,7 +28,7 @@ def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
     whole = cells
     if info.buffer_dims != info.dims:
         whole = _read_all(backend, buffer)
-        _interior(whole, info)[...] = cells
+        interior(whole, info)[...] = cells
     host = HostBuffer(np.ascontiguousarray(whole).reshape(info.buffer_dims), info)
     backend.transfer(buffer, host).wait()
 
@@ -37,18 +37,6 @@ def _read_all(backend: Backend, buffer: Buffer) -> Array:
     host = HostBuffer(np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy), buffer.info)
     backend.transfer(host, buffer).wait()
     return host.array
-
-
-def _interior(array: Array, info: NodeInfo) -> Array:
-    """Returns the view of a stored array that leaves out its margins."""
-    if not info.padding:
-        return array
-    slices = tuple(
-        slice(margin.left, margin.left + extent)
-        for extent, margin in zip(info.dims, info.padding, strict=True)
-    )
-    view: Array = array[slices]
-    return view
 
 
 def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:

@@ -14,7 +14,6 @@ from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.plan import Nest, Plan, Step
-from ocannl_core.schedule.pointwise import pointwise_schedule
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
@@ -30,12 +29,7 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
-
-    def rule(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> Schedule | None:
-        choose = pointwise_schedule if nest.reduction is None else contraction_schedule
-        return choose(nest, nodes, target)
-
-    return scheduled_by(plan, rule)
+    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target))
 
 
 Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]

@@ -106,7 +106,7 @@ class Model:
             _operand(position, factor, nest.axes, nodes)
             for position, factor in enumerate(reduction.factors)
         )
-        self._stores = [strides_of(nest.axes, (store,), nodes) for store in nest.finish]
+        self._stores = [_strides(nest.axes, (store,), nodes) for store in nest.finish]
         self._caches = target.cache_bytes
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
@@ -220,18 +220,13 @@ def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) ->
     return Operand(
         position,
         frozenset(axis.name for axis in axes if axis.var in used),
-        strides_of(axes, loads, nodes),
+        _strides(axes, loads, nodes),
         isinstance(factor, Load),
         factor.dtype.nbytes,
     )
 
 
-def accesses_of(nest: CellNest) -> list[Load | Store]:
-    """Returns the loads and stores of a nest's finish."""
-    return [each for store in nest.finish for each in walk(store) if isinstance(each, Load | Store)]
-
-
-def strides_of(
+def _strides(
     axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos
 ) -> dict[str, int]:
     """Returns how far apart the cells of two neighbouring iterations are, per axis.

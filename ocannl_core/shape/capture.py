@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.terms import DimVar, RowVar
+from ocannl_core.shape.constraints import Constraint, DimEqual, RowEqual
+from ocannl_core.shape.terms import DimVar, Row, RowVar
 
 
 @dataclass(slots=True, eq=False)
 class DimRef:
-    """What a name in one application of a spec stands for: an axis, or the axes of a row variable.
+    """What a name in an application of a spec stands for: an axis, or the axes of a row variable.
 
     Made empty, filled by `Environment.relate(..., capture={"label": ref})`; afterwards
     `Environment` answers `size_of(ref)`, and takes `set_dim`, `set_equal` and `set_scale`. Of a row
-    variable, the product of its axes is meant.
+    variable, the product of its axes is meant. A reference that is captured again is one size, or
+    one row, in both places.
     """
 
     label: str = ""
@@ -33,20 +35,24 @@ class DimRef:
             raise UsageError(
                 "A captured size belongs to a label of an operation.",
                 found=f"a reference {self.label!r} that no operation has filled".replace(" ''", ""),
-                fix="give it to the operation: capture={'label': ref}",
+                fix="give it to the operation: capture=[d], or capture={'label': d}",
             )
         return self.term
 
 
-def fill(
+def ties(
     capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], origin: Origin
-) -> None:
-    """Binds references to the names of a spec.
+) -> list[Constraint]:
+    """Returns equations between names of a spec and references that other operations have filled.
 
     Raises:
-        SpecError: if the spec has no such name; then none is bound.
+        SpecError: if the spec has no such name.
+        UsageError: if a reference stands for an axis already and is now to stand for a row, or the
+            other way round.
     """
-    for name in capture:
+    found: list[Constraint] = []
+    first: dict[DimRef, DimVar | RowVar] = {}
+    for name, ref in capture.items():
         if name not in labels:
             raise SpecError(
                 "Only names that occur in the spec can be captured.",
@@ -54,5 +60,25 @@ def fill(
                 where=str(origin),
                 fix="capture a label of an axis, or the name of a row variable",
             )
+        term, known = labels[name], first.setdefault(ref, ref.term or labels[name])
+        where = origin.at(f"{name}, captured again")
+        if isinstance(known, DimVar) and isinstance(term, DimVar):
+            found += [DimEqual(known, term, where)] if known != term else []
+        elif isinstance(known, RowVar) and isinstance(term, RowVar):
+            found += [RowEqual(Row(tail=known), Row(tail=term), where)] if known != term else []
+        else:
+            kind = "an axis" if isinstance(term, DimVar) else "a row"
+            raise UsageError(
+                "A reference stands for axes or for rows, not for both.",
+                found=f"{name}, captured again as {kind}",
+                where=str(origin),
+                fix="capture it in a reference of its own, and relate the two",
+            )
+    return found
+
+
+def fill(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
+    """Binds references to the names of a spec, those that are not bound yet."""
     for name, ref in capture.items():
-        ref.label, ref.term = name, labels[name]
+        if ref.term is None:
+            ref.label, ref.term = ref.label or name, labels[name]

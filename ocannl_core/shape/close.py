@@ -16,6 +16,7 @@ from ocannl_core.shape.close_formulas import (
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
+    refuse_lost_parts,
     waiting_dims,
 )
 from ocannl_core.shape.closing import Closing, Reader
@@ -38,8 +39,9 @@ def close(state: State, shapes: Iterable[Shape]) -> None:
     closing.run()
     for stage in STAGES:
         if not closing.start_stage():
-            return
+            break
         stage(closing)
+    refuse_lost_parts(state)
 
 
 # ----- stage 2: circles ---------------------------------------------------------------------------
@@ -51,7 +53,7 @@ def join_circles(closing: Closing) -> None:
     Before that, equations of sizes are taken together, as before every stage that guesses sizes.
     """
     state = closing.state
-    closing.demand(systems.consequences(state))
+    closing.demand(systems.consequences(state, closing.formulas()))
     origin = Origin("closing circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -129,8 +131,8 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.consequences(state))
-        waiting = waiting_dims(state)
+        closing.demand(systems.consequences(state, closing.formulas()))
+        waiting = waiting_dims(closing)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
             for dim in closing.open_dims(news.take())
@@ -258,8 +260,8 @@ def close_dims_from_uses(closing: Closing) -> None:
     news = closing.dim_reader()
     bounded: dict[DimVar, None] = {}
     while True:
-        closing.demand(systems.consequences(state))
-        waiting = waiting_dims(state)
+        closing.demand(systems.consequences(state, closing.formulas()))
+        waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
         ready = [dim for dim in found if dim in state.units and waiting.get(dim) is not Role.WHOLE]
@@ -291,18 +293,24 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.consequences(state))
-        waiting = waiting_dims(state)
+        closing.demand(systems.consequences(state, closing.formulas()))
+        waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:
             left = closing.open_dims()
-            found = [dim for dim in left if dim not in waiting] or left
+            found = [dim for dim in left if dim not in waiting] or _lowest(left, waiting)
         # operands before what refines them, or two guesses made together could contradict
         found = [dim for dim in found if _is_dim_ready(state, dim)] or found
         guesses = {dim: _smallest(state, dim) for dim in found}
         refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "remaining sizes"):
             return
+
+
+def _lowest(dims: list[DimVar], roles: dict[DimVar, Role]) -> list[DimVar]:
+    """Returns the sizes to guess when all wait for each other: parts before what they make up."""
+    lowest = min((roles[dim] for dim in dims), default=None)
+    return [dim for dim in dims if roles[dim] is lowest]
 
 
 def _smallest(state: State, dim: DimVar) -> Size:

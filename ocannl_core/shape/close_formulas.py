@@ -10,21 +10,23 @@ from ocannl_core.shape import ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, linear, roles
+from ocannl_core.shape.derived import Role, is_formula, linear, roles
+from ocannl_core.shape.formula_messages import part_without_cells
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
 
-def waiting_dims(state: State) -> dict[DimVar, Role]:
+def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     """Returns the undecided sizes that open formulas will compute once others are known, and what
     they are in these.
 
     Guessing these first could only contradict the formulas. What lies above a computed size, so
     that it is bounded by it, waits too.
     """
+    state = closing.state
     waiting: dict[DimVar, Role] = {}
     computed: list[DimVar] = []
-    for formula in state.open_formulas:
+    for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
         for var, role in unknown:
@@ -57,6 +59,25 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar, Role]]:
         yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
 
 
+def refuse_lost_parts(state: State) -> None:
+    """Refuses a part without cells, unless its tensor is stated to have none: it would get lost.
+
+    Raises:
+        ShapeError: if the equation of a concatenated axis leaves nothing for one of its parts.
+    """
+    for equation in list(state.concatenations):
+        formulas = [dim for dim in (equation.left, equation.right) if isinstance(dim, ConcatDim)]
+        parts = [part for formula in formulas for part in formula.parts]
+        if any(state.size(part) is None for part in parts):
+            continue
+        state.journal.remove(state.concatenations, equation)
+        for part in parts:
+            if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
+                known = state.values[state.find(part)]
+                if known.size.n == 0 and is_formula(known.cause):
+                    raise part_without_cells(state, equation)
+
+
 def join_parts(closing: Closing) -> None:
     """Stage 4: equally many parts on both sides of an equation are the same, one by one.
 
@@ -64,7 +85,7 @@ def join_parts(closing: Closing) -> None:
     """
     state = closing.state
     equations: list[DimEqual] = []
-    for formula in state.open_formulas:
+    for formula in closing.formulas():
         if not isinstance(formula, DimEqual):
             continue
         left, right = linear(state, formula.left), linear(state, formula.right)
@@ -97,7 +118,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
     while True:
         axes: dict[RowVar, int] = {}
         sizes: dict[DimVar, Size] = {}
-        for formula in list(state.open_formulas):
+        for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
                 continue
             count = Count(state, formula)
@@ -124,5 +145,5 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
 
 
 def _is_free(state: State, tail: RowVar) -> bool:
-    """True when no result with known axes says how long a row is."""
-    return not any(constraint.res.dims for constraint in ranks.bounds(state, tail))
+    """True when no result with known axes, however far, says how long a row is."""
+    return tail not in ranks.known_axes(state, [tail])

@@ -10,6 +10,7 @@ from ocannl_core.shape import dims, rows, solver
 from ocannl_core.shape.constraints import (
     Constraint,
     DimEqual,
+    Formula,
     RowConstraint,
     RowEqual,
     Strided,
@@ -76,6 +77,17 @@ class Closing:
         """Returns the undecided row variables among some, or among all concerned."""
         candidates = self._rows if among is None else among
         return [var for var in candidates if var not in self.state.rows]
+
+    def formulas(self) -> list[Formula]:
+        """Returns the waiting formulas of what is concerned; those of other tensors wait on."""
+        state = self.state
+        found: dict[Formula, None] = {}
+        for dim in self.open_dims():
+            found.update(dict.fromkeys(state.formulas.get(dim, ())))
+        for tail in self.open_rows():
+            counts = (c for c in state.suspended.get(tail, ()) if isinstance(c, TotalElements))
+            found.update(dict.fromkeys(counts))
+        return [formula for formula in found if formula in state.open_formulas]
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
         """Gives row variables numbers of axes, all at once; returns whether there were any."""

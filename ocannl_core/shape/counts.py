@@ -75,6 +75,8 @@ def total(state: State, constraint: TotalElements) -> None:
         ShapeError: if no sizes give this number.
     """
     count = Count(state, constraint)
+    if count.constraint != constraint:
+        state.journal.remove(state.open_formulas, constraint)
     constraint = count.constraint
     mentioned = [dim for row in constraint.rows for dim in row.dims]
     mentioned += constraint.divided_by

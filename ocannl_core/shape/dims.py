@@ -13,7 +13,7 @@ from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqua
 from ocannl_core.shape.explain import sources
 from ocannl_core.shape.messages import sizes_differ, too_small
 from ocannl_core.shape.state import Edge, Floor, Known, State
-from ocannl_core.shape.terms import DimVar, Size
+from ocannl_core.shape.terms import ConcatDim, DimVar, Size
 
 
 def equate(state: State, constraint: DimEqual) -> None:
@@ -36,6 +36,8 @@ def equate(state: State, constraint: DimEqual) -> None:
 def _equate_formula(state: State, equation: DimEqual) -> None:
     """Draws the conclusions from an equation with a computed size; it waits if there are none."""
     state.watch(equation, (equation.left, equation.right))
+    if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
+        state.journal.put(state.concatenations, equation, None)
     outcome = derived.solve(state, equation)
     if outcome.waits:
         state.wait(equation)
@@ -63,7 +65,8 @@ def refine(state: State, constraint: DimBelow) -> None:
         case Size(), DimVar():
             _bound(state, opnd, Known(res, True, constraint))
         case Size(), Size():
-            if opnd.n != 1 and _merged(res, opnd) is None:
+            # a single position can be repeated, but not be left out
+            if _merged(res, opnd) is None and (opnd.n != 1 or res.n == 0):
                 raise sizes_differ(res, constraint, opnd, constraint)
         case (DimVar() | Size(), _):
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
@@ -73,7 +76,7 @@ def refine(state: State, constraint: DimBelow) -> None:
             state.agenda.append(DimEqual(whole, res, constraint.origin, constraint.axis))
             state.agenda.append(DimBelow(whole, opnd, constraint.origin, constraint.axis))
         case (_, Size(1)):
-            pass
+            state.agenda.append(AtLeast(res, 1, constraint.origin, constraint.axis))
         case _:
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
 
@@ -116,9 +119,11 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         merged = _merged(old.size, size)
         if merged is None:
             raise _differ(state, old, Known(size, explicit, blame or cause))
-        if merged.basis == old.size.basis and old.explicit >= explicit:
+        is_stated = merged.n == 0 and derived.is_formula(old.cause) > derived.is_formula(cause)
+        if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
-        size, explicit, cause = merged, old.explicit or explicit, old.cause
+        cause = cause if is_stated else old.cause
+        size, explicit = merged, old.explicit or explicit
     else:
         ceiling = state.ceilings.get(var)
         if ceiling is not None and size.n != 1:
@@ -219,6 +224,7 @@ def _has_unit_operand(state: State, var: DimVar, cause: Constraint) -> None:
     """An operand is 1: so is the variable, unless something below it is larger."""
     if var not in state.units:
         state.journal.put(state.units, var, cause)
+        _raise_floor(state, var, Floor(1, cause))
     state.touched_dims[var] = None
     known = state.values.get(var)
     if known is not None and known.size.n == 1 and not known.explicit:

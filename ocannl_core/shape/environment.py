@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import Origin
 from ocannl_core.shape import solver
-from ocannl_core.shape.capture import DimRef, fill
+from ocannl_core.shape.capture import DimRef, fill, ties
 from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, TotalElements
 from ocannl_core.shape.counts import cells
+from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrowed
 from ocannl_core.shape.state import Leaf, State
+from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import AffineDim, DimVar, Row, RowKind, RowVar, Shape, Size
 
 Axes = Sequence[int | Size | EllipsisType] | None
@@ -60,7 +63,8 @@ class Environment:
             result: The result's shape.
             operands: The operands' shapes.
             origin: The operation.
-            capture: References to bind to names of the spec, for `size_of` and the like.
+            capture: References to bind to names of the spec, for `size_of` and the like; those
+                that are bound already become equal to the names.
 
         Raises:
             ShapeError: if this contradicts what is known; then nothing is added.
@@ -76,9 +80,11 @@ class Environment:
             for part in relation.optional:
                 state.journal.put(state.optional, part, True)
             state.agenda.extend(relation.constraints)
+            if capture:
+                state.agenda.extend(ties(capture, relation.labels, origin))
             solver.run(state)
             if capture:
-                fill(capture, relation.labels, origin)
+                fill(capture, relation.labels)
             state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
@@ -109,6 +115,29 @@ class Environment:
         with self._atomically():
             self._state.agenda.extend(constraints)
             solver.run(self._state)
+
+    def derive(
+        self,
+        results: Sequence[Shape],
+        operands: Sequence[Shape],
+        say: Callable[[Supply], Sequence[Constraint]],
+    ) -> None:
+        """Adds what is said about the shapes that are computed from operands, all at once.
+
+        Args:
+            results: The shapes of what is computed.
+            operands: The shapes of what it is computed from.
+            say: Gives the constraints; takes fresh variables from its argument.
+
+        Raises:
+            ShapeError: if they contradict what is known; then nothing is added.
+        """
+        constraints = say(self._state.fresh)
+        with self._atomically():
+            self._state.agenda.extend(constraints)
+            solver.run(self._state)
+            for result in results:
+                self._state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
         """Demands that a shape has so many cells.
@@ -173,6 +202,20 @@ class Environment:
             return cells(self._state, Row(tail=ref.captured))
         size = self._state.size(ref.captured)
         return size.n if size else None
+
+    def settled(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
+        """Returns the logic with the captured sizes that are known given as values.
+
+        The size of a padded window, say, need not follow from the shapes of one operation.
+        """
+        if not isinstance(logic, Einsum):
+            return logic
+        sizes = {
+            name: n
+            for name, ref in capture.items()
+            if isinstance(ref.term, DimVar) and (n := self.size_of(ref)) is not None
+        }
+        return replace(logic, values=tuple(sorted({**dict(logic.values), **sizes}.items())))
 
     def view(self, shape: Shape) -> Shape:
         """Returns the shape as far as it is known. Looking does not influence inference."""

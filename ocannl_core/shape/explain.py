@@ -394,7 +394,7 @@ def _formula(state: State, formula: Formula) -> str:
 def _size_text(state: State, dim: DimVar) -> str:
     current = state.current(dim)
     floor = state.floors.get(current) if isinstance(current, DimVar) else None
-    return f"{current} (at least {floor.n})" if floor else str(current)
+    return f"{current} (at least {floor.n})" if floor and floor.n > 1 else str(current)
 
 
 def _leaf_bound(is_leaf: bool) -> Iterator[Bound]:

@@ -12,6 +12,9 @@ from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size, dim_variables
 
+_ONE_WRITTEN = ConcatDim((Size(1),))
+"""The axis that `0` stands for in the result of a specification."""
+
 
 def substituted(state: State, dim: Dim) -> Dim:
     """Returns a size with what is known put in."""
@@ -59,6 +62,13 @@ def _formula(dim: Dim, shown: Dim) -> str:
 def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
     """All sizes are known, and they do not fit."""
     whole, formula = _ends(state, equation)
+    if _ONE_WRITTEN in (equation.left, equation.right):
+        return ShapeError(
+            "An axis of which only position 0 is written has 1 position.",
+            found=whole,
+            where=_where(state, equation),
+            fix="name the axis in place of 0, or read it as an axis of size 1",
+        )
     computed = left if not isinstance(equation.left, DimVar | Size) else right
     return ShapeError(
         "An axis must have the size that its stride, window or parts give.",
@@ -109,6 +119,17 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
         found=f"{whole} and {formula}",
         where=_where(state, equation),
         fix=_advice(equation),
+    )
+
+
+def part_without_cells(state: State, equation: DimEqual) -> ShapeError:
+    """The size of a concatenated axis leaves nothing for one of its parts."""
+    whole, formula = _ends(state, equation)
+    return ShapeError(
+        "Every part of a concatenated axis has cells, unless its tensor is stated to have none.",
+        found=f"{whole} and {formula}",
+        where=_where(state, equation),
+        fix="make the whole axis longer, or another part shorter",
     )
 
 

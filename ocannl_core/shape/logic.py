@@ -9,11 +9,19 @@ from typing import assert_never
 from ocannl_core.errors import SpecError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import Dim, Row, Shape, Size
+from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 
 __all__ = [
     "BatchSlice",
@@ -21,6 +29,7 @@ __all__ = [
     "ComposeAccumulate",
     "Einsum",
     "Logic",
+    "NumbersOfWords",
     "Pointwise",
     "Relation",
     "Transpose",
@@ -58,7 +67,14 @@ class BatchSlice:
     indices: tuple[StaticIndex | int, ...]
 
 
-Logic = Pointwise | Compose | ComposeAccumulate | Transpose | Einsum | BatchSlice
+@dataclass(frozen=True, slots=True)
+class NumbersOfWords:
+    """Every word of one output axis becomes `per_word` cells that follow each other row by row."""
+
+    per_word: int
+
+
+Logic = Pointwise | Compose | ComposeAccumulate | Transpose | Einsum | BatchSlice | NumbersOfWords
 
 
 def logic_from_text(
@@ -129,6 +145,8 @@ def relation_of(
             return Instance(logic, origin, fresh).relate(result, operands)
         case BatchSlice(indices):
             return _slice(indices, result, operands[0], origin, fresh)
+        case NumbersOfWords(per_word):
+            return _numbers_of_words(per_word, result, operands[0], origin, fresh)
         case _:
             assert_never(logic)
 
@@ -147,7 +165,7 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
         case Transpose():
             yield operands[0].input
             yield operands[0].output
-        case Pointwise() | Einsum() | BatchSlice():
+        case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords():
             pass
         case _:
             assert_never(logic)
@@ -165,6 +183,8 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
             name, wanted = "Transposition", 1
         case BatchSlice():
             name, wanted = "A slice of the batch", 1
+        case NumbersOfWords():
+            name, wanted = "Making numbers of words", 1
         case Einsum(spec):
             name, wanted = f"The spec {spec.text or spec!s}", len(spec.operands)
         case _:
@@ -238,4 +258,19 @@ def _slice(
         RowEqual(result.input, operand.input, origin.at("input row of the operand")),
         RowEqual(result.output, operand.output, origin.at("output row of the operand")),
     ]
+    return relation
+
+
+def _numbers_of_words(
+    per_word: int, result: Shape, operand: Shape, origin: Origin, fresh: Supply
+) -> Relation:
+    words = fresh.dim("words")
+    one_axis = {RowKind.OUTPUT: Row(trailing=(words,))}
+    relation = Relation()
+    for kind, row in operand.rows():
+        detail = origin.at(f"the {kind.value} row of the words, which are one output axis")
+        relation.constraints.append(RowEqual(row, one_axis.get(kind, Row()), detail))
+    rows = (result.batch, result.input, result.output)
+    count = origin.at(f"{per_word} numbers of each random word")
+    relation.constraints.append(TotalElements(rows, Strided(per_word, words), count))
     return relation

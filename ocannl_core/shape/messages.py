@@ -83,8 +83,14 @@ def too_small(
     sources: Sequence[Constraint] = (),
 ) -> ShapeError:
     """An axis does not have the position that is accessed."""
+    if at_least == 1:
+        rule = "An axis that something is repeated along, or accessed at, has positions."
+    else:
+        rule = (
+            f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions."
+        )
     return ShapeError(
-        f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions.",
+        rule,
         found=f"size {size}",
         where=_places(sources or (size_cause, cause)),
         fix="use a smaller index, or make the axis longer",

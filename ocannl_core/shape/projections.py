@@ -46,7 +46,7 @@ from ocannl_core.shape.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.einsum import Relation
-from ocannl_core.shape.logic import Logic, relation_of
+from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
@@ -94,6 +94,8 @@ def project(
             ways, or nothing says how large a window is.
         SpecError: if the operation's specification does not fit.
     """
+    if isinstance(logic, NumbersOfWords):
+        return _runs(logic.per_word, result, operands[0])
     ids = count()
     result = _identified(result, ids)
     operands = [_identified(operand, ids) for operand in operands]
@@ -105,6 +107,17 @@ def project(
             where = origin.at(f"the size of {label}")
             relation.constraints.append(DimEqual(dim, Size(n), where))
     return derive(state, relation, result, operands)
+
+
+def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
+    """Returns the projections of words that become runs of cells; the left-hand side is where each
+    run starts, in row-major order.
+    """
+    word = fresh_var("w")
+    (length,) = words.dims
+    start = (affine([(per_word, word)]),) if result.dims else ()
+    lhs = (*(SubAxis() for _ in result.dims[1:]), *start)
+    return Projections(((word, length),), lhs, ((VarIndex(word),),), result.dims, (words.dims,))
 
 
 def derive(

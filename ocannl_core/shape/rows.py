@@ -7,7 +7,7 @@ any part of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
@@ -135,6 +135,8 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     elif surplus < 0:
         left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
         behind = behind[:surplus]
+    ranks.record(state, left_tail, right_tail, 0, constraint)
+    ranks.record(state, right_tail, left_tail, 0, constraint)
     skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
     kept = RowEqual(Row(ahead, left_tail), Row((), right_tail, behind), constraint.origin, skipped)
     if not state.is_suspended(kept):
@@ -252,12 +254,13 @@ def _postpone(state: State, constraint: RowBelow) -> None:
         state.suspend(constraint)
 
 
-def decide_scalars(state: State, among: Collection[RowVar]) -> None:
+def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
     """Gives rows that may be scalars the axis that their operands have."""
     state.scalars_are_decided = True
-    for constraint in state.scalars:
-        if constraint.res.tail in among and state.is_suspended(constraint):
-            state.agenda.append(constraint)
+    for var in among:
+        for constraint in state.suspended.get(var, ()):
+            if constraint in state.scalars and sides(constraint)[0].tail == var:
+                state.agenda.append(constraint)
 
 
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:

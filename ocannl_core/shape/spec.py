@@ -59,6 +59,24 @@ def parse_spec(text: str) -> Spec:
     return _Parser(text).spec()
 
 
+def _from_numpy(text: str) -> str:
+    """Returns advice for those who write specs as for `numpy.einsum`.
+
+    ij,jk->ik  -->  in this notation: ij; jk => ik
+    """
+    operands, arrow, result = text.replace(" ", "").replace(";", ",").partition("->")
+    letters = operands.replace(",", "").replace("...", "")
+    if "=>" in text or not letters.isalpha():
+        return ""
+    if not arrow:  # there, the result then has every label that occurs once
+        result = "".join(label for label in sorted(letters) if letters.count(label) == 1)
+    wanted = " => ".join([operands.replace(",", "; "), result])
+    return (
+        f"in this notation: {wanted}\n"
+        "(`;` separates operands, `=>` precedes the result, `->` follows input axes)"
+    )
+
+
 def spec_error(text: str, at: int, rule: str, fix: str = "") -> SpecError:
     """Returns an error that points at a position of a spec."""
     return SpecError(rule, found=f"{text}\n{' ' * at}^", fix=fix)
@@ -87,7 +105,10 @@ class _Parser:
         operands = [self._shape()]
         while self._accept(";"):
             operands.append(self._shape())
-        self._expect("=>", "`=>` and the axes of the result, or `;` and another operand")
+        if self._next.kind != "=>":
+            rule = "Here the notation wants `=>` and the axes of the result, or `;` and another"
+            raise self._error(self._next.at, f"{rule} operand.", _from_numpy(self._text))
+        self._take()
         result = self._shape()
         self._expect("end", "the end of the spec")
         spec = Spec(tuple(operands), result, self._text)

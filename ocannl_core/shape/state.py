@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar, assert_never
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import (
     Constraint,
+    DimEqual,
     Exact,
     Formula,
     ReverseEqual,
@@ -125,6 +126,7 @@ class State:
             are done.
         formulas: For a size, the formulas that mention it; may hold formulas that are done.
         open_formulas: The formulas that wait for sizes.
+        concatenations: Equations with a concatenated axis that closing has not looked at yet.
         scalars: Constraints on rows that wait because both sides may be scalars.
         scalars_are_decided: True during closing, when such rows get axes.
         cells: For a row variable, how many cells its axes have, and what says so.
@@ -161,6 +163,7 @@ class State:
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[Formula, None]] = {}
         self.open_formulas: dict[Formula, None] = {}
+        self.concatenations: dict[DimEqual, None] = {}
         self.scalars: dict[RowBelow, None] = {}
         self.scalars_are_decided = False
         self.cells: dict[RowVar, tuple[int, TotalElements]] = {}

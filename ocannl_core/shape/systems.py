@@ -14,30 +14,31 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from ocannl_core.shape import formula_messages as messages
-from ocannl_core.shape.constraints import DimEqual
+from ocannl_core.shape.constraints import DimEqual, Formula
 from ocannl_core.shape.derived import difference
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Size
 
 
-def consequences(state: State) -> list[DimEqual]:
-    """Returns the sizes, and the pairs of equal sizes, that the waiting equations determine.
+def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
+    """Returns the sizes, and the pairs of equal sizes, that waiting equations among formulas
+    determine.
 
     Raises:
         ShapeError: if no sizes satisfy them.
     """
     found: list[DimEqual] = []
-    for system in _systems(state):
+    for system in _systems(state, formulas):
         if len(system) > 1:
             found += _solved(state, system)
     return found
 
 
-def _systems(state: State) -> Iterable[list[DimEqual]]:
-    """Returns the waiting equations, those that share unknowns together."""
+def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
+    """Returns the equations, those that share unknowns together."""
     systems: dict[int, list[DimEqual]] = {}
     members: dict[DimVar, int] = {}
-    for number, formula in enumerate(state.open_formulas):
+    for number, formula in enumerate(formulas):
         if not isinstance(formula, DimEqual):
             continue
         unknown = set(difference(state, formula).terms)
@@ -53,62 +54,67 @@ def _systems(state: State) -> Iterable[list[DimEqual]]:
 
 
 Combination = tuple[dict[DimVar, Fraction], Fraction]
-"""`sum(coefficient * unknown) = constant`."""
+"""`sum(coefficient * unknown) + constant`."""
 
 
 def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
     origin = system[0].origin
+    solutions = _eliminated([_combination(state, equation) for equation in system])
+    if solutions is None:
+        raise messages.contradictory(state, system)
     found: list[DimEqual] = []
-    for terms, constant in _eliminated(_combinations(state, system)):
-        if not terms:
-            if constant:
-                raise messages.contradictory(state, system)
-        elif len(terms) == 1:
-            ((var, coefficient),) = terms.items()
-            size = constant / coefficient
-            if size.denominator != 1 or size < 0:
-                raise messages.contradictory(state, system)
+    alike: dict[tuple[frozenset[tuple[DimVar, Fraction]], Fraction], DimVar] = {}
+    for terms, _ in solutions.values():
+        for free in terms:
+            alike[frozenset({(free, Fraction(1))}), Fraction(0)] = free
+    for var, (terms, size) in solutions.items():
+        if terms:
+            other = alike.setdefault((frozenset(terms.items()), size), var)
+            if other != var:
+                found.append(DimEqual(var, other, origin))
+        elif size.denominator != 1 or size < 0:
+            raise messages.contradictory(state, system)
+        else:
             found.append(DimEqual(var, Size(int(size)), origin))
-        elif len(terms) == 2 and not constant and not sum(terms.values()):
-            one, other = terms
-            found.append(DimEqual(one, other, origin))
     return found
 
 
-def _combinations(state: State, system: Sequence[DimEqual]) -> list[Combination]:
-    forms = (difference(state, equation) for equation in system)
-    return [
-        ({var: Fraction(factor) for var, factor in form.terms.items()}, Fraction(-form.constant))
-        for form in forms
-    ]
+def _combination(state: State, equation: DimEqual) -> Combination:
+    """Returns the difference of an equation's sides, which is zero."""
+    terms, constant = difference(state, equation)
+    return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)
 
 
-def _eliminated(rows: list[Combination]) -> list[Combination]:
-    """Returns equivalent equations, each with one unknown that no other one has (Gauss, Jordan)."""
-    done: list[Combination] = []
-    pending = rows
-    while pending:
-        terms, constant = pending.pop(0)
+def _eliminated(zeros: Iterable[Combination]) -> dict[DimVar, Combination] | None:
+    """Returns unknowns as combinations of those left free (Gauss, Jordan); None if impossible."""
+    solutions: dict[DimVar, Combination] = {}
+    for zero in zeros:
+        terms, constant = zero
+        for var in list(terms):
+            if var in solutions:
+                terms, constant = _replaced(var, (terms, constant), solutions[var])
         if not terms:
-            done.append((terms, constant))
+            if constant:
+                return None
             continue
         pivot = min(terms, key=lambda var: var.id)
-        factor = terms[pivot]
-        row = {var: each / factor for var, each in terms.items()}, constant / factor
-        done = [_without(pivot, other, row) for other in done]
-        pending = [_without(pivot, other, row) for other in pending]
-        done.append(row)
-    return done
+        factor = -terms[pivot]
+        rest = {var: each / factor for var, each in terms.items() if var != pivot}
+        solution = rest, constant / factor
+        for var, earlier in solutions.items():
+            solutions[var] = _replaced(pivot, earlier, solution)
+        solutions[pivot] = solution
+    return solutions
 
 
-def _without(pivot: DimVar, equation: Combination, row: Combination) -> Combination:
-    """Returns an equation minus the multiple of `row` that takes an unknown out of it."""
-    terms, constant = equation
-    factor = terms.get(pivot)
+def _replaced(var: DimVar, combination: Combination, value: Combination) -> Combination:
+    """Returns a combination with another one in place of an unknown."""
+    terms, constant = combination
+    factor = terms.get(var)
     if factor is None:
-        return equation
-    combined = dict(terms)
-    for var, each in row[0].items():
-        combined[var] = combined.get(var, Fraction(0)) - factor * each
-    kept = {var: each for var, each in combined.items() if each}
-    return kept, constant - factor * row[1]
+        return combination
+    combined = {other: each for other, each in terms.items() if other != var}
+    for other, each in value[0].items():
+        combined[other] = combined.get(other, Fraction(0)) + factor * each
+    kept = {other: each for other, each in combined.items() if each}
+    return kept, constant + factor * value[1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import zip_longest
 from math import prod
 from typing import assert_never
 
@@ -266,9 +267,25 @@ class Shape:
             text = f"{self.batch}|{text}"
         return text or "()"
 
+    def __repr__(self) -> str:
+        return f"<shape {self}>"
+
 
 def closed_shape(
     batch: tuple[int, ...] = (), input: tuple[int, ...] = (), output: tuple[int, ...] = ()
 ) -> Shape:
     """Returns a shape of known sizes."""
     return Shape(closed_row(*batch), closed_row(*input), closed_row(*output))
+
+
+def broadcast_shape(one: Shape, other: Shape) -> Shape:
+    """Returns the closed shape that two closed shapes are repeated to, row by row from the right.
+
+    Axes of size 1 are repeated; sizes that contradict each other are not looked for.
+    """
+    rows = {}
+    for kind, row in one.rows():
+        left, right = row.sizes[::-1], other.row(kind).sizes[::-1]
+        sizes = [b if a == 1 else a for a, b in zip_longest(left, right, fillvalue=1)]
+        rows[kind] = closed_row(*reversed(sizes))
+    return Shape(rows[RowKind.BATCH], rows[RowKind.INPUT], rows[RowKind.OUTPUT])

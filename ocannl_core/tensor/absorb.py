@@ -17,6 +17,8 @@ from typing import assert_never
 
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.steps import (
     Assign,
     Backpropagate,
@@ -25,7 +27,7 @@ from ocannl_core.tensor.steps import (
     Titled,
     ZeroGradients,
 )
-from ocannl_core.tensor.tensor import Applied, Tensor, ancestors
+from ocannl_core.tensor.tensor import Tensor
 
 
 def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
@@ -85,6 +87,8 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
         return None
+    if not isinstance(step.logic, Pointwise):
+        return None
     primitive, needed = definition.operation.primitive, definition.operation.combine
     is_plain = step.combine is BinaryOp.SECOND and not step.reset
     if primitive is None or not (needed is None or is_plain or needed is step.combine):
@@ -95,7 +99,7 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     rearranges = needed is not None or step.reset or not isinstance(definition.logic, Pointwise)
     if reads_target and rearranges:
         return None
-    fused = replace(step, op=primitive, args=definition.operands, logic=definition.logic)
+    fused = replace(step, op=primitive, args=definition.operands, logic=value.logic)
     if needed is not None and is_plain:
         fused = replace(fused, combine=needed, reset=True)
     return fused
@@ -125,7 +129,7 @@ def _rebuilt(
                 yield replaced.get(step, step)
             case Forward(tensors):
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
-                    yield Forward(kept)
+                    yield replace(step, tensors=kept)
             case Titled(title, inner):
                 yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
             case _:

@@ -76,6 +76,14 @@ class Assignable(Expression):
         """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
         if is_everything(key):
             return LeftHandSide(self, reset=False)
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(hasattr(part, "primitive") for part in parts):
+            raise UsageError(
+                "An assignment names its accumulating operation once.",
+                found=f"c[{', '.join(map(repr, parts))}], read or followed by an operator",
+                where=str(caller_location() or ""),
+                fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
+            )
         return LeftHandSide(self, reset=True) if key is neutral else None
 
     def __setitem__(self, key: object, value: object) -> None:
@@ -170,7 +178,8 @@ def accumulator(operation: object) -> BinaryOp:
         UsageError: if it has no neutral element.
     """
     primitive = getattr(operation, "primitive", None)
-    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None:
+    reduces = getattr(operation, "combine", None) is not None
+    if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
         raise UsageError(
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
+
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_location
+from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Applied, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,8 +51,9 @@ class Block(Generic[R]):
         self._function = function
         self._applied = False
 
-    def __call__(self, *tensors: Any) -> R:
-        """Returns the body applied to tensors."""
+    def __call__(self, *args: Any, **named: Any) -> R:
+        """Returns the body applied to tensors, by position or by name."""
+        tensors = self._bound(args, named)
         session = sessions.current()
         application = Application(self, session.block)
         outer = session.block
@@ -58,12 +63,37 @@ class Block(Generic[R]):
         finally:
             session.block = outer
         self._applied = True
-        _enrich(
-            result,
-            (self.name, *((self.label,) if self.label else ()), *_first_label(tensors)),
-            tensors,
-        )
+        made = list(_tensors_in(result))
+        if not made:
+            raise UsageError(
+                "The body of a block returns what it computes: a tensor, or several.",
+                found=f"{self.name} returned {result!r}",
+                where=str(caller_location() or ""),
+                fix="end the function with return, and a tensor",
+            )
+        name = (self.name, self.label) if self.label else (self.title,)
+        for tensor in made:
+            _enrich(tensor, (*name, *_source_of(tensors)), tensors)
         return result
+
+    def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Returns the tensors for the positional parameters of the body.
+
+        Raises:
+            UsageError: if the body takes others.
+        """
+        signature = inspect.signature(self._function)
+        try:
+            bound = signature.bind(*args, **named, **self.config)
+        except TypeError as error:
+            raise UsageError(
+                f"The positional parameters of {self.name} are the tensors that it is applied to.",
+                found=f"{error}; {len(args) + len(named)} given",
+                where=str(caller_location() or ""),
+                fix=f"{self.name}{signature}",
+            ) from None
+        bound.apply_defaults()
+        return bound.args
 
     @property
     def has_been_applied(self) -> bool:
@@ -79,8 +109,11 @@ class Application:
 
     def __init__(self, block: Block[Any], outer: Application | None) -> None:
         self.block = block
+        self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
+        self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
+        """True if the block, or one around it, has been applied before."""
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:
@@ -102,10 +135,18 @@ class BlockFunction(Generic[P, R]):
         self._signature = inspect.signature(function)
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: Any, label: str | None = None, **config: Any) -> Any:
+    def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
+        parameters = self._signature.parameters
+        named = {
+            name: value
+            for name, value in keywords.items()
+            if name in parameters
+            and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
+        config = {name: value for name, value in keywords.items() if name not in named}
         self._check_config(config)
         block = self._block(config, label)
-        return block(*args) if args else block
+        return block(*args, **named) if args or named else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
         """Returns a new block, or inside another block's body the sub-block that belongs in this
@@ -117,7 +158,7 @@ class BlockFunction(Generic[P, R]):
         key = (
             self._function,
             label,
-            tuple(sorted((name, _key_of(value)) for name, value in config.items())),
+            tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
         )
         place = (key, application.occurrence(key))
         owned = application.block.blocks
@@ -196,38 +237,82 @@ def shared_parameter(
                 fix="configure a second block",
             )
         return parameter
-    if block.has_been_applied:
+    if application.is_later:
         warnings.warn(
             f"parameter {name!r} of {block.name} is new in a later application of the block; "
             "earlier applications did not use it",
-            stacklevel=4,
+            stacklevel=caller_depth(),
         )
     parameter = create((name, *application.path))
     block.parameters[name] = (parameter, arguments)
     return parameter
 
 
-def _key_of(value: Any) -> Hashable:
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, *(_key_of(each) for each in value))
-    if isinstance(value, dict):
-        return ("dict", *sorted((str(key), _key_of(each)) for key, each in value.items()))
+def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
+    """Returns what tells one value of a configuration from others, in every application alike.
+
+    Args:
+        value: The value.
+        name: The keyword that it is given for.
+        around: The functions that capture it, for those that capture themselves.
+
+    Raises:
+        UsageError: if nothing tells the value from others.
+    """
+    match value:
+        case list() | tuple():
+            return (type(value).__name__, *(_key_of(each, name, around) for each in value))
+        case dict():
+            items = [(str(key), _key_of(each, name, around)) for key, each in value.items()]
+            return ("dict", *sorted(items, key=lambda item: item[0]))
+        case np.ndarray():
+            return ("array", value.shape, value.dtype.str, value.tobytes())
+        case FunctionType():
+            # a lambda in a body is a new object in every application
+            if any(value is each for each in around):
+                return ("function", value.__code__)
+            captured = [*inspect.getclosurevars(value).nonlocals.values(), value.__defaults__]
+            return ("function", value.__code__, _key_of(captured, name, (*around, value)))
+        case functools.partial():
+            parts = (value.func, value.args, value.keywords)
+            return ("partial", _key_of(parts, name, around))
     try:
         hash(value)
     except TypeError:
-        return ("object", id(value))
+        raise UsageError(
+            "The configuration of a block inside another one tells it from its neighbours, so "
+            "its values are compared.",
+            found=f"{name}= is a {type(value).__name__}, which is not hashable",
+            where=str(caller_location() or ""),
+            fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
+            "dataclasses; or configure the block once, outside of the body",
+        ) from None
     return (type(value).__name__, value)
 
 
-def _first_label(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    return next((t.label for t in tensors if isinstance(t, Tensor)), ())
+def _tensors_in(result: Any) -> Iterator[Tensor]:
+    """Yields the tensors in what a body returned: one, or a nest of tuples, lists and dicts."""
+    pending = [result]
+    while pending:
+        match pending.pop(0):
+            case Tensor() as tensor:
+                yield tensor
+            case list() | tuple() as items:
+                pending += items
+            case dict() as named:
+                pending += named.values()
+            case _:
+                pass
 
 
-def _enrich(result: Any, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Labels the tensor that a body made; one that it only passed on keeps its own label."""
-    if (
-        isinstance(result, Tensor)
-        and isinstance(result.definition, Applied)
-        and all(result is not t for t in inputs)
-    ):
-        result.relabel(label)
+def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
+    """Returns the last part of the first tensor's label: `x` of `layer_L1_x`, so that names do not
+    grow with depth.
+    """
+    return next((t.label[-1:] for t in tensors if isinstance(t, Tensor)), ())
+
+
+def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
+    """Labels a tensor that a body made; one that it only passed on keeps its own label."""
+    if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
+        tensor.relabel(label)

@@ -17,9 +17,11 @@ from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
+from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.placement import covers_result
-from ocannl_core.tensor.pointwise import add, maximum, power_primitive, where
+from ocannl_core.tensor.pointwise import add, lift, maximum, power_primitive
+from ocannl_core.tensor.pointwise import where as where_pointwise
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
 
@@ -69,7 +71,7 @@ def _greatest(v: Any, v1: Any) -> None:
 
 
 def _greatest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
-    g1 += where(v1 == v, g, 0.0)
+    g1 += where_pointwise(v1 == v, g, 0.0)
 
 
 def _greatest_sum(v: Any, v1: Any, v2: Any) -> None:
@@ -77,8 +79,23 @@ def _greatest_sum(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _greatest_sum_gradient(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
-    g1 += where(v1 + v2 == v, g, 0.0)
-    g2 += where(v1 + v2 == v, g, 0.0)
+    g1 += where_pointwise(v1 + v2 == v, g, 0.0)
+    g2 += where_pointwise(v1 + v2 == v, g, 0.0)
+
+
+def _sum_of_chosen(v: Any, v1: Any, v2: Any, v3: Any) -> None:
+    v[neutral] += where_pointwise(v1, v2, v3)
+
+
+def _chosen(g: Any, g2: Any, g3: Any, v1: Any) -> None:
+    g2 += where_pointwise(v1, g, 0.0)
+    g3 += where_pointwise(v1, 0.0, g)
+
+
+def _fused(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
+    g1 += g * v2
+    g2 += g * v1
+    g3 += g
 
 
 def _place_all(v: Any, vs: Any) -> None:
@@ -113,7 +130,6 @@ _einsum_of_one = define_operation(
     gradient=_spread,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.ADD,
-    register=False,
 )
 _einsum_of_two = define_operation(
     "einsum",
@@ -121,14 +137,12 @@ _einsum_of_two = define_operation(
     gradient=_products,
     primitive=BinaryOp.MUL,
     combine=BinaryOp.ADD,
-    register=False,
 )
 _einsum_of_three = define_operation(
     "einsum",
     forward=_sum_of_triple_products,
     gradient=_triple_products,
     combine=BinaryOp.ADD,
-    register=False,
 )
 _outer_sum = define_operation(
     "outer_sum",
@@ -152,13 +166,57 @@ _einmax = define_operation(
     combine=BinaryOp.MAX,
 )
 _slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
+_sum_of_where = define_operation(
+    "where", forward=_sum_of_chosen, gradient=_chosen, combine=BinaryOp.ADD
+)
+_fma = lift("fma", TernaryOp.FMA, _fused)
 
 
-def fma(a: Any, b: Any, c: Any, *, label: str | None = None) -> Any:
-    """Returns `a @ b + c`; inside the code of an operation, the fused primitive `a * b + c`."""
+def fma(a: Any, b: Any, c: Any, *, logic: str = "@", label: str | None = None) -> Any:
+    """Returns `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
+    primitive `a * b + c`, which rounds once.
+    """
     if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
         return slot_application(TernaryOp.FMA, (a, b, c))
-    return add(matmul(a, b), c, label=label)
+    if logic == "@":
+        return add(matmul(a, b), c, label=label)
+    return _fma(a, b, c, logic=logic, label=label)
+
+
+def where(
+    condition: Any,
+    a: Any,
+    b: Any,
+    *,
+    logic: str | None = None,
+    padded: bool | None = None,
+    values: Mapping[str, int] | None = None,
+    projections: str | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+) -> Any:
+    """Returns `a` where the condition is not 0, and `b` elsewhere.
+
+    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are chosen first and
+    then summed over the axes that the result does not mention. In recorded code the assignment says
+    how they are reduced.
+    """
+    operands = (condition, a, b)
+    is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
+    is_recorded = sessions.current().recorder is not None
+    if logic is None or logic == "." or is_slot or is_recorded:
+        return where_pointwise(
+            *operands,
+            logic=logic,
+            padded=padded,
+            values=values,
+            projections=projections,
+            capture=capture,
+            label=label,
+        )
+    return _sum_of_where(
+        *operands, logic=logic, padded=padded, values=values, capture=capture, label=label
+    )
 
 
 def einsum(
@@ -166,6 +224,7 @@ def einsum(
     *operands: Any,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the sum of the products of the operands' cells, lined up by a specification.
@@ -187,6 +246,7 @@ def einsum(
         operands: One to three tensors.
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
@@ -195,12 +255,16 @@ def einsum(
     """
     match len(operands):
         case 1:
-            return _einsum_of_one(*operands, logic=spec, padded=padded, values=values, label=label)
+            return _einsum_of_one(
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
+            )
         case 2:
-            return _einsum_of_two(*operands, logic=spec, padded=padded, values=values, label=label)
+            return _einsum_of_two(
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
+            )
         case 3:
             return _einsum_of_three(
-                *operands, logic=spec, padded=padded, values=values, label=label
+                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
             )
         case count:
             raise UsageError(
@@ -217,6 +281,7 @@ def einmax(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the greatest cells of the operand over the axes that the specification's result does
@@ -230,8 +295,9 @@ def einmax(
         operand: The tensor.
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
+        capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
     """
-    return _einmax(operand, logic=spec, padded=padded, values=values, label=label)
+    return _einmax(operand, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 def outer_sum(
@@ -241,13 +307,14 @@ def outer_sum(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
-    Axes that the result does not mention are summed.
+    Axes that the result does not mention are summed. Arguments are those of `einsum`.
     """
-    return _outer_sum(a, b, logic=spec, padded=padded, values=values, label=label)
+    return _outer_sum(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 def tropical(
@@ -257,6 +324,7 @@ def tropical(
     *,
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
+    capture: Capture = (),
     label: str | None = None,
 ) -> Any:
     """Returns the greatest sums of the operands' cells over the axes that the specification's
@@ -266,7 +334,7 @@ def tropical(
     which fix the size of windows, it is max pooling. The gradient goes to every pair of cells whose
     sum is the maximum.
     """
-    return _tropical(a, b, logic=spec, padded=padded, values=values, label=label)
+    return _tropical(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
 
 
 @cache
@@ -275,12 +343,11 @@ def _concat_of(operands: int, covers_all: bool) -> Operation:
         "concat",
         forward=_place_all if covers_all else _place_all_among_zeros,
         gradient=_take_from_each,
-        register=False,
         operands=operands,
     )
 
 
-def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
+def concat(spec: str, *operands: Any, capture: Capture = (), label: str | None = None) -> Any:
     """Returns the operands one after the other along axes of the result.
 
     `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
@@ -290,6 +357,7 @@ def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
     Args:
         spec: A specification whose result has an axis `a^b^...`.
         operands: As many tensors as the specification has operands.
+        capture: As for `einsum`.
 
     Raises:
         SpecError: if an operand has an axis that the result has not, or two have the same place.
@@ -301,7 +369,9 @@ def concat(spec: str, *operands: Any, label: str | None = None) -> Any:
             where=str(caller_location() or ""),
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
-    return _concat_of(len(operands), covers_all)(*operands, logic=spec, label=label)
+    return _concat_of(len(operands), covers_all)(
+        *operands, logic=spec, capture=capture, label=label
+    )
 
 
 _NEW_AXIS = {
@@ -362,18 +432,32 @@ def _power_by(exponent: float) -> Operation:
         else:
             g1 += g * (exponent * power_primitive(v1, exponent - 1))
 
-    return define_operation("power", forward=forward, gradient=gradient, register=False)
+    return define_operation("power", forward=forward, gradient=gradient)
 
 
-def power(base: Any, exponent: Any, *, label: str | None = None) -> Any:
-    """Returns `base ** exponent` cell by cell; an integral exponent means repeated
-    multiplication.
+def power(
+    base: Any,
+    exponent: Any,
+    *,
+    logic: str | None = None,
+    projections: str | None = None,
+    label: str | None = None,
+) -> Any:
+    """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
+
+    Args:
+        base: The base.
+        exponent: A number, into which no gradient flows, or a tensor.
+        logic: How axes line up, for as many operands as there are tensors.
+        projections: Index maps instead, in recorded code.
+        label: A name for the result.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)
-    if isinstance(exponent, Real):
-        return _power_by(float(exponent))(base, label=label)
-    return power_primitive(base, exponent, label=label)
+    is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
+    if isinstance(exponent, Real) and projections is None and not is_recorded:
+        return _power_by(float(exponent))(base, logic=logic, label=label)
+    return power_primitive(base, exponent, logic=logic, projections=projections, label=label)
 
 
 def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
@@ -396,5 +480,4 @@ def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
     return _slice.tensor((tensor,), BatchSlice(indices))
 
 
-operations["power"] = power
-operations["slice"] = slice_batch
+operations.update(matmul=matmul, transpose=transpose, power=power, slice=slice_batch)

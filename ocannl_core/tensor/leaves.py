@@ -8,12 +8,18 @@ from ocannl_core.assign.nodes import Constant, ConstantBits, FetchSource
 from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.tensor.definitions import Filled
+from ocannl_core.tensor.precision import Precision
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Filled, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 
 def filled(
-    session: Session, source: Callable[[], FetchSource], shape: Shape, dtype: DType, label: str
+    session: Session,
+    source: Callable[[], FetchSource],
+    shape: Shape,
+    dtype: DType | Precision,
+    label: str,
 ) -> Tensor:
     """Returns a tensor filled by a fetch that is made once shapes are closed."""
     origin = Origin(label, caller_location())
@@ -21,13 +27,17 @@ def filled(
     return Tensor(session, Filled(source), shape, dtype, (label,), origin)
 
 
-def word(session: Session, source: Callable[[], int], label: str) -> Tensor:
+def word_leaf(session: Session, source: Callable[[], int], label: str) -> Tensor:
     """Returns one 128-bit word whose low half is an integer known once shapes are closed."""
     return filled(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
 
 
 def constant(
-    value: int | float, session: Session, *, dtype: DType | None = None, label: str | None = None
+    value: int | float,
+    session: Session,
+    *,
+    dtype: DType | Precision | None = None,
+    label: str | None = None,
 ) -> Tensor:
     """Returns a constant of one cell; operands of this kind are printed as numbers and never
     stored.
@@ -36,6 +46,6 @@ def constant(
         session,
         lambda: Constant(value),
         closed_shape(),
-        dtype or session.default_dtype,
+        dtype or Precision.by_default(session.default_dtype),
         label or f"{value:g}",
     )

@@ -1,38 +1,61 @@
-"""Tensors whose cells are given: numbers, arrays, nested literals, ranges."""
+"""Tensors whose cells are given: numbers, arrays, nested literals, files, functions of indices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ocannl_core.assign.nodes import (
-    EmbedIndex,
-    RangeOverOffsets,
-)
-from ocannl_core.dtypes import DType, dtype_of, uint4x32
+from ocannl_core import settings
+from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
+from ocannl_core.dtypes import DType, dtype_of, promote, uint4x32
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import check_kind, converted, refuse_nan
+from ocannl_core.host_arrays import Array, check_kind, converted, refuse_nan
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.shape.environment import Axes
+from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.contractions import stack
+from ocannl_core.tensor.definitions import Literal
 from ocannl_core.tensor.leaves import constant, filled
+from ocannl_core.tensor.nesting import (
+    Batch,
+    Nested,
+    as_array,
+    batch,
+    cells_of,
+    in_buffer_order,
+    is_array,
+    nested,
+)
+from ocannl_core.tensor.precision import Precision, chosen, roomy
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Literal, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
+__all__ = [
+    "Batch",
+    "arange",
+    "batch",
+    "from_function",
+    "mapped",
+    "number",
+    "offsets",
+    "reshape",
+    "tensor",
+]
 
-class Batch(tuple[Any, ...]):
-    """A literal's batch axis: `oc.batch([1, 2], [3, 4])` holds two entries of one output axis
-    each.
-    """
+Basis = str | Sequence[str | None] | None
+"""What the positions of axes mean: one name, or one per axis of the value, outermost first."""
 
-
-def batch(*entries: Any) -> Batch:
-    """Returns a batch axis for a nested literal; lists are output axes, tuples input axes."""
-    return Batch(entries)
+# ----- exact shapes -------------------------------------------------------------------------------
 
 
 def tensor(
@@ -41,6 +64,7 @@ def tensor(
     batch_axes: int = 0,
     input_axes: int = 0,
     margins: Sequence[tuple[int, int]] | None = None,
+    basis: Basis = None,
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
@@ -48,16 +72,21 @@ def tensor(
 
     In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch
     axes: `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but
-    for the leading `batch_axes` and the trailing `input_axes`.
+    for the leading `batch_axes` and the trailing `input_axes`; the same goes for nested lists.
+
+    Literals may hold tensors: `[[a, b], [c, d]]` is computed from them, with new leftmost axes.
 
     Args:
         value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are
-            copied.
+            copied; a `np.memmap` is read when its cells go to a device.
         batch_axes: How many leading axes of an array are batch axes.
         input_axes: How many trailing axes of an array are input axes.
         margins: For data that comes padded, the cells before and after the tensor's own ones, axis
             by axis of the array; they are left out. What windows find there depends on the
             operation.
+        basis: What the positions of an axis mean, such as "rgb": one name, or one for each axis of
+            the value, outermost first, with None where there is none. A number with a basis has one
+            output axis.
         dtype: The number format. Without it, literals and float64 arrays get the session's default
             float; other arrays keep theirs.
         label: A name.
@@ -68,66 +97,400 @@ def tensor(
     """
     session = sessions.current()
     location = caller_location()
+    where = str(location or "")
+    literal = nested(value, where)
+    if literal.holds_tensors:
+        stated = {"margins": margins, "basis": basis, "dtype": dtype}
+        return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
+    cells = cells_of(literal, where) if literal.axes else as_array(value, where)
     if margins is not None:
-        value = _without_margins(
-            _as_array(value, str(location or "")), margins, str(location or "")
-        )
-    if isinstance(value, list | tuple) and not _holds_arrays(value):
-        array, shape = _nested(value, str(location or ""))
-        chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    else:
-        array = _as_array(value, str(location or ""))
-        shape = _shape_of(array, batch_axes, input_axes, str(location or ""))
-        chosen = _dtype_for(array, session) if dtype is None else dtype_of(dtype)
-    if chosen is not uint4x32:
-        check_kind(array, chosen, str(location or ""))
-        refuse_nan(array, str(location or ""))
-        array = converted(array, chosen, str(location or ""))
-    cells = np.array(array, dtype=chosen.numpy, order="C").reshape(shape.dims)
-    cells.flags.writeable = False
-    origin = Origin("literal", location)
-    return Tensor(session, Literal(cells), shape, chosen, (label or "literal",), origin)
+        cells = _without_margins(cells, margins, where)
+    if basis is not None and cells.ndim == 0:
+        cells = cells.reshape(1)
+    kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
+    is_literal = not literal.holds_arrays
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
+    return _literal(session, cells, shape, precision, label, Origin("literal", location))
 
 
 def number(
-    value: float | StaticIndex, *, dtype: DType | str | None = None, label: str | None = None
+    value: float | StaticIndex,
+    *,
+    basis: str | None = None,
+    dtype: DType | str | None = None,
+    label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor of one cell: a constant, or the value of a static index at run time."""
+    """Returns a tensor of one cell: a constant, or the value of a static index at run time.
+
+    With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
+    """
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    precision = chosen(dtype, session.default_dtype)
+    shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
         index = value
         return filled(
-            session,
-            lambda: EmbedIndex(VarIndex(index)),
-            closed_shape(),
-            chosen,
-            label or value.name,
+            session, lambda: EmbedIndex(VarIndex(index)), shape, precision, label or value.name
         )
     if not isinstance(value, Real):
         raise UsageError(
             "A number tensor is made from a number or a static index.", found=repr(value)
         )
-    return constant(float(value), session, dtype=chosen, label=label)
+    cell = float(value)
+    if basis is None:
+        return constant(cell, session, dtype=precision, label=label)
+    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")
 
 
-def arange(stop: int, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
-    """Returns one output axis holding 0, 1, ..., stop - 1."""
+def from_function(
+    function: Callable[..., float],
+    *,
+    batch: Sequence[int | Size] = (),
+    input: Sequence[int | Size] = (),
+    output: Sequence[int | Size] = (),
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns a tensor whose cells are a function of their indices.
+
+        oc.from_function(lambda o, i: 1.0 if o == i else 0.0, input=[3], output=[3])
+
+    Args:
+        function: Called once for each cell, with the indices of its batch, output and input axes.
+        batch: Sizes of the batch axes.
+        input: Sizes of the input axes.
+        output: Sizes of the output axes.
+        dtype: The number format; by default that of what uses it, else the session's default float.
+        label: A name.
+    """
     session = sessions.current()
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return filled(
-        session, RangeOverOffsets, closed_shape(output=(stop,)), chosen, label or "arange"
+    location = caller_location()
+    origin = Origin("literal", location)
+    shape = session.environment.fresh_shape(batch=batch, input=input, output=output)
+    if not shape.is_closed:
+        raise UsageError(
+            "A function of indices is evaluated when the tensor is made, so that sizes are known.",
+            found=f"shape {shape}",
+            where=str(origin),
+        )
+    where = str(location or "")
+    numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
+    cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
+    name = label or getattr(function, "__name__", "function").strip("<>")
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=True)
+    return _literal(session, cells, shape, precision, name, origin)
+
+
+def mapped(
+    path: str | os.PathLike[str],
+    *,
+    batch_axes: int = 1,
+    input_axes: int = 0,
+    output: Sequence[int] | None = None,
+    input: Sequence[int] | None = None,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns a tensor whose cells are in a file, which is read when they go to a device.
+
+    A `.npy` file states its shape and format. Any other file holds cells of a stated format, one
+    after the other; the sizes of one entry are stated, and the length of the file gives the number
+    of entries, which is the batch axis.
+
+    Args:
+        path: The file.
+        batch_axes: How many leading axes of a `.npy` file are batch axes.
+        input_axes: How many trailing axes of a `.npy` file are input axes.
+        output: Of other files, the sizes of the output axes of one entry.
+        input: Of other files, the sizes of the input axes of one entry.
+        dtype: The number format of the cells in the file. For a `.npy` file, the format of the
+            tensor, by default that of the file, or the session's default float for float64.
+        label: A name; the file's by default.
+
+    Raises:
+        UsageError: if the file cannot be read, or does not consist of entries of that size.
+    """
+    file = Path(path)
+    where = str(caller_location() or "")
+    try:
+        if file.suffix == ".npy":
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        else:
+            array = _entries(file, (*(output or ()), *(input or ())), dtype, where)
+            batch_axes, input_axes = 1, len(input or ())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "A mapped tensor is made from a file of cells.",
+            found=f"{file}: {error}",
+            where=where,
+        ) from error
+    return tensor(
+        array,
+        batch_axes=batch_axes,
+        input_axes=input_axes,
+        dtype=dtype,
+        label=label or file.stem,
     )
 
 
-def _holds_arrays(value: Sequence[Any]) -> bool:
-    """True for sequences of arrays, which NumPy stacks."""
-    return any(isinstance(each, np.ndarray) for each in value)
+# ----- shapes that follow from use ----------------------------------------------------------------
 
 
-def _without_margins(
-    array: np.ndarray[Any, Any], margins: Sequence[tuple[int, int]], where: str
-) -> np.ndarray[Any, Any]:
+def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
+    """Returns the given cells, in row-major order, in whatever shape their use asks for.
+
+    Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
+    Their order is that of the axes batch, output, input, the last one fastest. A few cells (the
+    setting `fill_limit`) are written into the code; more are data.
+
+    Args:
+        value: Nested literals or an array, whose own axes do not matter.
+        dtype: The number format, chosen as by `oc.tensor`.
+        label: A name.
+    """
+    session = sessions.current()
+    location = caller_location()
+    where = str(location or "")
+    literal = nested(value, where)
+    if literal.holds_tensors:
+        raise UsageError(
+            "Host data takes the shape of its use; what code computes has a shape of its own.",
+            found="a tensor in oc.reshape",
+            where=where,
+            fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
+        )
+    cells = cells_of(literal, where) if literal.axes else as_array(value, where)
+    is_literal = not literal.holds_arrays
+    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells = cells.reshape(-1)
+    origin = Origin("reshape", location)
+    environment = session.environment
+    shape = environment.fresh_shape(name=label or "reshape")
+    environment.total_elements(shape, cells.size, origin)
+    if 1 <= cells.size <= settings.current().fill_limit and precision.dtype is not uint4x32:
+        wide = np.float64 if precision.dtype.is_float else np.dtype(precision.dtype.numpy)
+        values = tuple(cells.astype(wide).tolist())
+        return filled(session, lambda: ConstantFill(values), shape, precision, label or "reshape")
+    environment.leaf(shape, origin)
+    return _literal(session, cells, shape, precision, label or "reshape", origin)
+
+
+def offsets(
+    *,
+    batch: Axes = None,
+    input: Axes = None,
+    output: Axes = None,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
+
+    Without sizes it takes the shape that its use asks for. With some, it has these axes and no
+    others, but where `...` stands among them.
+    """
+    session = sessions.current()
+    precision = chosen(dtype, session.default_dtype)
+    if (batch, input, output) != (None, None, None):
+        batch, input, output = batch or (), input or (), output or ()
+    name = label or "offsets"
+    shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
+    return filled(session, RangeOverOffsets, shape, precision, name)
+
+
+def arange(
+    start: int,
+    stop: int | None = None,
+    step: int = 1,
+    *,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
+
+    `arange(n)` starts at 0, as `range` does.
+    """
+    try:
+        values = range(start) if stop is None else range(start, stop, step)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            "A range is made of integers, with a step other than 0.",
+            found=f"oc.arange({start!r}, {stop!r}, {step!r}): {error}",
+            where=str(caller_location() or ""),
+            fix="scale it: 0.1 * oc.arange(10)",
+        ) from None
+    name = label or "arange"
+    whole = offsets(output=[len(values)], dtype=dtype, label=name)
+    if (values.start, values.step) == (0, 1):
+        return whole
+    scaled = whole if values.step == 1 else whole * values.step
+    moved: Tensor = scaled + values.start if values.start else scaled
+    moved.relabel((name,))
+    return moved
+
+
+# ----- details ------------------------------------------------------------------------------------
+
+
+def _cell(function: Callable[..., float], position: tuple[int, ...], where: str) -> float:
+    value = function(*position)
+    if not isinstance(value, Real):
+        raise UsageError(
+            "A function of indices returns numbers.",
+            found=f"{value!r} at {', '.join(map(str, position))}",
+            where=where,
+        )
+    return value if isinstance(value, int) else float(value)
+
+
+def _literal(
+    session: Session,
+    cells: Array,
+    shape: Shape,
+    precision: Precision,
+    label: str | None,
+    origin: Origin,
+) -> Tensor:
+    if not isinstance(cells, np.memmap):
+        kept = cells.dtype if precision.follows else precision.dtype.numpy
+        cells = np.array(cells, dtype=kept, order="C")
+        cells.flags.writeable = False
+    return Tensor(session, Literal(cells), shape, precision, (label or "literal",), origin)
+
+
+def _formatted(
+    session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
+) -> tuple[Array, Precision]:
+    """Returns cells in the tensor's number format, and the format.
+
+    Cells of files are converted on the way to a device. Those that a use may ask for in another
+    format keep their digits until that is settled.
+
+    Raises:
+        TransferError: if a cell is NaN, or is not a number of the format.
+    """
+    own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    if precision.follows:
+        precision = replace(precision, dtype=roomy(precision.dtype, cells))
+    if precision.dtype is uint4x32:
+        return cells, precision
+    check_kind(cells, precision.dtype, where)
+    if isinstance(cells, np.memmap):
+        return cells, precision
+    refuse_nan(cells, where)
+    rounded = converted(cells, precision.dtype, where)
+    return (cells if precision.follows else rounded), precision
+
+
+def _kinds(
+    literal: Nested, axes: int, batch_axes: int, input_axes: int, where: str
+) -> list[RowKind]:
+    """Returns the kind of each axis of a literal's cells."""
+    if literal.states_kinds:
+        if batch_axes or input_axes:
+            raise UsageError(
+                "The containers of a literal say which axes are batch and input axes.",
+                found=f"batch_axes={batch_axes}, input_axes={input_axes} beside a tuple or "
+                "oc.batch",
+                where=where,
+                fix="use lists only, or leave out the numbers of axes",
+            )
+        inner = axes - len(literal.axes)
+        return [*(axis.kind for axis in literal.axes), *[RowKind.OUTPUT] * inner]
+    if batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > axes:
+        raise UsageError(
+            "The batch and input axes of an array are among its axes.",
+            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {axes} axes",
+            where=where,
+        )
+    middle = axes - batch_axes - input_axes
+    return [RowKind.BATCH] * batch_axes + [RowKind.OUTPUT] * middle + [RowKind.INPUT] * input_axes
+
+
+def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
+    """Returns what the positions of each axis mean."""
+    if basis is None:
+        return [None] * axes
+    names: list[str | None] = [basis] if isinstance(basis, str) else list(basis)
+    if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
+        raise UsageError(
+            "A basis names what the positions of an axis mean, axis by axis.",
+            found=f"basis={basis!r} for {axes} axes",
+            where=where,
+            fix="give one name per axis, outermost first, with None where there is none",
+        )
+    return names
+
+
+def _of_tensors(
+    literal: Nested, stated: dict[str, object], label: str | None, where: str
+) -> Tensor:
+    """Returns a literal that holds tensors: stacks of them, innermost first."""
+    if any(stated.values()):
+        names = ", ".join(name for name, value in stated.items() if value)
+        raise UsageError(
+            "A literal of tensors takes formats and bases from them.",
+            found=f"a literal with tensors, and {names}",
+            where=where,
+        )
+    for position, leaf in enumerate(literal.leaves):
+        if is_array(leaf):
+            raise UsageError(
+                "A literal that holds tensors holds no arrays beside them.",
+                found=f"{type(leaf).__name__}, entry {position} of the literal",
+                where=where,
+                fix="wrap the array with oc.tensor(...)",
+            )
+    entries = [
+        _number_among(leaf, literal.leaves) if isinstance(leaf, Real) else leaf
+        for leaf in literal.leaves
+    ]
+    for depth in reversed(range(len(literal.axes))):
+        axis = literal.axes[depth]
+        named = label if depth == 0 else None
+        entries = [
+            stack(*entries[first : first + axis.n], axis=axis.kind.value, label=named)
+            for first in range(0, len(entries), axis.n)
+        ]
+    (block,) = entries
+    made: Tensor = block
+    return made
+
+
+def _number_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
+    """Returns a constant in the shape and the format of the tensors beside it."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    session = tensors[0].session
+    shape = session.environment.fresh_shape()
+    dtype = promote(*(each.dtype for each in tensors))
+    cell = float(value)
+    precision = Precision.by_default(dtype)
+    return filled(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
+
+
+def _entries(
+    file: Path, entry: tuple[int, ...], dtype: DType | str | None, where: str
+) -> np.memmap[Any, Any]:
+    """Returns the cells of a file without a header, with the entries along the first axis."""
+    if dtype is None:
+        raise UsageError(
+            "The number format of cells in a file without a header is stated.",
+            found=str(file),
+            where=where,
+            fix='oc.mapped(path, dtype="float32", output=[...])',
+        )
+    stored = dtype_of(dtype).numpy
+    nbytes = file.stat().st_size
+    count, rest = divmod(nbytes, prod(entry) * stored.itemsize) if prod(entry) else (0, nbytes)
+    if rest or not count:
+        raise ValueError(
+            f"{nbytes} bytes are no entries of {prod(entry)} cells of {dtype_of(dtype)}"
+        )
+    return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
+
+
+def _without_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)
@@ -139,83 +502,5 @@ def _without_margins(
             where=where,
         )
     own = zip(array.shape, margins, strict=True)
-    cells: np.ndarray[Any, Any] = array[tuple(slice(left, n - right) for n, (left, right) in own)]
+    cells: Array = array[tuple(slice(left, n - right) for n, (left, right) in own)]
     return cells
-
-
-def _as_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-        array = np.from_dlpack(value)
-    else:
-        array = np.asarray(value)
-    if array.dtype == np.bool_:
-        array = array.astype(np.float64)  # truth values are counted and multiplied
-    if array.dtype.kind not in "fiuV":
-        raise UsageError(
-            "A tensor is made of numbers.",
-            found=f"{type(value).__name__} of dtype {array.dtype}",
-            where=where,
-        )
-    return array
-
-
-def _dtype_for(array: np.ndarray[Any, Any], session: Session) -> DType:
-    if array.dtype == np.float64:
-        return session.default_dtype
-    return dtype_of(array.dtype)
-
-
-def _shape_of(array: np.ndarray[Any, Any], batch_axes: int, input_axes: int, where: str) -> Shape:
-    if batch_axes < 0 or input_axes < 0 or batch_axes + input_axes > array.ndim:
-        raise UsageError(
-            "The batch and input axes of an array are among its axes.",
-            found=f"batch_axes={batch_axes}, input_axes={input_axes} for an array of {array.ndim} "
-            "axes",
-            where=where,
-        )
-    dims = array.shape
-    middle = len(dims) - input_axes
-    return closed_shape(
-        batch=dims[:batch_axes], output=dims[batch_axes:middle], input=dims[middle:]
-    )
-
-
-def _nested(value: Any, where: str) -> tuple[np.ndarray[Any, Any], Shape]:
-    """Returns the cells of a nested literal in buffer order, and its shape."""
-    kinds: list[type] = []
-    dims: list[int] = []
-    level: Any = value
-    while isinstance(level, list | tuple):
-        kinds.append(Batch if isinstance(level, Batch) else type(level))
-        dims.append(len(level))
-        if not level:
-            break
-        level = level[0]
-    cells = np.array(list(_flatten(value, kinds, dims, 0, where))).reshape(dims)
-    axes = {kind: [i for i, k in enumerate(kinds) if k is kind] for kind in (Batch, list, tuple)}
-    order = axes[Batch] + axes[list] + axes[tuple]
-    sizes = {kind: tuple(dims[i] for i in axes[kind]) for kind in axes}
-    return cells.transpose(order), closed_shape(
-        batch=sizes[Batch], output=sizes[list], input=sizes[tuple]
-    )
-
-
-def _flatten(
-    value: Any, kinds: list[type], dims: list[int], depth: int, where: str
-) -> Iterable[Any]:
-    if depth == len(kinds):
-        if not isinstance(value, Real):
-            raise UsageError(
-                "A literal nests numbers to one depth.", found=repr(value), where=where
-            )
-        yield value
-        return
-    kind = Batch if isinstance(value, Batch) else type(value)
-    if kind is not kinds[depth] or len(value) != dims[depth]:
-        raise UsageError(
-            "The entries of one axis of a literal have the same kind and length.",
-            found=f"{value!r} where {kinds[depth].__name__} of length {dims[depth]} was expected",
-            where=where,
-        )
-    for each in value:
-        yield from _flatten(each, kinds, dims, depth + 1, where)

@@ -7,12 +7,13 @@ as the widest of the operations that exist when code first needs the buffer's la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.indexing import Margin, Projections
 from ocannl_core.origin import Location, Origin
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import Einsum, Logic
 from ocannl_core.shape.notation import Affine, AxisSpec, ShapeSpec
@@ -34,6 +35,7 @@ class WindowAccess:
         operands: The shapes of its operands, as stated.
         position: Which operand the tensor is; None for the result.
         origin: The operation.
+        capture: Names of its specification, and the references to what they stand for.
     """
 
     logic: Logic
@@ -41,6 +43,7 @@ class WindowAccess:
     operands: tuple[Shape, ...]
     position: int | None
     origin: Origin
+    capture: Mapping[str, DimRef]
 
     def margins(self, environment: Environment) -> Margins:
         """Returns the margins that the access needs, as far as shapes are known or would be
@@ -53,14 +56,19 @@ class WindowAccess:
         try:
             if not all(shape.is_closed for shape in shapes):
                 shapes = environment.preview(stated)
-            projections = project(self.logic, shapes[0], shapes[1:], self.origin)
+            logic = environment.settled(self.logic, self.capture)
+            projections = project(logic, shapes[0], shapes[1:], self.origin)
         except ShapeError:
             return ()
         return margins_of(projections, self.position)
 
 
 def window_accesses(
-    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin
+    logic: Logic,
+    result: Shape,
+    operands: Sequence[Shape],
+    origin: Origin,
+    capture: Mapping[str, DimRef],
 ) -> Iterator[WindowAccess]:
     """Yields the accesses of an operation that may leave the tensor they address."""
     if not isinstance(logic, Einsum):
@@ -72,7 +80,7 @@ def window_accesses(
     for position, spec in specs:
         axes = (axis for row in spec.rows() for axis in row.axes)
         if any(_may_leave(axis, logic.padded) for axis in axes):
-            yield WindowAccess(logic, result, tuple(operands), position, origin)
+            yield WindowAccess(logic, result, tuple(operands), position, origin, capture)
 
 
 def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:

@@ -15,17 +15,21 @@ from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, Pointwise
+from ocannl_core.shape.capture import DimRef
+from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.capture import Capture, captured_names
+from ocannl_core.tensor.definitions import Applied, Recording
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names
+from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import naming, stated_logic
-from ocannl_core.tensor.tensor import Applied, MergeBuffer, Tensor
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
@@ -60,7 +64,10 @@ class Operation:
         logic: str | None = None,
         padded: bool | None = None,
         values: Mapping[str, int] | None = None,
+        projections: str | None = None,
+        capture: Capture = (),
         label: str | None = None,
+        dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
         """Returns the operation applied to expressions and numbers.
@@ -68,10 +75,14 @@ class Operation:
         Args:
             args: As many operands as the operation takes.
             logic: Replaces the operation's own logic.
+            projections: In recorded code, for a primitive: the index maps and the domain of the
+                assignment, `"2*o + k; k => o over o<3, k<2"`.
             padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
                 the axes that they slide over.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
+            capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
+            dtype: The number format of the result; it follows from the operands when not given.
             requires_grad: False keeps gradients from flowing; by default they flow where an operand
                 has one.
         """
@@ -81,18 +92,47 @@ class Operation:
         session = self._session(args)
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
-        operands = as_tensors(args, session)
+        if projections is not None:
+            return self._with_stated_maps(session, args, projections)
         text = self.logic if logic is None else logic
         stated = stated_logic(self.name, text, self.operands, padded, values)
-        reduces_elsewhere = (
-            logic is not None
-            and self.primitive is not None
-            and self.combine is None
-            and stated != Pointwise()
+        if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
+            raise UsageError(
+                "Composition is for products and sums: quotients and powers do not compose.",
+                found=f'{self.name} with logic="@"',
+                where=str(caller_location() or ""),
+                fix="multiply by oc.recip(b), or write a specification",
+            )
+        captured = captured_names(capture, session, self.describe(stated)) if capture else {}
+        is_bare = self.primitive is not None and self.combine is None and not captured
+        if session.recorder is not None and is_bare:
+            if any(isinstance(arg, MergeBuffer) for arg in args):
+                return session.recorder.unreduced(self, settled(args, session), stated)
+            if logic is not None and stated != Pointwise():
+                return session.recorder.unreduced(self, as_tensors(args, session), stated)
+        return self.tensor(
+            as_tensors(args, session),
+            stated,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+            capture=captured,
         )
-        if session.recorder is not None and reduces_elsewhere:
-            return session.recorder.unreduced(self, operands, stated)
-        return self.tensor(operands, stated, label=label, requires_grad=requires_grad)
+
+    def _with_stated_maps(self, session: Session, args: tuple[Any, ...], text: str) -> Any:
+        """Returns a primitive for an assignment whose index maps the user states."""
+        where = str(Origin(self.name, caller_location()))
+        if session.recorder is None or self.primitive is None or self.combine is not None:
+            raise UsageError(
+                "Projections are stated for a primitive that an assignment applies.",
+                found=f"{self.name} with projections={text!r}",
+                where=where,
+                fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
+                'oc.mul(a, b, projections="...")',
+            )
+        operands = settled(args, session)
+        count = sum(not isinstance(each, float) for each in operands)
+        return session.recorder.unreduced(self, operands, index_maps(text, count, where))
 
     def tensor(
         self,
@@ -100,9 +140,11 @@ class Operation:
         logic: Logic,
         *,
         label: str | None = None,
+        dtype: DType | str | None = None,
         requires_grad: bool | None = None,
         shape: Shape | None = None,
         origin: Origin | None = None,
+        capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
         """Returns a new tensor that holds the result, with its constraints added to the session's
         environment.
@@ -111,11 +153,20 @@ class Operation:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
         session = operands[0].session
+        recorder = session.recorder
+        check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
-            session.environment.relate(logic, terms, [each.terms for each in operands], origin)
-        flows = self.gradient is not None and any(operand.requires_grad for operand in operands)
+            session.environment.relate(
+                logic, terms, [each.terms for each in operands], origin, capture
+            )
+        precision = self.precision(operands, session, origin, dtype)
+        flows = (
+            self.gradient is not None
+            and precision.dtype.is_float
+            and any(operand.requires_grad for operand in operands)
+        )
         if session.recorder is not None and requires_grad is None:
             requires_grad = False
         if requires_grad and not flows:
@@ -126,14 +177,17 @@ class Operation:
             )
         result = Tensor(
             session,
-            Applied(self, operands, logic),
+            Applied(self, operands, logic, capture or {}),
             terms,
-            self.result_dtype([operand.dtype for operand in operands], session),
+            precision,
             (label,) if label else (self.name,),
             origin,
             requires_grad=flows if requires_grad is None else requires_grad,
         )
-        note_accesses(logic, result, operands, origin)
+        note_accesses(logic, result, operands, origin, capture)
+        if precision.rests_on_default:
+            for operand in operands:
+                operand.add_dependent(result)
         if session.recorder is not None:
             session.recorder.made(result, is_named=label is not None)
         return result
@@ -156,12 +210,29 @@ class Operation:
             case _:
                 return None
 
-    def result_dtype(self, dtypes: Sequence[DType], session: Session) -> DType:
-        """Returns the number format of the result for operands of these formats."""
-        return result_dtype(self.primitive, dtypes, session.default_dtype)
+    def precision(
+        self,
+        operands: Sequence[Tensor],
+        session: Session,
+        origin: Origin,
+        dtype: DType | str | None = None,
+    ) -> Precision:
+        """Returns the number format of the result, and gives it to operands that follow it."""
+        if dtype is not None:
+            found = Precision.stated(dtype)
+        else:
+            given = [operand.precision for operand in operands]
+            found = of_result(self.primitive, given, session.default_dtype)
+        for position, operand in enumerate(operands):
+            is_condition = self.primitive is TernaryOp.WHERE and position == 0
+            follows = found.positions and not is_condition
+            operand.note_use(origin, found.dtype if follows else None)
+        return found
 
-    def describe(self, logic: Logic) -> str:
+    def describe(self, logic: Logic | IndexMaps) -> str:
         """Returns the operation as messages name it."""
+        if isinstance(logic, IndexMaps):
+            return f'{self.name} "{logic.text}"'
         spec = getattr(logic, "spec", None)
         return f'{self.name} "{spec}"' if spec is not None else self.name
 
@@ -179,7 +250,9 @@ class Operation:
                     "Operands are tensors and numbers.",
                     found=f"{type(arg).__name__} as an operand of {self.name}",
                     where=str(caller_location() or ""),
-                    fix="wrap arrays and lists with oc.tensor(...)",
+                    fix="a tensor that needs no gradient has None as its .grad"
+                    if arg is None
+                    else "wrap arrays and lists with oc.tensor(...)",
                 )
 
     def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
@@ -211,6 +284,31 @@ class Operation:
         return f"oc.{self.name}"
 
 
+def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
+    """Raises UsageError if a tensor is a part of other recorded code than the one given."""
+    for tensor in tensors:
+        if tensor.recording is not None and tensor.recording is not recording:
+            raise UsageError(
+                "A tensor made in recorded code has its value there: it is no part of other code.",
+                found=f"{tensor!r}, recorded in {tensor.recording}",
+                where=str(caller_location() or ""),
+                fix='assign it to a tensor declared outside of that function, c = oc.declare("c"), '
+                "or make the tensor outside",
+            )
+
+
+def settled(args: Sequence[Any], session: Session) -> tuple[Tensor | MergeBuffer | float, ...]:
+    """Returns the operands of a primitive that an assignment applies: numbers stay numbers."""
+    return tuple(
+        float(arg)
+        if isinstance(arg, Real)
+        else arg
+        if isinstance(arg, MergeBuffer)
+        else as_tensor(arg, session)
+        for arg in args
+    )
+
+
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
     """Returns the format of a primitive's result: the promotion of what it computes with, a float
     where it must be.
@@ -223,15 +321,21 @@ def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DTyp
     return promoted
 
 
-def note_accesses(logic: Logic, result: Tensor, operands: Sequence[Tensor], origin: Origin) -> None:
+def note_accesses(
+    logic: Logic,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    origin: Origin,
+    capture: Mapping[str, DimRef] | None = None,
+) -> None:
     """Tells tensors of an operation that accesses them through padded windows."""
     shapes = [operand.terms for operand in operands]
-    for access in window_accesses(logic, result.terms, shapes, origin):
+    for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]
         tensor.add_access(access)
 
 
-def as_tensor(value: Any, session: Session, dtype: DType | None = None) -> Tensor:
+def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
     """Returns a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
         return value
@@ -256,15 +360,12 @@ def as_tensors(values: Sequence[Any], session: Session) -> tuple[Tensor, ...]:
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else session.default_dtype
 
-    def fits(value: Any) -> bool:
-        return beside.is_float or (beside.is_integer and float(value).is_integer())
+    def precision(value: Any) -> Precision:
+        fits = beside.is_float or (beside.is_integer and float(value).is_integer())
+        return Precision.by_default(beside if fits else session.default_dtype)
 
     return tuple(
-        as_tensor(
-            value,
-            session,
-            beside if isinstance(value, Real) and fits(value) else session.default_dtype,
-        )
+        as_tensor(value, session, precision(value) if isinstance(value, Real) else None)
         for value in values
     )
 
@@ -277,7 +378,6 @@ def define_operation(
     logic: str = ".",
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
-    register: bool = True,
     operands: int | None = None,
 ) -> Operation:
     """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
@@ -285,33 +385,49 @@ def define_operation(
     Inside these functions an operator is the bare primitive, and the operation's logic says which
     cells meet:
 
-        softplus = define_operation(
-            "softplus", forward=softplus_forward,     # def softplus_forward(v, v1): v[:] = log(1 +
-            exp(v1)) gradient=softplus_gradient,   # def softplus_gradient(g, g1, v1): g1 += g / (1
-            + exp(-v1))
-        )
+        def forward(v, v1):
+            v[:] = oc.log(1 + oc.exp(v1))
+
+        def gradient(g, g1, v1):
+            g1 += g / (1 + oc.exp(-v1))
+
+        softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
+
+    The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
+    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. A name that says a slot at its
+    beginning or end, like `rhs1_mask` or `ratio_lhs`, is an intermediate tensor with the axes of
+    that slot.
 
     Args:
         name: The name that printed code, labels and messages use.
-        forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
+        forward: Assigns the result slot `v` from the operand slots.
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
             specification.
+        primitive: The primitive that `forward` applies once, if it does: recorded assignments then
+            absorb the operation.
+        combine: The accumulation with which `forward` writes the result, if it does; only beside
+            `primitive`.
         operands: How many tensors it takes, where the slots `vs` and `gs` stand for all of them.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
     """
-    names = slot_names(forward)
-    if gradient is not None:
-        slot_names(gradient)
+    names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
     if operands is None:
         operands = (
             arity(primitive)
             if primitive is not None
-            else max((int(n[-1]) for n in names if n[-1].isdigit()), default=0)
+            else max((slot_of(each).position for each in names), default=0)
         )
-    operation = Operation(
+    if operands < 1:
+        raise UsageError(
+            "An operation has operands.",
+            found=f"{name} with the slots {', '.join(names)}",
+            fix="name the parameters v and v1, v2, v3; an operation on any number of tensors has "
+            "the slot vs, and operands= says how many",
+        )
+    return Operation(
         name=name,
         operands=operands,
         logic=logic,
@@ -320,6 +436,3 @@ def define_operation(
         primitive=primitive,
         combine=combine,
     )
-    if register:
-        operations[name] = operation
-    return operation

@@ -5,30 +5,23 @@ indices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
-from types import EllipsisType
 from typing import Any
 
-import numpy as np
-
-from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Pointwise
-from ocannl_core.shape.terms import Shape, Size
+from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.blocks import shared_parameter
 from ocannl_core.tensor.computation import initialization_of
-from ocannl_core.tensor.leaves import constant
-from ocannl_core.tensor.literals import tensor as literal
-from ocannl_core.tensor.random import scaled_uniform
+from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
+from ocannl_core.tensor.initial_values import OpenAxes, Stated, initial_value
+from ocannl_core.tensor.precision import Precision, Why, chosen
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.tensor import Declared, Parameter, Placeholder, Tensor
+from ocannl_core.tensor.tensor import Tensor
 
 Axes = Sequence[int | Size]
-OpenAxes = Sequence[int | Size | EllipsisType]
-"""Sizes, and `...` for axes to be inferred."""
 
 
 def param(
@@ -46,20 +39,27 @@ def param(
     Inside a block the same name means the same parameter in every application of the block.
 
     Args:
-        name: The name; printed code and labels start with it.
+        name: The name, an identifier; printed code and labels start with it.
         output: Sizes of the output axes; inferred when not given. `[3, ...]` states the first only.
         input: Sizes of the input axes, in the same way.
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
-            or a tensor expression. By default uniform, centred, scaled by fan-in.
-        dtype: The number format; the session's default float when not given.
+            `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
+            that returns one of these, given nothing or the parameter's shape. No gradient flows
+            into it. By default uniform, centred, scaled by fan-in.
+        dtype: The number format. Without it the parameter is stored in the session's
+            `param_dtype`; if there is none, in the format of what uses it, which is the session's
+            default float unless something else decides.
         requires_grad: False for parameters that are initialised but not trained by gradients.
 
     Raises:
-        UsageError: if the block asks for the name twice in one application, or with other arguments
-            than before.
+        UsageError: for a name that is none, sizes that are not positive, an initial value that does
+            not have the stated shape; or if the block asks for the name twice in one application,
+            or with other arguments than before.
     """
     session = sessions.current()
+    _check_name("parameter", name)
+    _check_cells(name, output=output, input=input)
     arguments = (_hashable(output), _hashable(input), dtype, requires_grad)
     return shared_parameter(
         session,
@@ -73,6 +73,29 @@ def _hashable(axes: OpenAxes | None) -> object:
     return tuple(axes) if isinstance(axes, list | tuple) else axes
 
 
+def _check_name(kind: str, name: object) -> None:
+    if isinstance(name, str) and name.isidentifier():
+        return
+    raise UsageError(
+        f"The name of a {kind} is an identifier: files and printed code use it.",
+        found=repr(name),
+        where=str(caller_location() or ""),
+        fix='a name made of letters, digits and underscores, as in "w"',
+    )
+
+
+def _check_cells(name: str, **rows: OpenAxes | None) -> None:
+    """Refuses parameters without cells; other mistakes are found where shapes are made."""
+    for kind, axes in rows.items():
+        sizes = axes if isinstance(axes, list | tuple) else ()
+        if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
+            raise UsageError(
+                "A parameter has cells: the sizes of its axes are positive.",
+                found=f"{kind}={list(sizes)} for {name}",
+                where=str(caller_location() or ""),
+            )
+
+
 def _new(
     session: Session,
     label: tuple[str, ...],
@@ -84,85 +107,28 @@ def _new(
 ) -> Tensor:
     origin = Origin(f"parameter {label[0]}", caller_location())
     environment = session.environment
-    given = _as_literal(init, input) if _fixes_shape(init) else None
-    if given is not None:
-        shape = _checked(given.shape, output, input, origin)
-    else:
-        shape = environment.fresh_shape(batch=(), input=input, output=output, name=label[0])
-    environment.leaf(shape, origin, parameter=True)
+    rows = environment.fresh_shape(batch=(), input=input, output=output, name=label[0])
+    environment.leaf(rows, origin, parameter=True)
     recorder, session.recorder = (
         session.recorder,
         None,
     )  # an initialiser is no part of code being recorded
     try:
-        initializer = _initializer(session, init, given, shape)
+        initial, shape = initial_value(session, init, Stated(rows, input, output, origin))
     finally:
         session.recorder = recorder
-    if any(row.dims for _, row in initializer.shape.rows()):
-        environment.relate(Pointwise(), shape, [initializer.terms], origin.at("initial value"))
-    # an initialiser without axes of its own says nothing of the shape: it takes it, when it runs
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
+    stored = session.param_dtype if dtype is None else None
+    precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
+    scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initializer, initialization_of),
+        Parameter(initial, initialization_of, scopes),
         shape,
-        chosen,
+        precision,
         label,
         origin,
         requires_grad=requires_grad,
     )
-
-
-def _fixes_shape(init: Any) -> bool:
-    if isinstance(init, Tensor):
-        return init.literal is not None
-    return init is not None and not isinstance(init, Real)
-
-
-def _as_literal(init: Any, input: OpenAxes | None) -> Tensor:
-    """Returns the literal behind an initial array: its trailing axes are input axes as far as
-    `input` states sizes.
-    """
-    if isinstance(init, Tensor):
-        return init
-    return literal(init, input_axes=len(input or ()) if isinstance(init, np.ndarray) else 0)
-
-
-def _initializer(session: Session, init: Any, given: Tensor | None, shape: Shape) -> Tensor:
-    if given is not None:
-        return given
-    if init is None:
-        return scaled_uniform(shape)
-    if isinstance(init, Tensor):
-        return init
-    return constant(float(init), session)
-
-
-def _checked(
-    shape: Shape, output: OpenAxes | None, input: OpenAxes | None, origin: Origin
-) -> Shape:
-    """Returns the shape of an initial array, which must agree with sizes stated beside it."""
-    for kind, stated, found in (("output", output, shape.output), ("input", input, shape.input)):
-        if stated is not None and not _agree(stated, found.sizes):
-            raise UsageError(
-                "An initial array fixes the shape of a parameter; sizes stated beside it must "
-                "agree.",
-                found=f"{kind}={list(stated)} with an array of shape {shape}",
-                where=str(origin),
-                fix=f"leave out {kind}=, or give an array of that shape",
-            )
-    return shape
-
-
-def _agree(stated: OpenAxes, found: tuple[int, ...]) -> bool:
-    """True if sizes are as stated, where `...` stands for any number of them."""
-    sizes = [axis.n if isinstance(axis, Size) else axis for axis in stated]
-    if ... not in sizes:
-        return tuple(sizes) == found
-    cut = sizes.index(...)
-    before, after = sizes[:cut], sizes[cut + 1 :]
-    fits = len(found) >= len(before) + len(after)
-    return fits and [*found[:cut], *found[len(found) - len(after) :]] == [*before, *after]
 
 
 def placeholder(
@@ -180,14 +146,15 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; the session's default float when not given.
+        dtype: The number format; by default that of what uses it, else the session's default float.
     """
     session = sessions.current()
+    _check_name("placeholder", name)
     origin = Origin(f"placeholder {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Placeholder(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    return Tensor(session, Placeholder(), shape, precision, (name,), origin)
 
 
 def declare(
@@ -204,10 +171,14 @@ def declare(
     The shape follows from what is assigned to it; rows can be stated.
     """
     session = sessions.current()
+    _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    chosen = session.default_dtype if dtype is None else dtype_of(dtype)
-    return Tensor(session, Declared(), shape, chosen, (name,), origin)
+    precision = chosen(dtype, session.default_dtype)
+    result = Tensor(session, Declared(), shape, precision, (name,), origin)
+    if session.recorder is not None:
+        session.recorder.declared(result)
+    return result
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:

@@ -1,4 +1,4 @@
-"""The pointwise operations and their gradients: one entry per primitive.
+"""The pointwise operations and their gradients: one entry per primitive of `ops`.
 
 A gradient function reads like the formula: `g` is the gradient of the result `v`, `g1` that of the
 first operand `v1`. Operands that need no gradient cost nothing: assignments to their slots are
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ocannl_core.dtypes import DType
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
+from ocannl_core.tensor.registry import operations
 
 _LN2 = math.log(2.0)
 
@@ -36,6 +38,7 @@ def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
         case TernaryOp():
             forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
+    operations[name] = operation
     return operation
 
 
@@ -82,7 +85,8 @@ mul = lift("mul", BinaryOp.MUL, _mul)
 div = lift("div", BinaryOp.DIV, _div)
 mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
-power_primitive = lift("power_of_tensors", BinaryOp.POW, _power)
+power_primitive = lift("power", BinaryOp.POW, _power)
+operations["power_of_tensors"] = operations.pop("power")  # `power` tells numbers from tensors
 
 
 # ----- functions of one number --------------------------------------------------------------------
@@ -141,6 +145,13 @@ def _tanh(g: Any, g1: Any, v: Any) -> None:
 
 
 identity = lift("identity", UnaryOp.IDENTITY, _identity)
+
+
+def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
+    """Returns a tensor in another number format; gradients flow back in the tensor's own one."""
+    return identity(x, dtype=dtype, label=label or "cast")
+
+
 stop_gradient = lift("stop_gradient", UnaryOp.IDENTITY)
 relu = lift("relu", UnaryOp.RELU, _relu)
 sat01 = lift("sat01", UnaryOp.SAT01, _sat01)
@@ -159,6 +170,14 @@ logical_not = lift("logical_not", UnaryOp.NOT)
 
 
 # ----- comparison, choice, extremes ---------------------------------------------------------------
+
+
+def _first(g: Any, g1: Any) -> None:
+    g1 += g
+
+
+def _second(g: Any, g2: Any) -> None:
+    g2 += g
 
 
 def _relu_gate(g: Any, g2: Any, v1: Any) -> None:
@@ -184,6 +203,8 @@ def _where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g3 += where(v1, 0.0, g)
 
 
+first = lift("first", BinaryOp.FIRST, _first)
+second = lift("second", BinaryOp.SECOND, _second)
 less = lift("less", BinaryOp.LT)
 less_equal = lift("less_equal", BinaryOp.LE)
 equal = lift("equal", BinaryOp.EQ)

@@ -1,74 +1,341 @@
 """Counter-based random numbers: a cell's value depends on the tensor's identity, the seed and the
 cell's offset alone.
 
-    word(cell) = threefry4x32(threefry4x32(identity, seed), offset)
+    word(cell) = hash(hash(identity, seed), offset)
+
+`hash` is Threefry-4x32, and the identity is the creation ordinal of a leaf that every expression of
+random numbers has for itself. A counter, if there is one, is hashed in before the offset.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from ocannl_core.assign.nodes import Constant, RangeOverOffsets
-from ocannl_core.dtypes import DType, uint4x32, uint32
+from ocannl_core.dtypes import (
+    DType,
+    dtype_of,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int64,
+    promote,
+    uint4x32,
+    uint32,
+)
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.logic import NumbersOfWords
+from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.leaves import filled, word
+from ocannl_core.tensor.leaves import filled, word_leaf
+from ocannl_core.tensor.literals import number
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.pointwise import lift
+from ocannl_core.tensor.pointwise import cast, cos, lift, log, maximum, mul, sqrt
+from ocannl_core.tensor.precision import Precision, chosen
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
-threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
+Counter = Tensor | StaticIndex | int
+Distribution = Literal["uniform", "normal"]
+Mode = Literal["fan_in", "fan_out", "fan_avg"]
+
+_LEAST = {float32: 2.0**-25, float64: 2.0**-65}
+"""Half of the least uniform number above 0, which stands for 0 in logarithms."""
+
+
+class _OfWords(Operation):
+    """A primitive that makes words, or numbers of words: its result has a format of its own."""
+
+    def precision(
+        self,
+        operands: Sequence[Tensor],
+        session: Session,
+        origin: Origin,
+        dtype: DType | str | None = None,
+    ) -> Precision:
+        for operand in operands:
+            operand.note_use(origin)
+        if self.primitive is UnaryOp.UNIFORM or self.primitive is None:
+            # shorter floats are random patterns, NaN included
+            return chosen(dtype, promote(session.default_dtype, float16))
+        return Precision.stated(uint4x32)
 
 
 def _to_word(v: Any, v1: Any) -> None:
-    v[:] = _as_word(v1)
+    v[:] = _word_of_number(v1)
 
 
-def _to_uniform(v: Any, v1: Any) -> None:
-    v[:] = _as_uniform(v1)
+def _to_number(v: Any, v1: Any) -> None:
+    v[:] = _number_of_word(v1)
 
 
-class _Conversion(Operation):
-    """A primitive whose result has a fixed format."""
-
-    def result_dtype(self, dtypes: object, session: Session) -> DType:
-        return uint4x32 if self.primitive is UnaryOp.WORD else session.default_dtype
+def _to_numbers(v: Any, v1: Any) -> None:
+    v.fill_from_words(v1)
 
 
-_as_word = _Conversion(name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD)
-_as_uniform = _Conversion(
-    name="uniform", operands=1, logic=".", forward=_to_uniform, primitive=UnaryOp.UNIFORM
+_word_of_number = _OfWords(
+    name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD
 )
+threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
+_threefry4x32_12 = lift("threefry4x32_12", BinaryOp.THREEFRY4X32_12)
+
+_number_of_word = _OfWords(
+    name="uniform", operands=1, logic=".", forward=_to_number, primitive=UnaryOp.UNIFORM
+)
+_numbers_of_word = _OfWords(name="uniform", operands=1, logic=".", forward=_to_numbers)
 
 
-def uniform(*, label: str | None = None) -> Tensor:
-    """Returns random numbers in [0, 1), in whatever shape their use asks for."""
+def random_words(*, counter: Counter | None = None, label: str | None = None) -> Tensor:
+    """Returns random words of 128 bits, in whatever shape their use asks for.
+
+    Args:
+        counter: A number that the words depend on besides: every value gives other words.
+        label: A name.
+    """
     session = sessions.current()
+    hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
     offsets = filled(session, RangeOverOffsets, shape, uint32, "offsets")
-    identity = word(session, lambda: offsets.id, "identity")
-    seed = word(session, lambda: session.seed & (2**64 - 1), "seed")
-    result: Tensor = _as_uniform(
-        threefry4x32(threefry4x32(identity, seed), _as_word(offsets)), label=label or "uniform"
-    )
+    key = hashed(word_leaf(session, lambda: offsets.id, "identity"), _seed(session))
+    if counter is not None:
+        key = hashed(key, _counter(counter))
+    result: Tensor = hashed(key, word(offsets), label=label or "words")
     return result
 
 
-def scaled_uniform(shape: Shape) -> Tensor:
-    """Returns the default initialiser: uniform, centred, with variance 1 / fan-in.
+def _seed(session: Session) -> Tensor:
+    """Returns the seed that all random numbers of a session share."""
+    if session.random_seed is None:
+        session.random_seed = word_leaf(session, lambda: session.seed & (2**64 - 1), "seed")
+    seed: Tensor = session.random_seed
+    return seed
 
-    Fan-in is the number of cells of the input axes of the given shape. Without input axes the range
-    is [-0.25, 0.25).
+
+def _counter(counter: Counter) -> Tensor:
+    if not isinstance(counter, Tensor | StaticIndex | Integral):
+        raise UsageError(
+            "The counter of random numbers is an integer, a static index or a tensor.",
+            found=repr(counter),
+            where=str(caller_location() or ""),
+        )
+    return word(number(counter, dtype=int64) if isinstance(counter, StaticIndex) else counter)
+
+
+def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
+    """Returns the bits of numbers as words of 128 bits, for keys and counters of hashes.
+
+    The bits are the low lanes of a word. Those of 32-bit integers are spread over its four lanes; a
+    Python integer counts as one of 64 bits.
     """
+    if isinstance(value, Integral):
+        bits = int(value) & (2**64 - 1)
+        return word_leaf(sessions.current(), lambda: bits, label or "word")
+    words: Tensor = _word_of_number(value, label=label)
+    return words
+
+
+def uniform_of(
+    words: Tensor,
+    *,
+    packed: bool = False,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns the numbers that random words stand for.
+
+    Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
+    always less than 1. Integers are the bits of a word themselves, and so are 8-bit floats, NaN and
+    infinities included.
+
+    Args:
+        words: The words. When packed, they are one output axis.
+        packed: Makes as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2 of 1,
+            2, 4 or 8 bytes. The result has this many times the number of cells, in whatever shape
+            its use asks for; a shape with another number of cells is a ShapeError.
+        dtype: The number format. Otherwise it is that of what uses the numbers, and for packed
+            ones, whose format decides how many words there are, the session's default float; but
+            no 8-bit float.
+        label: A name.
+    """
+    name = label or "uniform"
+    if not packed:
+        one_each: Tensor = _number_of_word(words, label=name, dtype=dtype)
+        return one_each
+    each = promote(words.session.default_dtype, float16) if dtype is None else dtype_of(dtype)
+    logic = NumbersOfWords(16 // each.nbytes)
+    return _numbers_of_word.tensor((words,), logic, label=name, dtype=each)
+
+
+def uniform(
+    *,
+    counter: Counter | None = None,
+    packed: bool = False,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns random numbers in [0, 1), in whatever shape their use asks for.
+
+    Numbers of float16, bfloat16 and float64 are rounded, so that 1 may occur. Integers are
+    uniform over their whole format.
+
+    Args:
+        counter: An integer, a static index or a tensor that the numbers depend on besides. Without
+            it a computation finds the same numbers whenever it runs; with the number of the
+            training step as a counter, other ones in every step.
+        packed: Makes several numbers of each random word; see `uniform_of`. By default there is a
+            word for each number, which fits every shape.
+        dtype: The number format; by default that of what uses the numbers.
+        label: A name.
+    """
+    words = random_words(counter=counter)
+    if dtype is not None and dtype_of(dtype) is float8_e5m2:
+        wide = uniform_of(words, packed=packed, dtype=float32)
+        narrow: Tensor = cast(wide, float8_e5m2, label=label or "uniform")
+        return narrow
+    return uniform_of(words, packed=packed, dtype=dtype, label=label)
+
+
+def normal(
+    *,
+    counter: Counter | None = None,
+    packed: bool = False,
+    dtype: DType | str | None = None,
+    label: str | None = None,
+) -> Tensor:
+    """Returns random numbers of mean 0 and variance 1, in whatever shape their use asks for.
+
+    They are made of two uniform numbers each (Box and Muller), in float32, or in float64 if that is
+    the format. No magnitude is more than 5.9 in float32, and 9.5 in float64.
+
+    Args:
+        counter: As for `uniform`.
+        packed: As for `uniform`.
+        dtype: The number format; the session's default float when not given.
+        label: A name.
+    """
+    wanted = dtype_of(dtype or sessions.current().default_dtype)
+    if not wanted.is_float:
+        raise UsageError(
+            "Normally distributed numbers are floats.",
+            found=str(wanted),
+            where=str(caller_location() or ""),
+        )
+    working = float64 if wanted is float64 else float32
+    # without a stated format the numbers may still follow that of what uses them
+    stated = None if dtype is None and wanted is working else working
+    radius, angle = (
+        uniform(counter=counter, packed=packed, dtype=stated, label=name)
+        for name in ("radius", "angle")
+    )
+    length = sqrt(-2.0 * log(maximum(radius, _LEAST[working])))
+    name = label or "normal"
+    result: Tensor = mul(length, cos((2.0 * math.pi) * angle), label=name)
+    return cast(result, wanted, label=name) if wanted is not working else result
+
+
+# ----- initialisers -------------------------------------------------------------------------------
+
+
+def kaiming(
+    *,
+    gain: float = math.sqrt(2.0),
+    mode: Mode = "fan_in",
+    distribution: Distribution = "uniform",
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Returns random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
+
+    He et al., "Delving deep into rectifiers"; the default gain is right before a relu.
+
+    Args:
+        gain: What the following activation asks for.
+        mode: `"fan_in"`, the number of cells of the input axes; `"fan_out"`, of the output axes;
+            or `"fan_avg"`, the mean of both. Sizes are those that the use of the result decides.
+        distribution: `"uniform"` or `"normal"`.
+        dtype: As for `uniform` and `normal`.
+    """
+    _check_choice("mode", mode, get_args(Mode))
+    return _spread(
+        lambda inputs, outputs: gain / math.sqrt(_fan(mode, inputs, outputs)), distribution, dtype
+    )
+
+
+def xavier(
+    *,
+    gain: float = 1.0,
+    distribution: Distribution = "uniform",
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Returns random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in +
+    fan_out))`.
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks".
+
+    Args:
+        gain: What the following activation asks for.
+        distribution: `"uniform"` or `"normal"`.
+        dtype: As for `uniform` and `normal`.
+    """
+    return kaiming(gain=gain, mode="fan_avg", distribution=distribution, dtype=dtype)
+
+
+def default_initializer() -> Tensor:
+    """Returns what parameters are at first: uniform, centred, with variance 1 / fan-in.
+
+    Without input axes the range is [-0.25, 0.25).
+    """
+    narrow = 0.25 / math.sqrt(3.0)
+    return _spread(
+        lambda inputs, _: 1.0 / math.sqrt(_fan("fan_in", inputs, ())) if inputs else narrow,
+        "uniform",
+        None,
+    )
+
+
+def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float:
+    """Returns how many cells a sum in which the numbers are coefficients has, by a rule."""
+    fans = {"fan_in": math.prod(inputs), "fan_out": math.prod(outputs)}
+    found = fans[mode] if mode in fans else sum(fans.values()) / 2
+    return max(found, 1)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(
+            f"The {name} of an initialiser is one of {', '.join(map(repr, choices))}.",
+            found=repr(value),
+            where=str(caller_location() or ""),
+        )
+
+
+def _spread(
+    deviation: Callable[[tuple[int, ...], tuple[int, ...]], float],
+    distribution: Distribution,
+    dtype: DType | str | None,
+) -> Tensor:
+    """Returns random numbers of mean 0 whose standard deviation follows from the sizes of their
+    input and output axes.
+    """
+    _check_choice("distribution", distribution, get_args(Distribution))
     session = sessions.current()
+    if distribution == "uniform":
+        numbers, factor = uniform(dtype=dtype), math.sqrt(12.0)
+        centred = numbers - 0.5
+    else:
+        numbers, factor = normal(dtype=dtype), 1.0
+        centred = numbers
 
-    def width() -> Constant:
-        inputs = session.environment.view(shape).input.sizes
-        return Constant(2.0 * math.sqrt(3.0 / max(math.prod(inputs), 1)) if inputs else 0.5)
+    def scale() -> Constant:
+        shape = session.environment.view(numbers.terms)
+        return Constant(factor * deviation(shape.input.sizes, shape.output.sizes))
 
-    scale = filled(session, width, closed_shape(), session.default_dtype, "scale")
-    result: Tensor = (uniform() - 0.5) * scale
+    precision = chosen(dtype, session.default_dtype)
+    result: Tensor = centred * filled(session, scale, closed_shape(), precision, "scale")
     return result

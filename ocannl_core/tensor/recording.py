@@ -9,7 +9,8 @@ Resolving the code turns a tensor that one assignment merely copies into that as
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from types import TracebackType
@@ -18,25 +19,36 @@ from typing import ParamSpec
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, Pointwise
+from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.operation import Operation, note_accesses
-from ocannl_core.tensor.pointwise import identity
-from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import naming
-from ocannl_core.tensor.steps import Argument, Assign, Forward, Step, Titled
-from ocannl_core.tensor.tensor import (
+from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Filled,
     GradientOf,
-    MergeBuffer,
     Parameter,
-    Tensor,
-    ancestors,
+    Recording,
+    ResultOf,
 )
+from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
+from ocannl_core.tensor.pointwise import identity
+from ocannl_core.tensor.precision import of_result
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.specifications import naming
+from ocannl_core.tensor.steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    ZeroGradients,
+)
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 P = ParamSpec("P")
 
@@ -46,20 +58,27 @@ class Unreduced(Expression):
 
     Attributes:
         operation: What is applied.
-        operands: The tensors.
+        operands: The tensors, merge buffers and numbers.
         logic: How axes line up.
-        writes: How many assignments had been recorded before it.
+        writes: How many assignments and splices had been recorded before it.
+        recording: Where it was written.
     """
 
-    __slots__ = ("logic", "operands", "operation", "writes")
+    __slots__ = ("logic", "operands", "operation", "recording", "writes")
 
     def __init__(
-        self, operation: Operation, operands: tuple[Tensor, ...], logic: Logic, writes: int
+        self,
+        operation: Operation,
+        operands: tuple[Argument, ...],
+        logic: Logic | IndexMaps,
+        writes: int,
+        recording: Recording,
     ) -> None:
         self.operation = operation
         self.operands = operands
         self.logic = logic
         self.writes = writes
+        self.recording = recording
 
     def __repr__(self) -> str:
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
@@ -73,35 +92,52 @@ class _Section:
     entries: list[_Entry] = field(default_factory=list)
 
 
-_Entry = Tensor | Assign | _Section
-"""What was written: a tensor made, an assignment, a section."""
+_Entry = Tensor | _Section | Step
+"""What was written: a tensor made, a section, an assignment or other code."""
 
 
 class CodeRecorder:
     """The code of one recorded function so far."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, recording: Recording) -> None:
         self.session = session
+        self.recording = recording
         self.results: set[Tensor] = set()
         self._entries: list[list[_Entry]] = [[]]
         self._made: set[Tensor] = set()
+        self._declared: set[Tensor] = set()
         self._named: set[Tensor] = set()
         self._writes: dict[Tensor, int] = {}
+        """When each tensor was assigned to last, counted in assignments and splices."""
+        self._spliced = 0
+        self._now = 0
 
     # ----- what operators call --------------------------------------------------------------------
 
     def made(self, tensor: Tensor, *, is_named: bool) -> None:
         """Notes that an operator made a tensor here."""
+        tensor.recording = self.recording
         self._entries[-1].append(tensor)
         self._made.add(tensor)
         if is_named:
             self._named.add(tensor)
 
+    def declared(self, tensor: Tensor) -> None:
+        """Notes that a tensor was declared here: it is kept only if it is read before written."""
+        self._declared.add(tensor)
+
+    def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
+        """Notes steps that are written elsewhere, such as the forward code of a tensor."""
+        self._entries[-1] += steps
+        self.results |= results
+        self._now += 1
+        self._spliced = self._now
+
     def unreduced(
-        self, operation: Operation, operands: tuple[Tensor, ...], logic: Logic
+        self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
     ) -> Unreduced:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
-        return Unreduced(operation, operands, logic, len(self._writes))
+        return Unreduced(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
         """Notes an assignment."""
@@ -111,6 +147,13 @@ class CodeRecorder:
                 found=repr(target),
                 where=str(caller_location() or ""),
                 fix='declare a tensor to write to: c = oc.declare("c")',
+            )
+        if target.session is not self.session:
+            raise UsageError(
+                "Tensors of different sessions do not mix.",
+                found=f"{target!r} of another session assigned to",
+                where=str(caller_location() or ""),
+                fix="build both inside one `with oc.Session():`, or without any",
             )
         origin = Origin(f"assignment to {target.label[0]}", caller_location())
         if isinstance(value, Unreduced):
@@ -122,13 +165,17 @@ class CodeRecorder:
             )
         self._label(target, step.args)
         operands = _tensors(step)
-        with naming(operands, target):
-            self.session.environment.relate(
-                step.logic, target.terms, [operand.terms for operand in operands], origin
-            )
-        note_accesses(step.logic, target, operands, origin)
+        check_recorded_here(operands, self.recording)
+        if not isinstance(step.logic, IndexMaps):
+            with naming(operands, target):
+                self.session.environment.relate(
+                    step.logic, target.terms, [operand.terms for operand in operands], origin
+                )
+            note_accesses(step.logic, target, operands, origin)
+        self._note_formats(step, operands)
         self._entries[-1].append(step)
-        self._writes[target] = len(self._writes) + 1
+        self._now += 1
+        self._writes[target] = self._now
         if not isinstance(target.definition, Declared):
             self.results.add(target)
 
@@ -147,21 +194,31 @@ class CodeRecorder:
             "Assignments take tensors, merge buffers and numbers.",
             found=repr(value),
             where=str(caller_location() or ""),
+            fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
+            "parameters and of what depends on them"
+            if value is None
+            else "wrap arrays and lists with oc.tensor(...)",
         )
 
     def _reduction(
         self, target: Tensor, value: Unreduced, combine: BinaryOp, reset: bool, origin: Origin
     ) -> Assign:
         """Returns the assignment that reduces as it accumulates."""
-        stale = [t for t in value.operands if self._writes.get(t, 0) > value.writes]
-        if stale or any(operand is target for operand in value.operands):
+        tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
+        last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
+        is_stale = max(last) > value.writes
+        rearranges = reset or not isinstance(value.logic, Pointwise)
+        reads_target = rearranges and any(tensor is target for tensor in tensors)
+        if is_stale or reads_target or value.recording is not self.recording:
             raise UsageError(
                 "An operation whose reduction an assignment states is read by that assignment.",
-                found=f"{value!r}, of which an operand is written before or by the assignment",
+                found=f"{value!r}, of which an operand is written before or by the assignment"
+                if is_stale or reads_target
+                else f"{value!r}, written in {value.recording}",
                 where=str(origin),
                 fix="write it in the assignment itself, and assign to another tensor",
             )
-        if combine is BinaryOp.SECOND:
+        if combine is BinaryOp.SECOND and isinstance(value.logic, Compose | ComposeAccumulate):
             raise UsageError(
                 "A logic of its own leaves the reduction to the assignment, which must state one.",
                 found=f"c[:] = {value!r}",
@@ -172,20 +229,34 @@ class CodeRecorder:
         assert primitive is not None
         return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
+    def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
+        """Gives a declared tensor the number format of what is assigned to it, unless it states
+        one.
+        """
+        found = of_result(
+            step.op, [each.precision for each in operands], self.session.default_dtype
+        )
+        is_declared = isinstance(step.target.definition, Declared)
+        step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
+        for operand in operands:
+            operand.note_use(step.origin)
+
     def _label(self, target: Tensor, args: tuple[Argument, ...]) -> None:
         """Completes the label of a declared tensor with that of what is assigned to it first."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = [arg for arg in args if isinstance(arg, Tensor)]
-        while pending:
-            source = pending.pop(0)
+        seen: set[Tensor] = set()
+        for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
-            if isinstance(source.definition, Parameter | Declared) and source is not target:
+            is_named = isinstance(source.definition, Parameter | Declared) or len(source.label) > 1
+            if is_named and source is not target:
                 is_declared = isinstance(source.definition, Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
-            if source in self._made:
+            if source in self._made and source not in seen:
+                seen.add(source)
                 pending += source.operands
 
     # ----- sections and the end -------------------------------------------------------------------
@@ -198,16 +269,30 @@ class CodeRecorder:
     def close_section(self) -> None:
         self._entries.pop()
 
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Takes back what was noted inside when it raises."""
+        entries = self._entries[-1]
+        length = len(entries)
+        try:
+            yield
+        except BaseException:
+            del entries[length:]
+            raise
+
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
-        assigned = [t for step in _assigns(self._entries[0]) for t in _tensors(step)]
-        needed = set(ancestors(assigned)) if assigned else set()
+        used = list(_used(self._entries[0]))
+        updates = [t for t in self._made if _changes_state(t)]
+        used += updates
+        needed = set(ancestors(used)) if used else set()
         steps = _Steps(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
             frozenset(self.results),
             name,
-            frozenset(self._made - self._named),
+            frozenset(self._made - self._named) - frozenset(updates),
+            frozenset(self._declared),
         )
 
 
@@ -227,36 +312,70 @@ class _Steps:
                 case Tensor():
                     if entry in self.needed:
                         steps += self.outside(entry.operands)
-                        steps.append(Forward((entry,)))
+                        steps.append(Forward((entry,), is_written_here=True))
                 case Assign():
                     steps += self.outside(_tensors(entry))
                     steps.append(entry)
                 case _Section(title, inner):
                     steps.append(Titled(title, self.of(inner)))
+                case _:
+                    self.written.update(_computed(entry))
+                    steps.append(entry)
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet."""
-        fresh = [
-            t
-            for t in ancestors(list(tensors))
-            if isinstance(t.definition, Applied | Filled)
-            and t not in self.made
-            and t not in self.written
-            and t not in self.session.consumed
-        ]
+        """Returns the code of what was made outside and is contained in no computation yet; fills,
+        which read nothing, are made wherever they are used.
+        """
+        fresh: set[Tensor] = set()
+        pending = list(tensors)
+        while pending:
+            tensor = pending.pop()
+            is_contained = tensor in self.made or tensor in self.written or tensor in fresh
+            match tensor.definition:
+                case Applied() | ResultOf():
+                    if not is_contained and tensor not in self.session.consumed:
+                        fresh.add(tensor)
+                        pending += tensor.operands
+                case Filled() if not is_contained:
+                    fresh.add(tensor)
+                case _:
+                    pass
         self.written.update(fresh)
-        return [Forward(tuple(fresh))] if fresh else []
+        return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 
 
-def _assigns(entries: Sequence[_Entry]) -> list[Assign]:
-    found: list[Assign] = []
+def _changes_state(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, ResultOf) and definition.application.changes_state
+
+
+def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
+    """Yields the tensors that assignments and other code read."""
     for entry in entries:
-        if isinstance(entry, Assign):
-            found.append(entry)
-        elif isinstance(entry, _Section):
-            found += _assigns(entry.entries)
-    return found
+        match entry:
+            case Assign():
+                yield from _tensors(entry)
+            case Forward(tensors):
+                yield from tensors
+            case ZeroGradients(root) | Backpropagate(root):
+                yield root
+            case _Section(_, inner) | Titled(_, inner):
+                yield from _used(inner)
+            case Tensor():
+                pass
+
+
+def _computed(step: Step) -> Iterator[Tensor]:
+    """Yields the tensors whose forward code a step contains."""
+    match step:
+        case Forward(tensors):
+            yield from tensors
+        case Titled(_, inner):
+            for each in inner:
+                yield from _computed(each)
+        case Assign() | ZeroGradients() | Backpropagate():
+            pass
 
 
 def _tensors(step: Assign) -> list[Tensor]:
@@ -276,7 +395,8 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
             p -= learning_rate * p.grad
 
     The function runs once, at the call: Python's control flow chooses what is recorded. Called
-    inside another recorded function, its assignments are spliced in.
+    inside another recorded function, its assignments become a section there, under its name and
+    that of its first tensor.
 
     Raises:
         UsageError: if the function returns something.
@@ -286,9 +406,11 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
     def recorded(*args: P.args, **kwargs: P.kwargs) -> Computation:
         session = sessions.current()
         if isinstance(session.recorder, CodeRecorder):
-            _run(function, *args, **kwargs)
+            about = [arg for arg in args if isinstance(arg, Tensor)][:1]
+            with session.recorder.all_or_nothing(), section(function.__name__, *about):
+                _run(function, *args, **kwargs)
             return Computation((), frozenset(), function.__name__)
-        recorder = CodeRecorder(session)
+        recorder = CodeRecorder(session, Recording(function.__name__, caller_location()))
         session.recorder = recorder
         try:
             _run(function, *args, **kwargs)
@@ -309,11 +431,34 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
         )
 
 
-class section:
-    """Gives the assignments recorded inside `with oc.section("title"):` a title in printed code."""
+@contextmanager
+def unchanged_roots() -> Iterator[None]:
+    """Builds and resolves code without laying claim to the code of the tensors that it mentions.
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+        with oc.unchanged_roots():
+            a + b                            # only relates the shapes of a and b
+
+    Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
+    what is compiled or consumed inside does not count as such.
+    """
+    session = sessions.current()
+    consumed, backpropagated = dict(session.consumed), dict(session.backpropagated)
+    try:
+        yield
+    finally:
+        session.consumed, session.backpropagated = consumed, backpropagated
+
+
+class section:
+    """Gives the assignments recorded inside `with oc.section("title"):` a title in printed code.
+
+    The title can have several parts; a tensor among them stands for its name.
+    """
+
+    def __init__(self, *title: str | Tensor) -> None:
+        self._title = " ".join(
+            "_".join(part.label) if isinstance(part, Tensor) else str(part) for part in title
+        )
         self._recorder: CodeRecorder | None = None
 
     def __enter__(self) -> None:
@@ -333,5 +478,5 @@ class section:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._recorder is not None and error is None:
+        if self._recorder is not None:
             self._recorder.close_section()

@@ -9,3 +9,8 @@ from typing import Any
 
 operations: dict[str, Callable[..., Any]] = {}
 """Every named operation; filled by the modules that define operations."""
+
+code_of: dict[str, Callable[..., Any]] = {}
+"""Functions that return a part of a tensor's code, by the name of the method of tensors that calls
+them.
+"""

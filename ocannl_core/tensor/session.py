@@ -13,17 +13,30 @@ from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
 from ocannl_core.ops import BinaryOp
 from ocannl_core.shape.environment import Environment
-from ocannl_core.shape.logic import Logic
 
 
 class Recorder(Protocol):
-    """What a recording of code takes note of."""
+    """What a recording of code takes note of.
+
+    Attributes:
+        recording: Which recording it is.
+    """
+
+    recording: Any
 
     def made(self, tensor: Any, *, is_named: bool) -> None:
         """Notes that an operator made a tensor here."""
         ...
 
-    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Logic) -> Any:
+    def declared(self, tensor: Any) -> None:
+        """Notes that a tensor was declared here."""
+        ...
+
+    def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
+        """Notes steps that are written elsewhere."""
+        ...
+
+    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
         ...
 
@@ -41,19 +54,37 @@ class Session:
 
     Args:
         seed: Seed of all random numbers; from the settings when not given.
-        dtype: The number format of floats that do not state one; from the settings when not given.
+        dtype: The number format of floats that nothing decides; from the settings when not given.
+        param_dtype: The number format in which parameters are stored that state none; from the
+            settings when not given. It has no say in what is computed from them: with
+            `Session(dtype="bfloat16", param_dtype="float32")` a model computes in bfloat16, and
+            small updates of its parameters are not lost.
     """
 
-    def __init__(self, seed: int | None = None, dtype: DType | str | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        dtype: DType | str | None = None,
+        param_dtype: DType | str | None = None,
+    ) -> None:
         defaults = settings.current()
         self.seed = defaults.seed if seed is None else seed
         self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
+        stored = defaults.param_dtype if param_dtype is None else param_dtype
+        self.param_dtype = None if stored is None else dtype_of(stored)
+        self.threefry_rounds = defaults.threefry_rounds
+        self.random_seed: Any = None
+        """The tensor of the seed, once random numbers have asked for it."""
         self.environment = Environment()
         self.recorder: Recorder | None = None
         self.block: Any = None
         """The innermost application of a block that is running."""
-        self.consumed: set[Any] = set()
-        """Tensors whose forward code some compiled computation contains."""
+        self.consumed: dict[Any, str] = {}
+        """Tensors whose forward code some compiled computation contains, with its name."""
+        self.backpropagated: dict[Any, str] = {}
+        """Tensors whose backpropagation has been consumed, with the line that did."""
+        self.applications: dict[Any, Any] = {}
+        """Applications of user-written operations, by operation and inputs: equal ones are one."""
         self._ids = count()
         self._outer: list[Session] = []
 

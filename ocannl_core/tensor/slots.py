@@ -10,12 +10,13 @@ another one is stored first, in a node with one axis for every domain variable t
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
-from ocannl_core.assign.nodes import Operand, Scalar
+from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
@@ -26,17 +27,47 @@ from ocannl_core.tensor.expression import Expression
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
-SLOT_NAMES: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(("v", "t", "lhs"), ("value", 0)),
-    **{f"{name}{i}": ("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
-    "vs": ("value", ALL),
-    "g": ("gradient", 0),
-    "gs": ("gradient", ALL),
-    **{f"g{i}": ("gradient", i) for i in (1, 2, 3)},
+
+@dataclass(frozen=True, slots=True)
+class SlotName:
+    """What a parameter name of a defining function stands for.
+
+    Attributes:
+        role: The value or the gradient of a tensor, or an intermediate tensor with its axes.
+        position: The result (0), an operand (1-3), or all operands.
+    """
+
+    role: Literal["value", "gradient", "intermediate"]
+    position: int
+
+
+SLOT_NAMES: dict[str, SlotName] = {
+    **dict.fromkeys(("v", "t", "lhs"), SlotName("value", 0)),
+    **{f"{name}{i}": SlotName("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "vs": SlotName("value", ALL),
+    "g": SlotName("gradient", 0),
+    "gs": SlotName("gradient", ALL),
+    **{f"g{i}": SlotName("gradient", i) for i in (1, 2, 3)},
 }
-"""What a parameter name of a defining function stands for: value or gradient, of the result (0), an
-operand (1-3), or all operands.
-"""
+
+_INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
+
+
+@cache
+def slot_of(name: str) -> SlotName:
+    """Returns what a parameter name stands for.
+
+    Raises:
+        KeyError: if it is not the name of a slot.
+    """
+    if name in SLOT_NAMES:
+        return SLOT_NAMES[name]
+    match = _INTERMEDIATE.fullmatch(name)
+    if match is None:
+        raise KeyError(name)
+    side = match[1] or match[2]
+    position = 0 if side == "lhs" else int(side[3:] or 1)
+    return SlotName("intermediate", position)
 
 
 class SlotEmitter(Protocol):
@@ -45,6 +76,8 @@ class SlotEmitter(Protocol):
     def accumulate(
         self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue
     ) -> None: ...
+
+    def set_from_words(self, target: Slot, words: Slot) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +109,13 @@ class Slot(Assignable):
     dims: tuple[int, ...]
     emitter: SlotEmitter
 
+    @property
+    def merge(self) -> Slot:
+        """The merge buffer of the slot's tensor, as an operand."""
+        if not isinstance(self.operand, Cells):
+            raise UsageError("Constants have no merge buffer.", found=f"{self.name}.merge")
+        return replace(self, name=f"{self.name}.merge", operand=Merge(self.operand.node))
+
     def __getitem__(self, key: object) -> LeftHandSide:
         target = self.target(key)
         if target is None:
@@ -93,6 +133,10 @@ class Slot(Assignable):
                 found=f"{value!r} assigned to {self.name}",
             )
         self.emitter.accumulate(self, combine, reset=reset, value=value)
+
+    def fill_from_words(self, words: Slot) -> None:
+        """Assigns runs of cells the numbers that words are made of."""
+        self.emitter.set_from_words(self, words)
 
 
 SlotValue = Slot | SlotApplication | int | float
@@ -122,14 +166,19 @@ def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
         UsageError: if a name is not that of a slot.
     """
     names = tuple(inspect.signature(function).parameters)
-    unknown = [name for name in names if name not in SLOT_NAMES]
+    unknown = [name for name in names if not _is_slot(name)]
     if unknown:
         raise UsageError(
             "The parameters of a defining function are named after slots.",
             found=", ".join(unknown),
-            fix="use " + ", ".join(SLOT_NAMES),
+            fix="use " + ", ".join(SLOT_NAMES) + "; or, for an intermediate tensor with the axes "
+            "of a slot, a name like rhs1_mask",
         )
     return names
+
+
+def _is_slot(name: str) -> bool:
+    return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
 @cache
@@ -141,7 +190,7 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         empty = Slot(name, Scalar(0.0), float32, (), (), written)
-        return (empty,) * operands if SLOT_NAMES[name][1] == ALL else empty
+        return (empty,) * operands if slot_of(name).position == ALL else empty
 
     forward(*(slot(name) for name in slot_names(forward)))
     return next((each for each in written.found if each is not BinaryOp.SECOND), None)
@@ -154,7 +203,11 @@ class _Accumulations:
         self.found: list[BinaryOp] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        self.found.append(combine)
+        if slot_of(target.name) == SlotName("value", 0):
+            self.found.append(combine)
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        self.found.append(BinaryOp.SECOND)
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:

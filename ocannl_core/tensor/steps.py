@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Logic
+from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Argument = Tensor | MergeBuffer | float
@@ -15,7 +16,7 @@ Argument = Tensor | MergeBuffer | float
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign:
     """`target = target combine op(*args)`, with index maps from the logic once shapes are
-    closed.
+    closed, or stated ones.
     """
 
     target: Tensor
@@ -23,15 +24,22 @@ class Assign:
     reset: bool
     op: Op
     args: tuple[Argument, ...]
-    logic: Logic
+    logic: Logic | IndexMaps
     origin: Origin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """The own code of each of these tensors, oldest first."""
+    """The own code of each of these tensors, oldest first.
+
+    Attributes:
+        tensors: The tensors.
+        is_written_here: The tensors are expressions of recorded code at the place where they were
+            written, and are computed there. Others are computed unless they are up to date.
+    """
 
     tensors: tuple[Tensor, ...]
+    is_written_here: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,103 +3,40 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, SupportsIndex, TypeGuard
+from dataclasses import replace
+from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from ocannl_core.assign.nodes import FetchSource
-from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
+from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
+from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, accumulator
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Declared,
+    Definition,
+    GradientOf,
+    Literal,
+    Parameter,
+    Placeholder,
+    Recording,
+    ResultOf,
+)
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
-from ocannl_core.tensor.registry import operations
+from ocannl_core.tensor.parameter_set import Parameters, Scope
+from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
+from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
-
-# ----- how the cells of a tensor come about -------------------------------------------------------
-
-
-class Differentiable(Protocol):
-    """What a tensor knows of the operation that made it: its code, as functions of slots."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def primitive(self) -> Op | None: ...
-
-    @property
-    def combine(self) -> BinaryOp | None: ...
-
-    @property
-    def forward(self) -> Callable[..., None]: ...
-
-    @property
-    def gradient(self) -> Callable[..., None] | None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Applied:
-    """By an operation on other tensors."""
-
-    operation: Differentiable
-    operands: tuple[Tensor, ...]
-    logic: Logic
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Literal:
-    """From an array of the host, copied when the tensor was made."""
-
-    array: np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Filled:
-    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are
-    closed.
-    """
-
-    source: Callable[[], FetchSource]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
-    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an
-    expression.
-    """
-
-    initializer: Tensor
-    code: Callable[[Tensor], Any]
-    """Gives the computation of the first value of a parameter defined so."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placeholder:
-    """From the host, between calls: `ctx[x] = array`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Declared:
-    """By assignments that users record; zero at first."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GradientOf:
-    """By backpropagation through another tensor."""
-
-    tensor: Tensor
-
-
-Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf
 
 
 class Tensor(Assignable):
@@ -114,22 +51,26 @@ class Tensor(Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that made it.
         definition: How its cells come about.
-        dtype: The number format of its cells.
         grad: The gradient of whatever is being backpropagated with respect to this tensor; None
             when it needs none.
+        recording: The recorded code that it is a part of, if it is.
     """
 
     __slots__ = (
         "_accesses",
+        "_dependents",
+        "_first_use",
         "_grad",
+        "_is_settled",
         "_layout",
         "_node",
+        "_precision",
         "_terms",
         "definition",
-        "dtype",
         "id",
         "label",
         "origin",
+        "recording",
         "session",
     )
 
@@ -138,7 +79,7 @@ class Tensor(Assignable):
         session: Session,
         definition: Definition,
         terms: Shape,
-        dtype: DType,
+        dtype: DType | Precision,
         label: tuple[str, ...],
         origin: Origin,
         *,
@@ -148,15 +89,21 @@ class Tensor(Assignable):
         self.id = session.next_id()
         self.definition = definition
         self._terms = terms
-        self.dtype = dtype
+        self._precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        self._first_use: Origin | None = None
+        self._is_settled = False
+        self._dependents: list[Tensor] = []
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
         self._grad: Tensor | None = None
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
+        self.recording: Recording | None = None
         if requires_grad:
-            self._grad = Tensor(session, GradientOf(self), terms, dtype, (*label, "grad"), origin)
+            self._grad = Tensor(
+                session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
+            )
 
     # ----- identity and shape ---------------------------------------------------------------------
 
@@ -171,8 +118,18 @@ class Tensor(Assignable):
         return self.session.environment.view(self._terms)
 
     @property
+    def logic(self) -> Logic:
+        """How the axes of the operation that makes the tensor correspond, with the captured sizes
+        that are known.
+        """
+        assert isinstance(self.definition, Applied)
+        return self.session.environment.settled(self.definition.logic, self.definition.capture)
+
+    @property
     def node(self) -> TensorNode:
         """The identity of the tensor's memory; the label is final once this has been asked for."""
+        if self.memory is not self:
+            return self.memory.node
         if self._node is None:
             label = (
                 (*self.definition.tensor.label, "grad")
@@ -182,6 +139,19 @@ class Tensor(Assignable):
             self._node = TensorNode(self.id, label)
         return self._node
 
+    @property
+    def memory(self) -> Tensor:
+        """The tensor in whose memory the cells are: another one if this is an update of that."""
+        tensor = self
+        while isinstance(tensor.definition, ResultOf) and tensor.definition.updated is not None:
+            tensor = tensor.definition.updated
+        return tensor
+
+    @property
+    def has_node(self) -> bool:
+        """True once the node has been asked for; before that no context can store the tensor."""
+        return self.memory._node is not None
+
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replaces the label, as long as nothing has asked for the node."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
@@ -189,19 +159,167 @@ class Tensor(Assignable):
 
     @property
     def info(self) -> NodeInfo:
-        """Format, extents, and margins as far as they are known; closes the shape."""
+        """Format, extents, and margins as far as they are known; closes the shape.
+
+        Raises:
+            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder.
+        """
+        is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
+        shape = self.shape
+        if is_told_by_uses and not (shape.is_closed or any(row.dims for _, row in shape.rows())):
+            raise ShapeError(
+                "A tensor has its shape before the host fills it.",
+                found=f"shape {shape}, which uses decide",
+                where=f"{self.describe()}, at {caller_location()}",
+                fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
+                "compile the code that uses it first",
+            )
         self.session.environment.close([self._terms])
+        self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
+
+    # ----- number format --------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The number format of the cells, as far as the program decides it up to here.
+
+        It can be stated until something uses the tensor.
+
+        Raises:
+            UsageError: when it is stated later, or for a gradient, which has that of its tensor.
+        """
+        return self.precision.dtype
+
+    @dtype.setter
+    def dtype(self, value: DType | str) -> None:
+        wanted = dtype_of(value)
+        if wanted is self.dtype:
+            return
+        if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
+            raise UsageError(
+                "The number format of a tensor is stated before anything uses it, and that of a "
+                "result with dtype= where it is made.",
+                found=f"{wanted} for {self!r}, which is {self.dtype}",
+                where=str(self._first_use or self.origin),
+                fix=f'convert it: oc.cast(x, "{wanted}")',
+            )
+        self._precision = Precision.stated(wanted)
+
+    @property
+    def precision(self) -> Precision:
+        """The number format and what decided it. A gradient has that of its tensor."""
+        if not isinstance(self.definition, GradientOf):
+            return self._precision
+        found = self.definition.tensor.precision
+        rests = found.rests_on_default or found.why is Why.DEFAULT
+        return replace(found, why=Why.OPERANDS, rests_on_default=rests)
+
+    def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
+        """Notes an operation that uses the tensor.
+
+        Args:
+            origin: The operation.
+            dtype: The format in which it computes, if the tensor follows that.
+        """
+        self._first_use = self._first_use or origin
+        if dtype is not None and self._follow(dtype, origin):
+            self._reconsider_dependents()
+
+    def _follow(self, dtype: DType, origin: Origin) -> bool:
+        """Takes the format of a use, if nothing else decides; returns whether that changed it."""
+        if self._is_settled:
+            return False
+        match self.definition:
+            case Literal(array):
+                dtype = roomy(dtype, array)
+            case _ if self._is_uniform:
+                dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
+        before, self._precision = self._precision, self._precision.used(dtype, origin)
+        return self._precision.dtype is not before.dtype
+
+    def add_dependent(self, result: Tensor) -> None:
+        """Notes a result whose format rests on default formats, this tensor's among them."""
+        if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
+            self._dependents.append(result)
+
+    def _reconsider_dependents(self) -> None:
+        """Decides formats anew that rested on the default, now that this tensor's has changed."""
+        pending: list[Tensor] = [self]
+        while pending:
+            changed = pending.pop()
+            if changed._grad is not None:
+                pending.append(changed._grad)
+            for result in changed._dependents:
+                if not result._is_settled:
+                    pending += result._decide_anew()
+
+    def _decide_anew(self) -> list[Tensor]:
+        """Derives the format of a result from its operands again, and gives it to those that follow
+        it; returns the tensors whose formats have changed.
+        """
+        assert isinstance(self.definition, Applied)
+        primitive, given = self.definition.operation.primitive, [o.precision for o in self.operands]
+        before = self._precision
+        self._precision = of_result(primitive, given, self.session.default_dtype)
+        changed = [self] if self._precision.dtype is not before.dtype else []
+        for operand in self.operands[primitive is TernaryOp.WHERE :]:
+            if self._precision.positions and operand._follow(self.dtype, self.origin):
+                changed.append(operand)
+        return changed
+
+    def adopt(self, dtype: DType) -> None:
+        """Gives the tensor the format of what it is made for, unless something else decided its
+        own; likewise what it is computed from.
+
+        Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
+        """
+        if self.operands and not self._is_uniform:
+            dtype = promote(dtype, float32)
+        pending = [self]
+        while pending:
+            tensor = pending.pop()
+            if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
+                tensor._precision = Precision.by_default(tensor.dtype)
+                tensor.note_use(self.origin, dtype)
+                pending += tensor.operands
+
+    @property
+    def _is_uniform(self) -> bool:
+        """True for the numbers that random words stand for."""
+        definition = self.definition
+        return isinstance(definition, Applied) and definition.operation.primitive is UnaryOp.UNIFORM
+
+    def settle(self) -> None:
+        """Makes the number format final: code has been made for it."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._dependents.clear()
+        self._first_use = self._first_use or self.origin
+        if isinstance(self.definition, Literal):
+            self.definition = Literal(self._converted(self.definition.array))
+
+    def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the array behind a literal in the tensor's format; that of a file stays there."""
+        if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
+            return array
+        cells = converted(array, self.dtype, str(self.origin))
+        cells.flags.writeable = False
+        return cells
 
     # ----- margins --------------------------------------------------------------------------------
 
     def add_access(self, access: WindowAccess) -> None:
         """Notes an operation that accesses the tensor through padded windows."""
-        self._accesses = (*self._accesses, access)
+        memory = self.memory
+        memory._accesses = (*memory._accesses, access)
 
     @property
     def layout(self) -> Layout:
         """The margins around the tensor's cells, final once this has been asked for."""
+        if self.memory is not self:
+            return self.memory.layout
         if self._layout is None:
             if isinstance(self.definition, GradientOf):
                 _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
@@ -213,6 +331,8 @@ class Tensor(Assignable):
 
         A gradient is written through the same windows that the tensor is read through.
         """
+        if self.memory is not self:
+            return self.memory._needed_margins()
         if self._layout is not None:
             return self._layout.margins
         environment = self.session.environment
@@ -257,7 +377,13 @@ class Tensor(Assignable):
     @property
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors it is computed from, in the code of which it is a part."""
-        return self.definition.operands if isinstance(self.definition, Applied) else ()
+        match self.definition:
+            case Applied(operands=operands):
+                return operands
+            case ResultOf(application):
+                return tuple(application.inputs)
+            case _:
+                return ()
 
     @property
     def is_parameter(self) -> bool:
@@ -269,15 +395,26 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal."""
-        return self.definition.array if isinstance(self.definition, Literal) else None
+        """The host's array behind a literal, in the tensor's number format unless it is a file's;
+        without axes as long as its shape is open.
+        """
+        if not isinstance(self.definition, Literal):
+            return None
+        array = self._converted(self.definition.array)
+        shape = self.shape
+        return array.reshape(shape.dims) if shape.is_closed else array
 
     @property
-    def params(self) -> frozenset[Tensor]:
-        """The parameters that the tensor depends on: what is initialised apart, and what is
-        trained.
+    def params(self) -> Parameters:
+        """The parameters that the tensor depends on, oldest first, with their names: what is
+        initialised apart, and what is trained.
         """
-        return frozenset(t for t in ancestors([self]) if t.is_parameter)
+        return Parameters(t for t in ancestors([self]) if t.is_parameter)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The blocks that a parameter was made in, outermost first."""
+        return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Returns the parameters that the tensor depends on, and those that their initialisers
@@ -313,6 +450,47 @@ class Tensor(Assignable):
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
 
+    # ----- code -----------------------------------------------------------------------------------
+
+    def forward(self) -> Any:
+        """Returns the code that computes the tensor, each part once.
+
+        It contains the code of everything that the tensor is computed from, up to parameters,
+        placeholders and literals. While code is being recorded, it becomes a part of that code,
+        like that of the other pieces here.
+        """
+        return code_of["forward"](self)
+
+    def zero_grads(self) -> Any:
+        """Returns the code that sets the gradients of the tensor, and of everything that it is
+        computed from, to zero.
+        """
+        return code_of["zero_grads"](self)
+
+    def backprop(self) -> Any:
+        """Returns the code that adds to the gradients of everything the tensor is computed from.
+
+        The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
+        """
+        return code_of["backprop"](self)
+
+    def consume_forward(self) -> Any:
+        """Returns the tensor's forward code, which from then on is known to be contained there:
+        code recorded later reads the tensor instead of computing it.
+
+        Raises:
+            UsageError: if the code, or a part of it, was consumed before.
+        """
+        return code_of["consume_forward"](self)
+
+    def consume_backprop(self) -> Any:
+        """Returns the tensor's code for backpropagation, once.
+
+        Raises:
+            UsageError: if it was consumed before.
+        """
+        return code_of["consume_backprop"](self)
+
     # ----- assignment and indexing ----------------------------------------------------------------
 
     def __getitem__(self, key: object) -> Any:
@@ -330,20 +508,40 @@ class Tensor(Assignable):
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
 
-    def assign(self, value: object) -> None:
-        """Records `self[:] = value`."""
+    def assign(
+        self, value: object, *, logic: str | None = None, projections: str | None = None
+    ) -> None:
+        """Records `self[:] = value`.
+
+        Args:
+            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
+            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
+                first part of the axis and leaves the rest as it is.
+            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
+        """
+        value = _rearranged(value, logic, projections)
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
-    def accumulate(self, value: object, with_: object = None, *, reset: bool = False) -> None:
+    def accumulate(
+        self,
+        value: object,
+        with_: object = None,
+        *,
+        reset: bool = False,
+        logic: str | None = None,
+        projections: str | None = None,
+    ) -> None:
         """Records the accumulation of a value.
 
         Args:
             value: What is accumulated.
             with_: The accumulating operation; addition when not given.
             reset: Starts from the neutral element.
+            logic: As in `assign`.
+            projections: As in `assign`.
         """
         combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(value, combine, reset=reset)
+        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Records an assignment to this tensor.
@@ -352,7 +550,7 @@ class Tensor(Assignable):
             UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
                 assigned to.
         """
-        recorder = self.session.recorder
+        recorder = sessions.current().recorder or self.session.recorder
         if recorder is None:
             raise UsageError(
                 "Assignments are recorded inside functions decorated with @oc.cd.",
@@ -385,21 +583,15 @@ class MergeBuffer(Expression):
         return f"{self.tensor!r}.merge"
 
 
+def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
+    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
+    if logic is None and projections is None:
+        return value
+    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
+    return rearranged
+
+
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
     if isinstance(key, StaticIndex):
         return True
     return isinstance(key, SupportsIndex) and not isinstance(key, bool | Tensor)
-
-
-def ancestors(tensors: list[Tensor]) -> list[Tensor]:
-    """Returns the tensors and everything they are computed from, oldest first. Parameters are not
-    looked into.
-    """
-    seen = set(tensors)
-    pending = list(tensors)
-    while pending:
-        for operand in pending.pop().operands:
-            if operand not in seen:
-                seen.add(operand)
-                pending.append(operand)
-    return sorted(seen, key=lambda tensor: tensor.id)

@@ -29,9 +29,9 @@ from ocannl_core import dtypes
 from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint4x32, uint32
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.loopir.nodes import Block, Const, ConstBits, IndexValue, LoopProgram, Unary
+from ocannl_core.loopir.nodes import Binary, Block, Const, ConstBits, IndexValue, LoopProgram, Unary
 from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import HASHES, BinaryOp, UnaryOp
 from ocannl_core.target import HostBuffer
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
@@ -199,8 +199,18 @@ class BackendConformance:
     def test_threefry_gives_the_published_words(self, subject: Subject, oracle: Subject) -> None:
         check(subject, oracle, number_programs.threefry())
 
-    @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-    def test_integers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
+    @pytest.mark.parametrize("op", [op for op in BinaryOp if op in HASHES])
+    def test_words_are_hashed(self, subject: Subject, oracle: Subject, op: BinaryOp) -> None:
+        draft, i = Draft("hash"), fresh_var("i")
+        key, counter, word = (draft.node(n, uint4x32, 64) for n in ("key", "counter", "word"))
+        hashed = Binary(op, draft.load(key, i), draft.load(counter, i), uint4x32)
+        words = number_programs.random_words(128)
+        arrays = {key: words[:64], counter: words[64:]}
+        program = draft.program(loop(i, 64, draft.store(word, i, value=hashed)))
+        agree(subject, oracle, program, arrays)
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+    def test_numbers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
         draft, values = Draft("words"), telling_values(dtype)
         source = draft.node("source", dtype, len(values))
         words = draft.node("words", uint4x32, len(values))
@@ -209,8 +219,8 @@ class BackendConformance:
         arrays = {source: np.array(values, dtype.numpy)}
         agree(subject, oracle, draft.program(loop(i, len(values), store)), arrays)
 
-    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-    def test_words_become_one_uniform_number_each(
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+    def test_words_become_one_number_each(
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:
         draft = Draft("uniform")

@@ -8,79 +8,40 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.dtypes import DType, Kind, float16, float32, float64, round_to
-from ocannl_core.ops import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import EXACT, Tolerance
 
-_U, _B, _T = UnaryOp, BinaryOp, TernaryOp
-
-_ANYWHERE: tuple[Op, ...] = (_U.IDENTITY, _B.FIRST, _B.SECOND, _T.WHERE)
-_NUMBERS: tuple[Op, ...] = (
-    *_ANYWHERE,
-    _U.RELU,
-    _U.NEG,
-    _U.NOT,
-    _B.ADD,
-    _B.SUB,
-    _B.MUL,
-    _B.DIV,
-    _B.MOD,
-    _B.RELU_GATE,
-    *sorted(COMPARISONS, key=lambda op: op.value.name),
-    _B.OR,
-    _B.AND,
-    _B.MAX,
-    _B.MIN,
-    _T.FMA,
+_MISSING_ON_INTEGERS = frozenset(
+    op for op in PRIMITIVES if op.value.is_real and op is not BinaryOp.DIV
 )
-_EXACT_ON_FLOATS: tuple[Op, ...] = (
-    *_NUMBERS,
-    _U.SAT01,
-    _U.SQRT,
-    _U.RECIP,
-    _U.TRUNC,
-    _B.SAT01_GATE,
-)
-_LIBRARY_FUNCTIONS: tuple[Op, ...] = (
-    _U.EXP,
-    _U.LOG,
-    _U.EXP2,
-    _U.LOG2,
-    _U.SIN,
-    _U.COS,
-    _U.TANH,
-    _U.RECIP_SQRT,
-    _B.POW,
-)
+"""Primitives whose results are floats; division alone has a meaning of its own for integers."""
 
 
 def exact_primitives(dtype: DType) -> tuple[Op, ...]:
     """Returns the primitives whose result in this format is the same on every backend."""
-    match dtype.kind:
-        case Kind.FLOAT:
-            return _EXACT_ON_FLOATS
-        case Kind.SIGNED | Kind.UNSIGNED:
-            return _NUMBERS
-        case Kind.WORD:
-            return _ANYWHERE
+    return tuple(op for op in primitives(dtype) if tolerance(op, dtype) is EXACT)
 
 
 def primitives(dtype: DType) -> tuple[Op, ...]:
     """Returns the primitives whose operands and result are numbers of this format."""
-    return exact_primitives(dtype) + (_LIBRARY_FUNCTIONS if dtype.is_float else ())
+    on_numbers = tuple(op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS)
+    match dtype.kind:
+        case Kind.FLOAT:
+            return on_numbers
+        case Kind.SIGNED | Kind.UNSIGNED:
+            return tuple(op for op in on_numbers if op not in _MISSING_ON_INTEGERS)
+        case Kind.WORD:  # what moves values moves words
+            return (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND, TernaryOp.WHERE)
 
 
 def tolerance(op: Op, dtype: DType) -> Tolerance:
     """Returns how far one application of a primitive may be from the reference.
 
-    Functions that a mathematical library provides are within 4 ulp in float64 and float32, powers
-    in float32 within 8; narrower formats compute in float32 and round, which may move a result by
-    1 ulp.
+    Formats narrower than float32 compute in float32 and round, which may move a result by 1 ulp.
     """
-    if op not in _LIBRARY_FUNCTIONS:
+    if op.value.ulps == 0 or not dtype.is_float:
         return EXACT
-    if dtype not in (float32, float64):
-        return Tolerance(1)
-    return Tolerance(8 if op is BinaryOp.POW and dtype is float32 else 4)
+    return Tolerance(op.value.ulps if dtype in (float32, float64) else 1)
 
 
 def accumulators(dtype: DType) -> tuple[BinaryOp, ...]:

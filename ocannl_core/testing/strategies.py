@@ -8,51 +8,14 @@ So two backends, or a program before and after a pass, must give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import DType, Kind, float32, float64, int32, uint32
-from ocannl_core.indexing import (
-    AxisIndex,
-    IndexVar,
-    LoopVar,
-    StaticIndex,
-    affine,
-    as_affine,
-    fresh_var,
-)
-from ocannl_core.loopir.nodes import (
-    Allocate,
-    AxisKind,
-    Binary,
-    Block,
-    Const,
-    DeclareLocal,
-    Expr,
-    Fill,
-    For,
-    Gather,
-    IndexValue,
-    Load,
-    Local,
-    LocalRead,
-    LoopProgram,
-    Scope,
-    Scoped,
-    SetLocal,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
-from ocannl_core.node import Margin, NodeInfo, TensorNode
-from ocannl_core.ops import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
-from ocannl_core.testing.compare import Array
-from ocannl_core.testing.primitives import accumulators, exact_primitives, telling_values
+from ocannl_core.dtypes import DType, float32, float64, int32, uint32
+from ocannl_core.loopir.nodes import AxisKind, Block, LoopProgram, Stmt
+from ocannl_core.testing.author import Author
 from ocannl_core.testing.programs import Example
+from ocannl_core.testing.sequels import SequelAuthor
 
 SOME_DTYPES = (float32, float64, int32, uint32)
 INDEPENDENT_KINDS = (AxisKind.SERIAL, AxisKind.PARALLEL, AxisKind.VECTOR, AxisKind.UNROLLED)
@@ -75,282 +38,44 @@ def random_programs(
         depth: How deep expressions nest.
         max_nests: The largest number of top-level loop nests.
     """
-    author = _Author(draw, tuple(dtypes), tuple(kinds))
+    author = Author(draw, tuple(dtypes), tuple(kinds))
     stmts: list[Stmt] = []
     for _ in range(draw(st.integers(1, max_nests))):
         stmts += author.nest(depth)
+    return _example(draw, author, stmts)
+
+
+@st.composite
+def loop_programs(
+    draw: st.DrawFn,
+    dtypes: Sequence[DType] = SOME_DTYPES,
+    kinds: Sequence[AxisKind] = INDEPENDENT_KINDS,
+    depth: int = 2,
+    max_nests: int = 4,
+) -> Example:
+    """Returns programs for passes: what `random_programs` has, and nests that follow one another.
+
+    Nodes, parameters included, are overwritten in full, in part, repeatedly and by recurrences;
+    some have margins; computations repeat in one statement, in siblings and in later nests; loads
+    are guarded; reductions select one entry of a table.
+
+    Args:
+        draw: Hypothesis's.
+        dtypes: The formats of nodes and intermediate values.
+        kinds: The kinds of loops whose iterations do not depend on each other.
+        depth: How deep expressions nest.
+        max_nests: The largest number of times that something is added.
+    """
+    author = SequelAuthor(draw, tuple(dtypes), tuple(kinds))
+    stmts: list[Stmt] = []
+    for _ in range(draw(st.integers(1, max_nests))):
+        stmts += author.sequel(depth)
+    return _example(draw, author, stmts)
+
+
+def _example(draw: st.DrawFn, author: Author, stmts: Sequence[Stmt]) -> Example:
     program = LoopProgram(
         "random", tuple(author.params), tuple(author.statics), author.nodes, Block(tuple(stmts))
     )
     indices = [draw(st.integers(0, (each.extent or 1) - 1)) for each in author.statics]
     return Example(program, author.arrays, indices)
-
-
-def random_cells(info: NodeInfo, seed: int) -> Array:
-    """Returns cells of a node, margins included: telling values and ordinary numbers, mixed."""
-    random = np.random.default_rng(seed)
-    telling = np.array(telling_values(info.dtype), info.dtype.numpy)
-    cells = telling[random.integers(0, len(telling), info.size)]
-    if info.dtype.kind is not Kind.WORD:
-        scale = 3.0 if info.dtype.is_float else 20.0
-        ordinary = random.normal(0, scale, info.size)
-        if info.dtype.kind is Kind.UNSIGNED:
-            ordinary = abs(ordinary)
-        is_ordinary = random.random(info.size) < 0.7
-        cells = np.where(is_ordinary, ordinary.astype(info.dtype.numpy), cells)
-    return cells.reshape(info.buffer_dims)
-
-
-Bounds = dict[IndexVar, int]
-"""The variables in scope, each with the number of values that it takes, from 0."""
-
-
-@dataclass
-class _Author:
-    """Writes one program.
-
-    Attributes:
-        draw: Where choices come from.
-        dtypes: The formats to use.
-        kinds: The kinds of independent loops to use.
-        readable: Nodes all of whose cells are written.
-        locals: Variables that are set where the next expression goes.
-    """
-
-    draw: st.DrawFn
-    dtypes: tuple[DType, ...]
-    kinds: tuple[AxisKind, ...]
-    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
-    params: list[TensorNode] = field(default_factory=list)
-    statics: list[StaticIndex] = field(default_factory=list)
-    arrays: dict[TensorNode, Array] = field(default_factory=dict)
-    readable: list[TensorNode] = field(default_factory=list)
-    locals: list[Local] = field(default_factory=list)
-    local_count: int = 0
-
-    # ----- choices ---------------------------------------------------------------------------
-
-    def choose(self, options: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(list(options)))
-
-    def count(self, low: int, high: int) -> int:
-        return self.draw(st.integers(low, high))
-
-    # ----- statements ------------------------------------------------------------------------
-
-    def nest(self, depth: int) -> list[Stmt]:
-        """Returns statements that write one new node, which can be read afterwards."""
-        loops: list[tuple[LoopVar, int]] = [
-            (fresh_var("i"), self.count(1, 4)) for _ in range(self.count(0, 3))
-        ]
-        bounds: Bounds = dict(loops)
-        indices, dims = self._result_axes(loops)
-        dtype = self.choose(self.dtypes)
-        padding = tuple(Margin(self.count(0, 1), self.count(0, 1)) for _ in dims)
-        info = NodeInfo(dtype, dims, padding if self.count(0, 3) == 0 else ())
-        if info.padding:
-            indices = [
-                _shifted(index, margin.left)
-                for index, margin in zip(indices, info.padding, strict=True)
-            ]
-        result = self._new_node("r", info)
-        stmts: list[Stmt] = []
-        if self.count(0, 2) == 0:
-            stmts.append(Allocate(result, Scope.ROUTINE))
-        else:
-            self.params.append(result)
-            self.arrays[result] = random_cells(info, self.count(0, 2**16))
-        form = self.choose([self._pointwise, self._accumulation, self._reduction_in_variable])
-        order = self.draw(st.permutations(loops))
-        stmts += form(result, dtype, tuple(indices), order, bounds, depth)
-        self.readable.append(result)
-        return stmts
-
-    def _result_axes(
-        self, loops: Sequence[tuple[LoopVar, int]]
-    ) -> tuple[list[AxisIndex], tuple[int, ...]]:
-        """Returns one position for each loop, so that no cell is written twice, and the extents."""
-        indices: list[AxisIndex] = []
-        dims = []
-        for var, extent in loops:
-            stride, offset = self.count(1, 2), self.count(0, 1)
-            is_reversed = self.draw(st.booleans())
-            dims.append(stride * (extent - 1) + offset + 1)
-            last = stride * (extent - 1) + offset
-            indices.append(
-                affine([(-stride, var)], last) if is_reversed else affine([(stride, var)], offset)
-            )
-        return indices, tuple(dims)
-
-    def _pointwise(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
-    ) -> list[Stmt]:
-        store = Store(result, indices, self.expr(dtype, bounds, depth))
-        return [Fill(result, float(self.count(0, 3))), self._looped(loops, [store], self.kinds)]
-
-    def _accumulation(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
-    ) -> list[Stmt]:
-        """Returns `result = result combine value` in place, under an extra loop anywhere."""
-        op = self.choose(accumulators(dtype))
-        reduced, extent = fresh_var("k"), self.count(0, 3)
-        value = self.expr(dtype, bounds | {reduced: max(extent, 1)}, depth)
-        update = Store(result, indices, Binary(op, Load(result, indices, dtype), value, dtype))
-        order = self.draw(st.permutations([*loops, (reduced, extent)]))
-        nest = self._looped(order, [update], (AxisKind.SERIAL,))
-        return [Fill(result, neutral(op)), nest]
-
-    def _reduction_in_variable(
-        self,
-        result: TensorNode,
-        dtype: DType,
-        indices: tuple[AxisIndex, ...],
-        loops: Sequence[tuple[LoopVar, int]],
-        bounds: Bounds,
-        depth: int,
-    ) -> list[Stmt]:
-        """Returns a reduction into a variable, and an expression of it stored."""
-        total, body = self._reduction(dtype, bounds, depth - 1)
-        self.locals.append(total)
-        store = Store(result, indices, self.expr(dtype, bounds, depth - 1))
-        self.locals.pop()
-        stmts: list[Stmt] = [DeclareLocal(total), *body, store]
-        return [Fill(result, 0.0), self._looped(loops, stmts, self.kinds)]
-
-    def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
-        """Returns a variable, and statements that reduce into it."""
-        op = self.choose(accumulators(dtype))
-        total = Local(self.local_count, dtype)
-        self.local_count += 1
-        var, extent = fresh_var("k"), self.count(0, 3)
-        value = self.expr(dtype, bounds | {var: max(extent, 1)}, depth)
-        update = SetLocal(total, Binary(op, LocalRead(total), value, dtype))
-        loop = For(var, 0, extent, Block((update,)), AxisKind.SERIAL)
-        return total, [SetLocal(total, Const(neutral(op), dtype)), loop]
-
-    def _looped(
-        self,
-        loops: Sequence[tuple[LoopVar, int]],
-        body: Sequence[Stmt],
-        kinds: Sequence[AxisKind],
-    ) -> Stmt:
-        nested = Block(tuple(body))
-        for var, extent in reversed(loops):
-            nested = Block((For(var, 0, extent, nested, self.choose(kinds)),))
-        return nested.stmts[0] if len(nested.stmts) == 1 else nested
-
-    # ----- nodes and positions ---------------------------------------------------------------
-
-    def _new_node(self, label: str, info: NodeInfo) -> TensorNode:
-        node = TensorNode(len(self.nodes), (label,))
-        self.nodes[node] = info
-        return node
-
-    def _position(self, bounds: Bounds) -> tuple[AxisIndex, int]:
-        """Returns a position along an axis that is never negative, and its largest value."""
-        terms, low, high = [], 0, 0
-        if self.count(0, 9) == 0:
-            static = StaticIndex(f"s{len(self.statics)}", self.count(1, 3))
-            self.statics.append(static)
-            bounds = bounds | {static: static.extent or 1}
-        variables = list(bounds)
-        for _ in range(self.count(0, 2) if variables else 0):
-            var, coefficient = self.choose(variables), self.choose([1, 1, 1, 2, 3, -1])
-            reach = coefficient * (bounds[var] - 1)
-            terms.append((coefficient, var))
-            low, high = low + min(reach, 0), high + max(reach, 0)
-        offset = self.count(0, 1) - low
-        return affine(terms, offset), high + offset
-
-    def _access(self, dtype: DType, bounds: Bounds) -> tuple[TensorNode, tuple[AxisIndex, ...]]:
-        """Returns a cell of a node that is written already, or of a new parameter."""
-        positions = [self._position(bounds) for _ in range(self.count(0, 3))]
-        needed = tuple(largest + 1 for _, largest in positions)
-        indices = tuple(index for index, _ in positions)
-        fitting = [node for node in self.readable if self._fits(node, dtype, needed)]
-        if fitting and self.count(0, 3):
-            return self.choose(fitting), indices
-        node = self._new_node("x", NodeInfo(dtype, tuple(n + self.count(0, 1) for n in needed)))
-        self.params.append(node)
-        self.arrays[node] = random_cells(self.nodes[node], self.count(0, 2**16))
-        self.readable.append(node)
-        return node, indices
-
-    def _fits(self, node: TensorNode, dtype: DType, needed: tuple[int, ...]) -> bool:
-        dims = self.nodes[node].buffer_dims
-        return (
-            self.nodes[node].dtype is dtype
-            and len(dims) == len(needed)
-            and all(n <= extent for n, extent in zip(needed, dims, strict=True))
-        )
-
-    # ----- expressions -----------------------------------------------------------------------
-
-    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        """Returns an expression of a format over the variables in scope."""
-        if depth <= 0 or self.count(0, 5) == 0:
-            return self._leaf(dtype, bounds)
-        make = self.choose([self._operation] * 4 + [self._conversion, self._scoped, self._gather])
-        made: Expr = make(dtype, bounds, depth - 1)
-        return made
-
-    def _leaf(self, dtype: DType, bounds: Bounds) -> Expr:
-        variables = [local for local in self.locals if local.dtype is dtype]
-        if variables and self.count(0, 1):
-            return LocalRead(self.choose(variables))
-        match self.count(0, 5):
-            case 0:
-                return Const(self.choose(telling_values(dtype)), dtype)
-            case 1:
-                return IndexValue(self._position(bounds)[0], dtype)
-            case _:
-                node, indices = self._access(dtype, bounds)
-                return Load(node, indices, dtype)
-
-    def _operation(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        op: Op = self.choose(exact_primitives(dtype))
-        # what only decides may have a format of its own
-        deciding = self.choose(self.dtypes)
-        if isinstance(op, UnaryOp):
-            return Unary(op, self.expr(dtype, bounds, depth), dtype)
-        if isinstance(op, BinaryOp):
-            of = deciding if op in COMPARISONS else dtype
-            left, right = self.expr(of, bounds, depth), self.expr(of, bounds, depth)
-            return Binary(op, left, right, dtype)
-        first = self.expr(deciding if op is TernaryOp.WHERE else dtype, bounds, depth)
-        second, third = self.expr(dtype, bounds, depth), self.expr(dtype, bounds, depth)
-        return Ternary(op, first, second, third, dtype)
-
-    def _conversion(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        return Unary(UnaryOp.IDENTITY, self.expr(self.choose(self.dtypes), bounds, depth), dtype)
-
-    def _scoped(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        total, body = self._reduction(dtype, bounds, depth)
-        return Scoped(total, Block(tuple(body)))
-
-    def _gather(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        node, indices = self._access(dtype, bounds)
-        if not indices:
-            return Load(node, indices, dtype)
-        axis = self.count(0, len(indices) - 1)
-        position = self.expr(self.choose(self.dtypes), bounds, depth)
-        kept = (*indices[:axis], affine([], 0), *indices[axis + 1 :])
-        return Gather(node, kept, axis, position, dtype)
-
-
-def _shifted(index: AxisIndex, offset: int) -> AxisIndex:
-    """Returns an index moved along its axis."""
-    terms, start = as_affine(index)
-    return affine(terms, start + offset)

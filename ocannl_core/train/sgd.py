@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ocannl_core.errors import UsageError
 from ocannl_core.tensor.parameters import declare
-from ocannl_core.tensor.recording import cd, section
+from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -46,14 +47,24 @@ def sgd_update(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> None:
-    """Updates every parameter that a loss depends on; the arguments are those of `sgd_step`."""
-    for p in sorted(loss.params, key=lambda t: t.id):
-        if p.requires_grad:
-            with section(f"sgd {p.node.name}"):
-                sgd_step(
-                    p,
-                    learning_rate=learning_rate,
-                    momentum=momentum,
-                    weight_decay=weight_decay,
-                    nesterov=nesterov,
-                )
+    """Updates every parameter that a loss depends on; the arguments are those of `sgd_step`.
+
+    Raises:
+        UsageError: if there is none that a gradient flows into.
+    """
+    trained = [p for p in loss.params if p.requires_grad]
+    if not trained:
+        raise UsageError(
+            "Updates are for parameters that gradients flow into.",
+            found=f"{loss!r} depends on none",
+            where=str(loss.origin),
+            fix='make what is to be trained with oc.param("w")',
+        )
+    for p in trained:
+        sgd_step(
+            p,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+        )

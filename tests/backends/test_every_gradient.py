@@ -1,15 +1,22 @@
-"""Every pointwise operation that has a gradient has the right one: central differences of itself."""
+"""Every operation that has a gradient has the right one: central differences of the operation itself."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core.ops import HASHES, LOGICAL, UnaryOp
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.registry import operations
+from ocannl_core.testing.gradients import Point, check_gradients
 
-SMOOTH = {
+POINTWISE = {
     name: operation
     for name, operation in operations.items()
     if isinstance(operation, Operation)
@@ -19,42 +26,288 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SMOOTH))
+def cells(*shape: int) -> np.ndarray[Any, Any]:
+    """Returns numbers that differ: between the kinks of gates and clamps, inside every domain."""
+    size = int(np.prod(shape))
+    rng = np.random.default_rng(size)
+    return rng.permutation(np.linspace(0.15, 0.85, size)).reshape(shape) + 0.003 * len(shape)
+
+
+@pytest.mark.parametrize("name", sorted(POINTWISE))
 def test_a_gradient_is_the_slope_of_its_operation(name: str) -> None:
-    operation = SMOOTH[name]
-    rng = np.random.default_rng(7)
-    # between the kinks of gates and clamps, inside the domains of logarithms and roots
-    points = [
-        rng.permutation(np.linspace(0.15, 0.85, 4)) + 0.01 * i for i in range(operation.operands)
-    ]
-    weights = rng.uniform(0.5, 1.5, 4)
-    with oc.Session():
-        params = [
-            oc.param(f"p{i}", init=oc.tensor(point, dtype="float64"), dtype="float64")
-            for i, point in enumerate(points)
-        ]
-        loss = oc.einsum("i;i=>0", operation(*params), oc.tensor(weights, dtype="float64"))
-        ctx = oc.Context("interp")
-        gradients = ctx.compile(oc.train.grad_update(loss), keep=[loss, *(p.grad for p in params)])
-        value = ctx.compile(oc.train.forward(loss))
-        ctx.init_params(loss)
-        gradients()
-        found = [ctx[p.grad] for p in params]
-        for parameter, point, gradient in zip(params, points, found, strict=True):
-            for cell in range(4):
-                ends = []
-                for side in (1e-6, -1e-6):
-                    moved = point.copy()
-                    moved[cell] += side
-                    ctx[parameter] = moved
-                    value()
-                    ends.append(ctx.item(loss))
-                ctx[parameter] = point
-                slope = (ends[0] - ends[1]) / 2e-6
-                assert gradient[cell] == pytest.approx(slope, rel=1e-5, abs=1e-6)
+    operation = POINTWISE[name]
+    points = [cells(4) + 0.01 * i for i in range(operation.operands)]
+    check_gradients(lambda *operands: operation(*operands), *points)
 
 
 def test_all_operations_with_gradients_are_covered() -> None:
     assert {"add", "mul", "div", "relu", "sat01", "recip_sqrt", "tanh", "where", "maximum"} <= set(
-        SMOOTH
+        POINTWISE
     )
+
+
+# ----- where slopes jump, and where there are none ------------------------------------------------
+
+NAN, INF = np.nan, np.inf
+
+
+def gradients(target: str, operation: Operation, *operands: list[float]) -> list[list[float]]:
+    """Returns the gradients of the sum of an operation's results in each operand."""
+    with oc.Session(dtype="float64"), oc.settings.overrides(allow_nan=True):
+        params = [oc.param(f"p{i}", init=oc.tensor(cells)) for i, cells in enumerate(operands)]
+        loss = oc.einsum("i => 0", operation(*params))
+        ctx = oc.Context(target)
+        wanted = [p.grad for p in params]
+        step = ctx.compile(oc.train.grad_update(loss), keep=wanted)
+        ctx.init_params(loss)
+        step()
+        return [ctx[grad].tolist() for grad in wanted]
+
+
+def test_gates_are_closed_where_they_close(target: str) -> None:
+    cells = [-1.0, -0.0, 0.0, 1e-300, 0.5, 1.0, 2.0, INF, NAN]
+    assert gradients(target, oc.relu, cells) == [[0, 0, 0, 1, 1, 1, 1, 1, 0]]
+    assert gradients(target, oc.sat01, cells) == [[0, 0, 0, 1, 1, 0, 0, 0, 0]]
+    ones = [1.0] * len(cells)
+    assert gradients(target, oc.relu_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 1, 1, 1, 0]
+    assert gradients(target, oc.sat01_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_gates_conditions_and_selections_pass_nothing_to_the_other_operand(target: str) -> None:
+    a, b, c = [1.0, -2.0, 0.5], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0]
+    assert gradients(target, oc.relu_gate, a, b) == [[0, 0, 0], [1, 0, 1]]
+    assert gradients(target, oc.where, [1.0, 0.0, NAN], b, c) == [[0, 0, 0], [1, 0, 1], [0, 1, 0]]
+    assert gradients(target, oc.first, a, b) == [[1, 1, 1], [0, 0, 0]]
+    assert gradients(target, oc.second, a, b) == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_of_two_equal_numbers_the_first_is_the_extreme(target: str) -> None:
+    a, b = [1.0, 2.0, 3.0], [2.0, 2.0, 2.0]
+    assert gradients(target, oc.maximum, a, b) == [[0, 1, 1], [1, 0, 0]]
+    assert gradients(target, oc.minimum, a, b) == [[1, 1, 0], [0, 0, 1]]
+
+
+def test_powers_have_gradients_at_zero(target: str) -> None:
+    power = operations["power_of_tensors"]
+    assert isinstance(power, Operation)
+    base, exponent = [0.0, 0.0, 3.0, 0.0], [1.0, 2.0, 1.0, 0.0]
+    of_base, of_exponent = gradients(target, power, base, exponent)
+    assert of_base == [1, 0, 1, 0]
+    assert of_exponent == pytest.approx([0, 0, 3 * np.log(3), 0])
+
+
+def test_the_rest_of_the_primitives_have_no_gradient() -> None:
+    without = {
+        operation.primitive
+        for operation in operations.values()
+        if isinstance(operation, Operation) and operation.gradient is None
+    }
+    assert {op for op in without if op is not None} == {
+        UnaryOp.IDENTITY,  # stop_gradient
+        UnaryOp.NOT,
+        UnaryOp.TRUNC,
+        *LOGICAL,
+        *HASHES,
+    }
+
+
+# ----- operations over axes -----------------------------------------------------------------------
+
+
+def softplus_forward(v: Any, v1: Any) -> None:
+    v[:] = oc.log(1 + oc.exp(v1))
+
+
+def softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
+    g1 += g / (1 + oc.exp(-v1))
+
+
+def distance_forward(v: Any, v1: Any, v2: Any, difference_rhs1: Any) -> None:
+    difference_rhs1[:] = v1 - v2
+    v[oc.neutral] += difference_rhs1 * difference_rhs1
+
+
+def distance_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    g1 += g * (2 * (v1 - v2))
+    g2 -= g * (2 * (v1 - v2))
+
+
+softplus = oc.define_operation("softplus", forward=softplus_forward, gradient=softplus_gradient)
+distance = oc.define_operation(
+    "distance", forward=distance_forward, gradient=distance_gradient, logic="ij;j=>i"
+)
+
+CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
+    "matmul": (lambda a, b: a @ b, [(cells(2, 3), 1), cells(3)]),
+    "matmul of matrices": (lambda a, b: a @ b, [(cells(2, 3), 1), (cells(3, 2), 1)]),
+    "transpose": (lambda a: a.T * a, [(cells(2, 2), 1)]),
+    "sum": (lambda a: oc.einsum("ij=>i", a), [cells(2, 3)]),
+    "diagonal": (lambda a: oc.einsum("ii=>i", a), [cells(3, 3)]),
+    "placed on a diagonal": (lambda a: oc.einsum("i=>ii", a), [cells(3)]),
+    "contraction": (lambda a, b: oc.einsum("...ik;kl=>il", a, b), [cells(2, 2, 3), cells(3, 2)]),
+    "contraction of three": (
+        lambda a, b, c: oc.einsum("ij;jk;k=>i", a, b, c),
+        [cells(2, 3), cells(3, 2), cells(2)],
+    ),
+    "convolution": (
+        lambda x, w: oc.einsum("2*o<+3*k; k => o", x, w),
+        [cells(10), cells(2)],
+    ),
+    "padded convolution": (lambda x, w: oc.einsum("o=+k; k => o", x, w), [cells(5), cells(3)]),
+    "every second": (lambda x: oc.einsum("2*i+1 => i", x), [cells(6)]),
+    "a position": (lambda x: oc.einsum("i,2 => i", x), [cells(2, 3)]),
+    "placed at a position": (lambda x: oc.einsum("i => i,2", x), [cells(3)]),
+    "outer sum": (lambda a, b: oc.outer_sum("i;j=>ij", a, b), [cells(2), cells(3) + 0.01]),
+    "reduced outer sum": (lambda a, b: oc.outer_sum("ij;jk=>ik", a, b), [cells(2, 3), cells(3, 2)]),
+    "einmax": (lambda a: oc.einmax("ij=>i", a), [cells(2, 4)]),
+    "max pooling": (lambda a: oc.einmax("2*i<+k => i", a, values={"k": 2}), [cells(6)]),
+    "padded max pooling": (lambda a: oc.einmax("i=+k => i", a, values={"k": 3}), [cells(5)]),
+    "tropical": (lambda a, b: oc.tropical("ij;jk=>ik", a, b), [cells(2, 3), 0.37 * cells(3, 2)]),
+    "tropical window": (lambda a, b: oc.tropical("i<+k;k=>i", a, b), [cells(6), 0.37 * cells(2)]),
+    "concat": (lambda a, b: oc.concat("a;b=>a^b", a, b), [cells(2), cells(3)]),
+    "blocks": (lambda a, b: oc.concat("i,k; j,l => i^j,k^l", a, b), [cells(2, 2), cells(1, 3)]),
+    "a part of a concatenated axis": (
+        lambda a: oc.einsum("a^b,c => c,b", a, values={"a": 1}),
+        [cells(4, 2)],
+    ),
+    "stack": (lambda a, b: oc.stack(a, b), [cells(3), cells(3) + 0.01]),
+    "stack along batch": (lambda a, b: oc.stack(a, b, axis="batch"), [cells(3), cells(3) + 0.01]),
+    "interleave": (lambda a, b: oc.interleave(a, b), [cells(3), cells(3) + 0.01]),
+    "slice": (lambda a: oc.einsum("ij=>i|j", a)[1], [cells(3, 2)]),
+    "where": (lambda a, b: oc.where(a < b, a * b, b), [cells(4), 1 - cells(4)]),
+    "where along a specification": (
+        lambda c, a, b: oc.where(c < 0.5, a, b, logic="i;ij;j=>i"),
+        [cells(3), cells(3, 2), cells(2)],
+    ),
+    "add along a specification": (
+        lambda a, b: oc.add(a, b, logic="ij;i=>ji"),
+        [cells(2, 3), cells(2)],
+    ),
+    "exp of the transposed": (lambda a: oc.exp(a, logic="ij=>ji"), [cells(2, 3)]),
+    "composed and added": (lambda a, b, c: oc.fma(a, b, c), [(cells(2, 3), 1), cells(3), cells(2)]),
+    "fused": (lambda a, b, c: oc.fma(a, b, c, logic="."), [cells(3), cells(3), cells(3)]),
+    "power by a number": (lambda a: a**3.5, [cells(4)]),
+    "power by 2, 1 and 0": (lambda a: a**2 + a**1 + a**0, [cells(4)]),
+    "number to a power": (lambda a: 2.0**a, [cells(4)]),
+    "stopped": (lambda a, b: oc.stop_gradient(oc.tensor([1.0, 2.0])) * a + b, [cells(2), cells(2)]),
+    "used three times": (lambda a: a * a + oc.exp(a) * a, [cells(3)]),
+    "stretched": (lambda a, b: a * b, [cells(2, 1), cells(2, 3)]),
+    "softplus, defined here": (lambda a: softplus(a), [cells(4) - 0.5]),
+    "distance, defined here": (lambda a, b: distance(a, b), [cells(2, 3), cells(3)]),
+    "softmax": (lambda a: oc.nn.softmax("...|... => ...|0", a), [cells(4)]),
+    "layer norm": (lambda a: oc.nn.layer_norm(a), [cells(4)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gradient_is_the_slope_of_an_operation_over_axes(case: str) -> None:
+    function, points = CASES[case]
+    check_gradients(function, *points)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["matmul", "padded convolution", "tropical", "concat", "softmax", "distance, defined here"],
+)
+def test_compiled_gradients_are_slopes_too(case: str) -> None:
+    function, points = CASES[case]
+    check_gradients(function, *points, backend="cpu_c")
+
+
+def test_no_gradient_passes_where_it_is_stopped() -> None:
+    with oc.Session():
+        p = oc.param("p", init=[2.0, 3.0])
+        loss = oc.einsum("...=>0", oc.stop_gradient(p) * p)
+        ctx = oc.Context("interp")
+        step = ctx.compile(oc.train.grad_update(loss))
+        ctx.init_params(loss)
+        step()
+        np.testing.assert_array_equal(ctx[p.grad], [2, 3])
+
+
+def test_a_wrong_gradient_is_found_with_its_operand_and_cell() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 * v2
+
+    def gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+        g1 += g * v2
+        g2 += g * v2
+
+    wrong = oc.define_operation("wrong", forward=forward, gradient=gradient)
+    with pytest.raises(AssertionError, match=r"operand 2 at \[0\]"):
+        check_gradients(lambda a, b: wrong(a, b), cells(2), cells(2) + 0.3)
+
+
+def test_gradients_accumulate_over_the_uses_of_a_tensor_and_over_losses() -> None:
+    with oc.Session():
+        p = oc.param("p", init=[2.0])
+        first, second = oc.einsum("...=>0", p * 3.0 + p * 4.0), oc.einsum("...=>0", p * p)
+
+        @oc.cd
+        def both() -> None:
+            for loss in (first, second):
+                loss.forward()
+                loss.zero_grads()
+            for loss in (first, second):
+                loss.grad[:] = 1.0
+                loss.backprop()
+
+        ctx = oc.Context("interp")
+        step = ctx.compile(both())
+        ctx.init_params(first)
+        step()
+        assert ctx.item(p.grad) == 3 + 4 + 2 * 2
+        step()
+        assert ctx.item(p.grad) == 3 + 4 + 2 * 2
+
+
+# ----- random compositions ------------------------------------------------------------------------
+
+Form = Callable[[oc.Tensor, oc.Tensor], oc.Tensor]
+FORMS: dict[str, Form] = {
+    # squashed, so that deep compositions stay where functions are smooth and of order one
+    "add": lambda a, b: oc.tanh(a + b),
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / (2.0 + b * b),
+    "power": lambda a, b: oc.exp(oc.tanh(a) * 0.5) ** oc.tanh(b),
+    "sin": lambda a, _: oc.sin(a),
+    "log": lambda a, _: oc.log(1.0 + a * a),
+    "sqrt": lambda a, _: oc.sqrt(1.0 + a * a),
+    "tanh of a product": lambda a, b: oc.tanh(oc.einsum("ij;jk=>ik", a, b)),
+    "row sums": lambda a, b: a * 0.5 + oc.einsum("ij=>i0", b) * 0.25,
+    "turned": lambda a, b: oc.add(a, b, logic="ij;ji=>ij") * 0.5,
+    "window": lambda a, _: oc.einsum("i,j=+k; k => i,j", a, oc.tensor([0.5, -0.25])),
+    "parts exchanged": lambda a, b: oc.concat(
+        "i,j; k,j => i^k,j", oc.einsum("1,j => 0,j", a), oc.einsum("0,j => 0,j", b)
+    ),
+    "fused": lambda a, b: oc.fma(a, b, a, logic=".") * 0.5,
+    "where": lambda a, b: oc.where(oc.tensor([[1.0, 0.0], [0.0, 1.0]]), a, b),
+}
+step = st.tuples(st.sampled_from(sorted(FORMS)), st.integers(0, 9), st.integers(0, 9))
+
+
+@given(st.lists(step, min_size=1, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_gradients_of_random_compositions_are_slopes(steps: list[tuple[str, int, int]]) -> None:
+    check_composition(steps, "interp")
+
+
+@given(st.lists(step, min_size=3, max_size=5))
+@settings(max_examples=4, deadline=None)
+def test_compiled_gradients_of_random_compositions_are_slopes(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    check_composition(steps, "cpu_c")
+
+
+def check_composition(steps: list[tuple[str, int, int]], backend: str) -> None:
+    """Compares the gradients of a composition: each step applies a form to two earlier values."""
+
+    def function(a: oc.Tensor, b: oc.Tensor) -> oc.Tensor:
+        made = [a, b]
+        for name, first, second in steps:
+            made.append(FORMS[name](made[first % len(made)], made[second % len(made)]))
+        return made[-1] + 0.0 * made[-2] + a * b * 0.1
+
+    points = cells(2, 2), cells(2, 2) + 0.05
+    check_gradients(function, *points, backend=backend, tolerance=2e-5)

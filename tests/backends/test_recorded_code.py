@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -206,6 +208,201 @@ def test_powers_have_finite_gradients_at_zero(target: str) -> None:
         np.testing.assert_allclose(ctx[v.grad], [0, 8 * np.log(2)], rtol=1e-6)
 
 
+# ----- every accumulation, with and without reset -------------------------------------------------
+
+FORMS: dict[str, tuple[Code, Code, Callable[[Array, Array], Array], float]] = {}
+
+
+def form(
+    name: str, reference: Callable[[Array, Array], Array], neutral: float
+) -> Callable[..., None]:
+    """Notes how an accumulation is written, with a reset and without, and what it means."""
+
+    def note(keeping: Code, resetting: Code) -> None:
+        FORMS[name] = (keeping, resetting, reference, neutral)
+
+    return note
+
+
+def in_place(symbol: str) -> tuple[Code, Code]:
+    """Returns the code `c += e` and `c[oc.neutral] += e` for an operator."""
+    names: dict[str, Any] = {"oc": oc}
+    exec(
+        f"def keeping(c, e):\n    c {symbol}= e\n"
+        f"def resetting(c, e):\n    c[oc.neutral] {symbol}= e\n",
+        names,
+    )
+    return names["keeping"], names["resetting"]
+
+
+def with_operation(operation: Any) -> tuple[Code, Code]:
+    def keeping(c: oc.Tensor, e: oc.Tensor) -> None:
+        c[operation] = e
+
+    def resetting(c: oc.Tensor, e: oc.Tensor) -> None:
+        c[oc.neutral, operation] = e
+
+    return keeping, resetting
+
+
+form("add", lambda c, e: c + e, 0)(*in_place("+"))
+form("sub", lambda c, e: c - e, 0)(*in_place("-"))
+form("mul", lambda c, e: c * e, 1)(*in_place("*"))
+form("div", lambda c, e: c / e, 1)(*in_place("/"))
+form("pow", lambda c, e: c**e, 1)(*in_place("**"))
+form("or", lambda c, e: ((c != 0) | (e != 0)) * 1.0, 0)(*in_place("|"))
+form("and", lambda c, e: ((c != 0) & (e != 0)) * 1.0, 1)(*in_place("&"))
+form("maximum", np.maximum, -np.inf)(*with_operation(oc.maximum))
+form("minimum", np.minimum, np.inf)(*with_operation(oc.minimum))
+form("relu_gate", lambda c, e: np.where(c > 0, e, 0), 1)(*with_operation(oc.relu_gate))
+form("sat01_gate", lambda c, e: np.where((c > 0) & (c < 1), e, 0), 0.5)(
+    *with_operation(oc.sat01_gate)
+)
+form("add by name", lambda c, e: c + e, 0)(*with_operation(oc.add))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_accumulation_means_what_its_primitive_does(target: str, name: str) -> None:
+    keeping, resetting, reference, neutral = FORMS[name]
+    c, e = np.array([2.0, 0.5, -1.0, 0.0]), np.array([3.0, 2.0, 2.0, 1.0])
+    initial = {"c": c, "e": e}
+    np.testing.assert_allclose(run(target, keeping, initial)["c"], reference(c, e), rtol=1e-14)
+    np.testing.assert_allclose(
+        run(target, resetting, initial)["c"], reference(np.full(4, neutral), e), rtol=1e-14
+    )
+
+
+def test_an_accumulation_with_a_logic_of_its_own_goes_over_every_pair(target: str) -> None:
+    def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
+        c.accumulate(oc.mul(a, b, logic="ij;j=>i"), with_=oc.minimum, reset=True)
+        d.accumulate(a, with_=oc.maximum, logic="ij=>i")
+
+    a, b = np.arange(6.0).reshape(2, 3), np.array([1.0, -5, 2])
+    found = run(target, code, {"c": np.ones(2), "d": np.full(2, 3.0), "a": a, "b": b})
+    np.testing.assert_array_equal(found["c"], (a * b).min(1))
+    np.testing.assert_array_equal(found["d"], [3, 5])
+
+
+ACCUMULATORS = {
+    "add": oc.add,
+    "sub": oc.sub,
+    "mul": oc.mul,
+    "div": oc.div,
+    "relu_gate": oc.relu_gate,
+    "sat01_gate": oc.sat01_gate,
+    "or": oc.logical_or,
+    "and": oc.logical_and,
+    "maximum": oc.maximum,
+    "minimum": oc.minimum,
+}
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("name", ACCUMULATORS)
+def test_any_accumulation_reduces_a_primitive_along_a_specification(
+    target: str, name: str, reset: bool
+) -> None:
+    accumulator = ACCUMULATORS[name]
+
+    def code(c: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
+        c.accumulate(oc.sub(a, b, logic="ij;j=>i"), with_=accumulator, reset=reset)
+
+    a, b = np.array([[1.0, 2.5, 0.5], [-1.0, 4.0, 2.0]]), np.array([0.5, 2.0, 1.0])
+    meaning, neutral = accumulator.primitive.value.meaning, accumulator.primitive.value.neutral
+    expected = []
+    for start, row in zip([0.25, 3.0], a, strict=True):
+        total = neutral if reset else start
+        for left, right in zip(row, b, strict=True):
+            total = meaning(total, left - right)
+        expected.append(total)
+    found = run(target, code, {"c": np.array([0.25, 3.0]), "a": a, "b": b})
+    np.testing.assert_allclose(found["c"], expected, rtol=1e-14)
+
+
+def test_a_plain_assignment_may_rearrange_axes(target: str) -> None:
+    def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor) -> None:
+        c[:] = oc.exp(a, logic="ij=>ji")
+        d.assign(a, logic="ij=>ji")
+
+    a = np.arange(6.0).reshape(2, 3)
+    found = run(target, code, {"c": np.ones((3, 2)), "d": np.ones((3, 2)), "a": a})
+    np.testing.assert_allclose(found["c"], np.exp(a.T), rtol=1e-14)
+    np.testing.assert_array_equal(found["d"], a.T)
+
+
+def test_a_part_of_an_axis_is_assigned_and_the_rest_stays(target: str) -> None:
+    def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor) -> None:
+        c.assign(a, logic="a => a^b")
+        d.accumulate(a, logic="b => a^b")
+
+    nines, a = np.full(5, 9.0), np.array([1.0, 2.0])
+    found = run(target, code, {"c": nines, "d": nines, "a": a})
+    np.testing.assert_array_equal(found["c"], [1, 2, 9, 9, 9])
+    np.testing.assert_array_equal(found["d"], [9, 9, 9, 10, 11])
+
+
+def test_stated_projections_are_followed(target: str) -> None:
+    def code(c: oc.Tensor, d: oc.Tensor, x: oc.Tensor, w: oc.Tensor) -> None:
+        c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
+        d.assign(x, projections="-1*i + 5 => i over i<6")
+
+    x, w = np.arange(6.0), np.array([1.0, 10.0])
+    found = run(target, code, {"c": np.ones(3), "d": np.ones(6), "x": x, "w": w})
+    np.testing.assert_array_equal(found["c"], [10, 32, 54])
+    np.testing.assert_array_equal(found["d"], x[::-1])
+
+
+def test_merge_buffers_are_operands_of_the_primitive_that_an_assignment_applies() -> None:
+    with oc.Session():
+        p = oc.param("p", init=[1.0, 2.0])
+
+        @oc.cd
+        def average() -> None:
+            p.grad[:] = p.grad.merge
+            p.grad += p.grad.merge * 0.5
+            p.grad += oc.mul(p.grad.merge, 0.5, logic=".")
+
+        text = str(average())
+        assert "p_grad[o] = p_grad.merge[o]" in text
+        assert text.count("p_grad[o] += p_grad.merge[o] * 0.5") == 2
+
+
+def test_code_put_after_code_computes_again_what_has_changed(target: str) -> None:
+    with oc.Session():
+        p = oc.param("p", init=[1.0])
+        loss = oc.einsum("...=>0", (p - 3.0) ** 2)
+        step = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.25)
+        ctx = oc.Context(target)
+        twice = ctx.compile(step + step)
+        ctx.init_params(loss)
+        twice()
+        assert ctx.item(p) == 2.5
+        assert ctx.item(loss) == 1.0
+
+
+def test_declared_tensors_keep_their_cells_only_where_they_are_read_first(target: str) -> None:
+    with oc.Session():
+        x, out = oc.placeholder("x", output=[2]), oc.declare("out")
+
+        @oc.cd
+        def code() -> None:
+            twice = oc.declare("twice")
+            twice[:] = x * 2.0
+            total = oc.declare("total")
+            total += twice
+            out[:] = total
+
+        ctx = oc.Context(target)
+        step = ctx.compile(code())
+        ctx[x] = [1.0, 2.0]
+        step()
+        step()
+        np.testing.assert_array_equal(ctx[out], [4, 8])
+        lines = step.assignments.splitlines()
+        assert "  total: float32[2]  # kept" in lines
+        assert "  twice: float32[2]" in lines
+
+
 # ----- random code against NumPy ------------------------------------------------------------------
 
 NAMES = "abcd"
@@ -268,6 +465,7 @@ def test_random_code_agrees_with_numpy(statements: list[tuple[str, str, str, str
                     c[:] = held
 
     def code(a: oc.Tensor, b: oc.Tensor, c: oc.Tensor, d: oc.Tensor) -> None:
+        a[:] = a  # code without an assignment warns
         apply(oc, {"a": a, "b": b, "c": c, "d": d})
 
     expected = {name: cells.copy() for name, cells in initial.items()}
@@ -277,3 +475,54 @@ def test_random_code_agrees_with_numpy(statements: list[tuple[str, str, str, str
     found = run("interp", code, initial)
     for name in NAMES:
         np.testing.assert_array_equal(found[name], expected[name])
+
+
+piece = st.one_of(
+    st.lists(statement, min_size=1, max_size=3),
+    st.tuples(st.sampled_from(["neg", "add", "mul", "sum"]), st.sampled_from(NAMES)),
+)
+
+
+@given(st.lists(piece, min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_code_after_code_is_the_same_as_one_routine_after_another(pieces: list[Any]) -> None:
+    found = []
+    for is_one_routine in (True, False):
+        with oc.Session():
+            cells = {
+                name: oc.declare(name, batch=[], input=[], output=[3], dtype=oc.float64)
+                for name in NAMES
+            }
+            values = [value_of(oc, "mul", cells["a"], cells["b"])]
+            codes = []
+            for each in pieces:
+                if isinstance(each, tuple):
+                    values.append(value_of(oc, each[0], values[-1], cells[each[1]]))
+                    codes.append(oc.train.forward(values[-1]))
+                else:
+                    codes.append(recorded(each, cells))
+            ctx = oc.Context("interp")
+            for i, tensor in enumerate(cells.values()):
+                ctx[tensor] = np.arange(3.0) * (i + 1) - 2
+            together = [reduce(add, codes)] if is_one_routine else codes
+            for code in together:
+                ctx.compile(code)()
+            results = [*cells.values(), *values[1:]]
+            found.append([ctx[tensor] for tensor in results])
+    for together, apart in zip(*found, strict=True):
+        np.testing.assert_array_equal(together, apart)
+
+
+def recorded(
+    statements: list[tuple[str, str, str, str, str]], cells: dict[str, oc.Tensor]
+) -> oc.Computation:
+    @oc.cd
+    def code() -> None:
+        for action, target, kind, first, second in statements:
+            value = value_of(oc, kind, cells[first], cells[second])
+            if action in ("add", "fresh add"):
+                cells[target].accumulate(value, reset=action == "fresh add")
+            else:
+                cells[target].assign(value)
+
+    return code()

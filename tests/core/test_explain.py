@@ -280,21 +280,17 @@ step = oc.Context("interp").compile(oc.train.forward(y))
 """)
     explained = oc.explain(model.step)
     assert str(explained) == snapshot("""\
-routine forward: 3 kernels, 152 bytes
+routine forward: 1 kernels, 104 bytes
 nodes
-  x       float32 4 x 2  32 bytes  on device  because its cells come from the host
-  w       float32 3 x 2  24 bytes  on device  because it is a parameter
-  matmul  float32 4 x 3  48 bytes  local      because only the routine that computes it uses it
-  relu    float32 4 x 3  48 bytes  on device  because it was named in keep=, or is a result or a parameter's gradient that is kept by default
+  x       float32 4 x 2  32 bytes   on device  because its cells come from the host
+  w       float32 3 x 2  24 bytes   on device  because it is a parameter
+  matmul  float32 4 x 3  no memory  virtual    because those that read it compute its cells themselves
+  relu    float32 4 x 3  48 bytes   on device  because it was named in keep=, or is a result or a parameter's gradient that is kept by default
 kernels
-  1. writes matmul
-  2. matmul[neutral][b, o] += w[o, i] * x[b, i] (writes matmul)
-  3. relu[b, o] = relu(matmul[b, o]) (writes relu)\
+  1. relu[b, o] = relu(matmul[b, o]) (writes relu)\
 """)
     assert explained.nbytes == sum(node.nbytes for node in explained.nodes)
-    assert [kernel.arguments for kernel in explained.kernels] == snapshot(
-        [("matmul",), ("matmul", "w", "x"), ("matmul", "relu")]
-    )
+    assert [kernel.arguments for kernel in explained.kernels] == snapshot([("w", "x", "relu")])
 
 
 def test_what_is_neither_a_tensor_nor_a_routine_is_refused() -> None:

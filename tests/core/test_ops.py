@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.dtypes import float32, float64, int32, int64, round_to, uint8, uint64
+from ocannl_core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    round_to,
+    uint8,
+    uint64,
+)
 from ocannl_core.ops import (
     COMPARISONS,
+    PRIMITIVES,
     BinaryOp,
+    Op,
+    Signature,
     TernaryOp,
     UnaryOp,
     accumulates,
     arity,
     neutral,
-    threefry4x32,
 )
+from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.registry import operations
+from ocannl_core.testing.primitives import telling_values
 
 NAN, INF = math.nan, math.inf
 floats = st.floats(width=32)
 int64s = st.integers(-(2**63), 2**63 - 1)
-ALL_OPS = (*UnaryOp, *BinaryOp, *TernaryOp)
-ONES = 0xFFFFFFFF
+ALL_OPS = PRIMITIVES
 
 
 def same(left: float, right: float) -> bool:
@@ -36,50 +53,6 @@ def same(left: float, right: float) -> bool:
 def call(op: UnaryOp | BinaryOp | TernaryOp, *args: float) -> float:
     result: float = op.value.meaning(*args)
     return result
-
-
-def _words(text: str) -> tuple[int, int, int, int]:
-    a, b, c, d = (int(word, 16) for word in text.split())
-    return a, b, c, d
-
-
-@pytest.mark.parametrize(
-    ("key", "counter", "expected"),
-    [
-        ((0, 0, 0, 0), (0, 0, 0, 0), "9c6ca96a e17eae66 fc10ecd4 5256a7d8"),
-        ((ONES,) * 4, (ONES,) * 4, "2a881696 57012287 f6c7446e a16a6732"),
-        (
-            _words("a4093822 299f31d0 082efa98 ec4e6c89"),
-            _words("243f6a88 85a308d3 13198a2e 03707344"),
-            "59cd1dbb b8879579 86b5d00c ac8b6d84",
-        ),
-    ],
-)
-def test_threefry_gives_the_published_known_answers(
-    key: tuple[int, int, int, int], counter: tuple[int, int, int, int], expected: str
-) -> None:
-    assert threefry4x32(key, counter) == _words(expected)
-    assert BinaryOp.THREEFRY4X32.value.meaning(key, counter) == _words(expected)
-
-
-def test_threefry_with_fewer_rounds_is_another_function() -> None:
-    assert threefry4x32((0, 0, 0, 0), (0, 0, 0, 0), rounds=12) != threefry4x32(
-        (0, 0, 0, 0), (0, 0, 0, 0)
-    )
-
-
-def test_numbers_from_words_are_exact_in_single_precision_and_below_one() -> None:
-    uniform = UnaryOp.UNIFORM.value.meaning
-    assert uniform((0, ONES, ONES, ONES)) == 0.0
-    largest = uniform((ONES, 0, 0, 0))
-    assert largest < 1.0
-    assert round_to(largest, float32) == largest
-
-
-def test_words_from_integers_have_the_low_lane_first() -> None:
-    word = UnaryOp.WORD.value.meaning
-    assert word(2**40 + 7) == (7, 256, 0, 0)
-    assert word(-1) == (ONES, ONES, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +223,8 @@ def test_every_primitive_takes_as_many_operands_as_the_table_says(
     op: UnaryOp | BinaryOp | TernaryOp,
 ) -> None:
     word = (1, 2, 3, 4)
-    args = [word if op in (UnaryOp.UNIFORM, BinaryOp.THREEFRY4X32) else 1] * arity(op)
+    takes_words = op.value.signature in (Signature.FROM_WORD, Signature.WORDS)
+    args = [word if takes_words else 1] * arity(op)
     assert op.value.meaning(*args) is not None
 
 
@@ -270,3 +244,83 @@ def test_square_and_reciprocal_powers_are_exactly_rounded(value: float) -> None:
 def test_results_wrap_into_unsigned_formats() -> None:
     assert round_to(call(BinaryOp.SUB, 1, 2), uint64) == 2**64 - 1
     assert round_to(call(UnaryOp.NEG, 5), int32) == -5
+
+
+# ----- the facts of the table -------------------------------------------------------------------
+
+ON_NUMBERS = [op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS]
+ACCUMULATING = [op for op in BinaryOp if op.value.neutral is not None]
+NARROW = (bfloat16, float16, float8_e5m2)
+
+
+def operands(dtype: DType, count: int) -> list[tuple[float, ...]]:
+    """Returns telling numbers of a format in every combination that matters."""
+    values = telling_values(dtype)
+    if count < 3:
+        return list(product(values, repeat=count))
+    return [
+        (a, b, values[(3 * i) % len(values)]) for i, (a, b) in enumerate(product(values, values))
+    ]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
+def test_a_result_that_needs_no_rounding_is_a_number_of_the_format(op: Op, dtype: DType) -> None:
+    exact = [
+        same(round_to(call(op, *args), dtype), call(op, *args))
+        for args in operands(dtype, arity(op))
+    ]
+    if op.value.needs_no_rounding:
+        assert all(exact)
+    elif op is not UnaryOp.IDENTITY:  # which is a conversion when its formats differ
+        assert not all(exact)
+
+
+@pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
+def test_only_what_the_table_says_is_0_or_1(op: Op) -> None:
+    results = {call(op, *args) for args in operands(float32, arity(op))}
+    assert op.value.gives_truth == (results <= {0.0, 1.0})
+
+
+@pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
+def test_what_is_never_negative_zero_is_not(op: Op) -> None:
+    results = [call(op, *args) for args in operands(float32, arity(op))]
+    if op.value.is_never_negative_zero:
+        assert not any(same(float(result), -0.0) for result in results)
+
+
+@pytest.mark.parametrize("op", ACCUMULATING, ids=lambda op: op.value.name)
+def test_accumulations_that_keep_the_first_value_do(op: BinaryOp) -> None:
+    # a sum that starts from +0 loses the sign of a zero
+    values = [v for v in telling_values(float32) if not (op is BinaryOp.ADD and v == 0)]
+    kept = [same(call(op, neutral(op), value), value) for value in values]
+    assert op.value.keeps_first == all(kept)
+
+
+@pytest.mark.parametrize("op", BinaryOp, ids=lambda op: op.value.name)
+def test_accumulations_that_drop_repeats_do(op: BinaryOp) -> None:
+    if not accumulates(op):
+        assert not op.value.drops_repeats
+        return
+    unchanged = []
+    for start, value in operands(float32, 2):
+        once = call(op, start, value)
+        unchanged.append(same(call(op, once, value), once))
+    # a gate opened by a repeated value stays open, but its first value may be another one
+    assert op.value.drops_repeats == all(unchanged)
+
+
+@pytest.mark.parametrize("op", ON_NUMBERS, ids=lambda op: op.value.name)
+def test_results_of_integers_are_integers_unless_the_table_says_float(op: Op) -> None:
+    results = [call(op, *args) for args in product((1, 2, 3), repeat=arity(op))]
+    whole = all(result == int(result) for result in results)
+    assert whole or op.value.is_real
+
+
+def test_the_operations_on_tensors_line_up_axes_as_the_table_says() -> None:
+    lifted = [each for each in operations.values() if isinstance(each, Operation)]
+    fixed = ("transpose", "fma")  # of the latter, oc.fma states the logic
+    for operation in lifted:
+        primitive = operation.primitive
+        if primitive is not None and operation.combine is None and operation.name not in fixed:
+            assert primitive.value.logic in ("", operation.logic)

@@ -11,6 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.hooks.specs import ALL_SPECS
+from ocannl_core.passes.laws import LAWS
 from ocannl_core.settings import Settings
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -51,3 +52,16 @@ def test_a_setting_is_documented_with_its_variable_and_meaning(setting) -> None:
 def test_exactly_the_public_names_are_documented() -> None:
     documented = set(re.findall(r"`oc\.(\w+)", text_of("api.md")))
     assert documented == set(oc.__all__)
+
+
+def test_exactly_the_laws_of_simplification_are_documented() -> None:
+    rows = set(
+        re.findall(r"^\| (`.*`) \| `` (.*) `` \|$", text_of("simplification.md"), re.MULTILINE)
+    )
+    operations: dict[str, list[str]] = {}
+    for op, laws in LAWS.items():
+        for law in laws:
+            operations.setdefault(law.text, []).append(f"`{op.value.name}`")
+    assert {(names, law.replace("\\|", "|")) for names, law in rows} == {
+        (", ".join(names), law) for law, names in operations.items()
+    }

@@ -1,9 +1,10 @@
-"""Every row of the table of specifications in the reference is computed and compared with NumPy."""
+"""Every row of the tables of the reference of specifications is computed and compared with NumPy."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ import ocannl_core as oc
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "einsum.md"
 
 
-def rows() -> list[list[str]]:
-    """Returns the cells of the rows of the table of examples."""
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
-    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+def rows(title: str) -> list[list[str]]:
+    """Returns the cells of the rows of the table whose first column has a title."""
+    _, found = PAGE.read_text("utf-8").split(f"| {title} |", maxsplit=1)
+    lines = found.splitlines()[2:]
+    last = next(position for position, line in enumerate(lines) if not line.startswith("|"))
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines[:last]]
     return [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in cells]
+
+
+SPECIFICATIONS, EXPRESSIONS = rows("specification"), rows("expression")
 
 
 def axes(shape: str, kind: str) -> list[int]:
@@ -27,37 +33,50 @@ def axes(shape: str, kind: str) -> list[int]:
     return [int(size) for size in (match[kind] or "").split(",") if size]
 
 
-def array(shape: str, start: int) -> np.ndarray:  # type: ignore[type-arg]
+def array(shape: str, start: int) -> Any:
     dims = axes(shape, "batch") + axes(shape, "output") + axes(shape, "input")
     return (np.arange(start, start + int(np.prod(dims)), dtype=np.float32)).reshape(dims)
 
 
-def test_there_are_examples() -> None:
-    assert len(rows()) >= 17
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_a_specification_computes_what_the_table_says(row: list[str]) -> None:
-    spec, first, second, result, _, numpy = row
-    shapes = [shape for shape in (first, second) if shape]
-    arrays = [array(shape, 1 + 100 * k) for k, shape in enumerate(shapes)]
+def check(expression: str, shapes: list[str], result: str, numpy: str) -> None:
+    """Compares a tensor expression of `a`, `b`, `c` with one of arrays."""
+    stated = {name: shape for name, shape in zip("abc", shapes, strict=False) if shape}
+    arrays = {name: array(shape, 1 + 100 * k) for k, (name, shape) in enumerate(stated.items())}
     with oc.Session():
-        tensors = [
-            oc.placeholder(
-                f"t{k}",
+        tensors = {
+            name: oc.placeholder(
+                name,
                 batch=axes(shape, "batch"),
                 input=axes(shape, "input"),
                 output=axes(shape, "output"),
             )
-            for k, shape in enumerate(shapes)
-        ]
-        value = oc.einsum(spec, *tensors)
+            for name, shape in stated.items()
+        }
+        value = eval(expression, {"oc": oc, **tensors})
         ctx = oc.Context("interp")
         run = ctx.compile(oc.train.forward(value))
-        for tensor, cells in zip(tensors, arrays, strict=True):
-            ctx[tensor] = cells
+        for name, cells in arrays.items():
+            ctx[tensors[name]] = cells
         run()
         found = ctx[value]
-    names = {"np": np, "a": arrays[0], "b": arrays[-1]}
     assert str(value.shape) == result
-    np.testing.assert_allclose(found, eval(numpy, names), rtol=1e-6)
+    np.testing.assert_allclose(found, eval(numpy, {"np": np, **arrays}), rtol=1e-5)
+
+
+def test_there_are_examples() -> None:
+    assert len(SPECIFICATIONS) >= 50
+    assert len(EXPRESSIONS) >= 13
+
+
+@pytest.mark.parametrize("row", SPECIFICATIONS, ids=lambda row: row[0])
+def test_a_specification_computes_what_the_table_says(row: list[str]) -> None:
+    spec, options, first, second, result, _, numpy = row
+    operands = "a, b" if second else "a"
+    more = f", {options}" if options else ""
+    check(f"oc.einsum({spec!r}, {operands}{more})", [first, second], result, numpy)
+
+
+@pytest.mark.parametrize("row", EXPRESSIONS, ids=lambda row: row[0])
+def test_an_expression_computes_what_the_table_says(row: list[str]) -> None:
+    expression, *shapes, result, numpy = row
+    check(expression, shapes, result, numpy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 Row = tuple[int, ...]
@@ -81,7 +81,26 @@ class Formula:
         return span - (span + 1) // 2 if self.padded else 0
 
 
-Axis = Name | Position | Unrelated | Formula
+@dataclass(frozen=True)
+class Parts:
+    """An axis made of parts, one after the other; a number is a part that is skipped."""
+
+    parts: tuple[str | int, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(part for part in self.parts if isinstance(part, str))
+
+    def sizes(self, known: Mapping[Hashable, int]) -> list[int | None]:
+        """Returns the size of each part, as far as they are known."""
+        return [part if isinstance(part, int) else known.get(part) for part in self.parts]
+
+    def left(self, place: int, known: Mapping[Hashable, int]) -> int:
+        """Returns how many cells lie in front of a part."""
+        return sum(size or 0 for size in self.sizes(known)[:place])
+
+
+Axis = Name | Position | Unrelated | Formula | Parts
 
 
 @dataclass(frozen=True)
@@ -100,60 +119,121 @@ class Pattern:
 
 _KINDS = ("batch", "output", "input")
 _FORMULA = re.compile(
-    r"(?:(?P<stride>\d+)\*)?(?P<over>[a-z]\w*)(?P<mark>[<=])?"
-    r"(?:\+(?P<offset>\d+)(?!\*|\w))?(?:\+(?:(?P<dilation>\d+)\*)?(?P<kernel>[a-z]\w*))?"
+    r"(?:(?P<stride>\w+)\*)?(?P<over>[a-z]\w*)(?P<mark>[<=])?"
+    r"(?:\+(?P<offset>\d+)(?!\*|\w))?(?:\+(?:(?P<dilation>\w+)\*)?(?P<kernel>[a-z]\w*))?"
 )
 
 
-def parse(spec: str) -> tuple[list[list[Pattern]], list[Pattern]]:
+@dataclass(frozen=True)
+class Context:
+    """What is stated beside a spec.
+
+    Attributes:
+        padded: Whether windows without a mark may leave their axis.
+        values: Numbers for names: coefficients, and sizes of axes.
+    """
+
+    padded: bool | None = None
+    values: tuple[tuple[str, int], ...] = ()
+
+    def used_in(self, spec: str) -> set[str]:
+        """Returns the names with values that occur in a spec."""
+        words = bool(re.search(r"[,*+^<]|=(?!>)", spec))
+        return {
+            name
+            for name, _ in self.values
+            if (re.search(rf"\b(?<!\.\.){name}\b", spec) if words else name in spec)
+        }
+
+    def number(self, text: str | None) -> int:
+        """Returns a coefficient."""
+        if text is None or text.isdigit():
+            return int(text or 1)
+        if text not in dict(self.values):
+            raise Invalid(f"{text} is no number")
+        return dict(self.values)[text]
+
+
+ALONE = Context()
+"""Nothing is stated."""
+
+
+def parse(spec: str, context: Context = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
     """Returns the rows of each operand and of the result, in buffer order."""
-    words = bool(re.search(r"[,*+^<]|=(?!>)", spec))
+    reader = _Reader(bool(re.search(r"[,*+^<]|=(?!>)", spec)), context)
     left, right = spec.split("=>")
-    return [_rows(part, words) for part in left.split(";")], _rows(right, words)
+    return [reader.rows(part) for part in left.split(";")], reader.rows(right)
 
 
-def _rows(text: str, words: bool) -> list[Pattern]:
-    batch, bar, rest = text.rpartition("|")
-    inputs, arrow, output = rest.rpartition("->")
-    absent = Pattern((), None, (), is_written=False)
-    return [
-        _pattern(batch, "batch", words) if bar else absent,
-        _pattern(output, "output", words),
-        _pattern(inputs, "input", words) if arrow else absent,
-    ]
+def axes_of(patterns: list[Pattern]) -> Iterator[Axis]:
+    """Yields the axes of a shape."""
+    for pattern in patterns:
+        yield from (*pattern.leading, *pattern.trailing)
 
 
-def _pattern(text: str, kind: str, words: bool) -> Pattern:
-    text = re.sub(r"\s+", " ", text).strip()
-    match = re.search(r"\.\.\.|\.\.(\w+)\.\.", text)
-    if match is None:
-        return Pattern((), None, _axes(text, words))
-    return Pattern(
-        _axes(text[: match.start()], words),
-        match[1] or kind,
-        _axes(text[match.end() :], words),
-    )
+def names_of(axis: Axis) -> tuple[str, ...]:
+    """Returns the labels that an axis is made of."""
+    match axis:
+        case Name(label):
+            return (str(label),)
+        case Formula(over=over, kernel=kernel):
+            return (over,) if kernel is None else (over, kernel)
+        case Parts():
+            return axis.labels
+        case _:
+            return ()
 
 
-def _axes(text: str, words: bool) -> tuple[Axis, ...]:
-    parts = text.split(",") if words else re.findall(r"\d+|[^\W\d]", text)
-    return tuple(_axis(part.replace(" ", "")) for part in parts if part.strip())
+@dataclass(frozen=True)
+class _Reader:
+    words: bool
+    context: Context
 
+    def rows(self, text: str) -> list[Pattern]:
+        batch, bar, rest = text.rpartition("|")
+        inputs, arrow, output = rest.rpartition("->")
+        absent = Pattern((), None, (), is_written=False)
+        return [
+            self._pattern(batch, "batch") if bar else absent,
+            self._pattern(output, "output"),
+            self._pattern(inputs, "input") if arrow else absent,
+        ]
 
-def _axis(text: str) -> Axis:
-    if text == "_":
-        return Unrelated()
-    if text.isdigit():
-        return Position(int(text))
-    match = _FORMULA.fullmatch(text)
-    assert match, text
-    if match["stride"] is None and match["kernel"] is None:
-        return Name(match["over"])
-    return Formula(
-        stride=int(match["stride"] or 1),
-        over=match["over"],
-        offset=int(match["offset"] or 0),
-        kernel=match["kernel"],
-        dilation=int(match["dilation"] or 1),
-        padded=match["mark"] == "=",
-    )
+    def _pattern(self, text: str, kind: str) -> Pattern:
+        text = re.sub(r"\s+", " ", text).strip()
+        match = re.search(r"\.\.\.|\.\.(\w+)\.\.", text)
+        if match is None:
+            return Pattern((), None, self._axes(text))
+        return Pattern(
+            self._axes(text[: match.start()]),
+            match[1] or kind,
+            self._axes(text[match.end() :]),
+        )
+
+    def _axes(self, text: str) -> tuple[Axis, ...]:
+        parts = text.split(",") if self.words else re.findall(r"\d+|[^\W\d]", text)
+        return tuple(self._axis(part.replace(" ", "")) for part in parts if part.strip())
+
+    def _axis(self, text: str) -> Axis:
+        if text == "_":
+            return Unrelated()
+        if text.isdigit():
+            return Position(int(text))
+        if "^" in text:
+            return Parts(tuple(int(p) if p.isdigit() else p for p in text.split("^")))
+        match = _FORMULA.fullmatch(text)
+        assert match, text
+        if match["stride"] is None and match["kernel"] is None:
+            return Name(match["over"])
+        mark = match["mark"]
+        padded = self.context.padded if mark is None else mark == "="
+        if match["kernel"] is not None and padded is None:
+            raise Invalid(f"nothing says whether {text} may leave the axis")
+        return Formula(
+            stride=self.context.number(match["stride"]),
+            over=match["over"],
+            offset=int(match["offset"] or 0),
+            kernel=match["kernel"],
+            dilation=self.context.number(match["dilation"]),
+            padded=bool(padded),
+        )

@@ -9,9 +9,10 @@ from random import Random
 
 import numpy as np
 
-from .notation import Invalid, Row, Rows
-from .reference import Array, Expected, Slice, Undetermined, expected_rows
-from .specs import FORMULAS, SpecAuthor
+from .contraction import Expected, Undetermined, is_reachable
+from .notation import ALONE, Context, Invalid, Row, Rows
+from .reference import CONTRACTIONS, Array, Call, Slice, expected_rows
+from .specs import FORMULAS, SpecAuthor, simpler_specs
 
 __all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step", "smaller"]
 
@@ -86,13 +87,25 @@ class Step:
     operands: tuple[str, ...]
     spec: str = ""
     indices: tuple[Index, ...] = ()
+    context: Context = ALONE
+
+    @property
+    def call(self) -> Call:
+        """The operation without the names of its operands."""
+        slices = tuple(index.slice for index in self.indices)
+        return Call(self.operation, self.spec, slices, self.context)
 
     def source(self) -> str:
         first, *_ = self.operands
         arguments = ", ".join(self.operands)
         match self.operation:
-            case "einsum" | "einmax":
-                value = f"oc.{self.operation}({self.spec!r}, {arguments})"
+            case operation if operation in CONTRACTIONS:
+                more = "" if self.context.padded is None else f", padded={self.context.padded}"
+                if self.context.values:
+                    more += f", values={dict(self.context.values)}"
+                value = f"oc.{operation}({self.spec!r}, {arguments}{more})"
+            case "stack":
+                value = f"oc.stack({arguments}, axis={self.spec!r})"
             case "matmul":
                 value = " @ ".join(self.operands)
             case "transpose":
@@ -139,6 +152,14 @@ class Program:
         kept = (s for s in self.statements if isinstance(s, Step) or s.name in used)
         return Program(tuple(kept))
 
+    def without(self, root: str) -> Program:
+        """Returns the program without a result and all that only this result uses."""
+        needed: set[str] = set(self.roots) - {root}
+        for step in reversed(self.steps):
+            if step.name in needed:
+                needed.update(step.operands)
+        return Program(tuple(s for s in self.statements if s.name in needed))
+
     @property
     def lengthened(self) -> set[tuple[str, int]]:
         """The rows of results, by name and position, of which uses can ask for more axes.
@@ -148,7 +169,8 @@ class Program:
         """
         found = set()
         for step in self.steps:
-            if step.operation == "slice" or re.search(r"[<^]|=\+", step.spec):
+            has_equations = re.search(r"\^|\+(\w+\*)?[a-z]", step.spec)
+            if has_equations or step.operation in ("slice", "concat", "stack"):
                 found |= {(name, kind) for name in step.operands for kind in range(3)}
             elif step.operation in ("matmul", "fma"):
                 found.add((step.operands[0], 2))
@@ -165,15 +187,24 @@ class Program:
         lines += [statement.source() for statement in self.statements]
         return "\n".join(lines)
 
-    def script(self, backend: str = "interp") -> str:
-        """Returns a whole program that builds, runs and prints."""
+    def script(self, backend: str = "interp", root: str | None = None) -> str:
+        """Returns a whole program that builds, runs and prints.
+
+        Args:
+            backend: Where it runs.
+            root: A result whose gradients are computed.
+        """
         fills = [
             f"    ctx[{leaf.name}] = np.random.default_rng({leaf.seed})"
             f".integers(-2, 4, {leaf.name}.shape.dims)"
             for leaf in self.leaves
             if leaf.kind != "tensor"
         ]
-        forward = " + ".join(f"oc.train.forward({root})" for root in self.roots)
+        codes = [
+            f"oc.train.{'grad_update' if each == root else 'forward'}({each})"
+            for each in self.roots
+        ]
+        params = [leaf.name for leaf in self.leaves if leaf.kind == "param"] if root else []
         names = ", ".join(index.name for index in self.indices)
         call = ", ".join(f"{index.name}={index.value}" for index in self.indices)
         lines = [
@@ -182,10 +213,11 @@ class Program:
             "with oc.Session(dtype='float64'):",
             *(f"    {line}" for line in self.source().splitlines()),
             f"    ctx = oc.Context({backend!r})",
-            f"    step = ctx.compile({forward}, bindings=[{names}])",
+            f"    step = ctx.compile({' + '.join(codes)}, bindings=[{names}])",
             *fills,
             f"    step({call})",
             *(f"    print({name!r}, {name}.shape, ctx[{name}].tolist())" for name in self.roots),
+            *(f"    print('{name}.grad', ctx[{name}.grad].tolist())" for name in params),
         ]
         return "\n".join(lines)
 
@@ -207,8 +239,10 @@ class Program:
 
 
 def smaller(program: Program) -> list[Program]:
-    """Returns programs with one statement less, or with a simpler one."""
-    found = []
+    """Returns programs for one of the results alone, with one statement less, or with a simpler
+    one.
+    """
+    found = [program.without(root) for root in program.roots if len(program.roots) > 1]
     for position, statement in enumerate(program.statements):
         rest = program.statements[:position] + program.statements[position + 1 :]
         users = [s for s in program.steps if statement.name in s.operands]
@@ -219,13 +253,11 @@ def smaller(program: Program) -> list[Program]:
                 Program(tuple(_using(s, statement.name, operand) for s in rest))
                 for operand in dict.fromkeys(statement.operands)
             ]
-        if isinstance(statement, Leaf):
-            found += [
-                Program(
-                    (*program.statements[:position], simpler, *program.statements[position + 1 :])
-                )
-                for simpler in _simpler(statement)
-            ]
+        plainer = _simpler(statement) if isinstance(statement, Leaf) else _plainer(statement)
+        found += [
+            Program((*program.statements[:position], simpler, *program.statements[position + 1 :]))
+            for simpler in plainer
+        ]
     return [candidate.pruned for candidate in found if candidate.steps]
 
 
@@ -245,8 +277,25 @@ def _simpler(leaf: Leaf) -> list[Leaf]:
             rows = list(leaf.rows)
             rows[kind] = row[:axis] + row[axis + 1 :]
             found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
+            if row[axis] > 1:
+                rows[kind] = (*row[:axis], row[axis] - 1, *row[axis + 1 :])
+                found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
     if leaf.kind == "placeholder":
         found.append(replace(leaf, kind="tensor"))
+    return found
+
+
+def _plainer(step: Step) -> list[Step]:
+    """Returns steps with a simpler spec, or with less stated beside it."""
+    if step.operation not in CONTRACTIONS:
+        return []
+    found = [replace(step, spec=spec) for spec in simpler_specs(step.spec)]
+    padded, values = step.context.padded, step.context.values
+    for position in range(len(values)):
+        rest = values[:position] + values[position + 1 :]
+        found.append(replace(step, context=Context(padded, rest)))
+    if padded is not None:
+        found.append(replace(step, context=Context(None, values)))
     return found
 
 
@@ -321,7 +370,7 @@ class Author:
     def _step(self) -> None:
         step = self._operation(f"x{len(self.statements)}")
         self._add(step)
-        if step.operation in ("mul", "matmul", "fma", "einsum", "einmax") and self._chance(0.7):
+        if step.operation in ("mul", "matmul", "fma", *CONTRACTIONS) and self._chance(0.7):
             self._add(Step(f"x{len(self.statements)}", "clamp", (step.name,)))
 
     def _add(self, step: Step) -> None:
@@ -333,17 +382,19 @@ class Author:
         if len(known) < len(step.operands):
             return None
         try:
-            slices = [index.slice for index in step.indices]
-            expected = expected_rows(step.operation, known, step.spec, slices)
+            expected = expected_rows(step.call, known)
         except (Invalid, Undetermined):
             return None
         return _certain(expected)
 
     def _operation(self, name: str) -> Step:
         kind = self.random.choices(
-            ["unary", "binary", "where", "matmul", "fma", "transpose", "one", "two", "slice"],
-            [2, 4, 1, 3, 1, 1, 6, 6, 2],
-        )[0]
+            [
+                "unary", "binary", "where", "matmul", "fma", "transpose", "one", "two", "slice",
+                "concat", "stack",
+            ],
+            [2, 4, 1, 3, 1, 1, 6, 6, 2, 1, 1],
+        )[0]  # fmt: skip
         match kind:
             case "unary":
                 return Step(name, self.random.choice(UNARY), (self._pick(),))
@@ -362,12 +413,17 @@ class Author:
             case "one":
                 operand = self._pick()
                 operation = self.random.choice(["einsum", "einsum", "einmax"])
-                return Step(name, operation, (operand,), self._spec([operand]))
+                return self._contraction(name, operation, (operand,))
             case "two":
                 operands: tuple[str, ...] = (self._pick(), self._pick())
-                if "ternary" in self.formulas and self._chance(0.15):
+                operation = self.random.choice(["einsum"] * 4 + ["outer_sum", "tropical"])
+                if operation == "einsum" and "ternary" in self.formulas and self._chance(0.15):
                     operands += (self._pick(),)
-                return Step(name, "einsum", operands, self._spec(operands))
+                return self._contraction(name, operation, operands)
+            case "concat" if "parts" in self.formulas:
+                return self._concat()
+            case "stack" | "concat":
+                return self._stack()
             case _:
                 return self._slice(name)
 
@@ -385,7 +441,7 @@ class Author:
         if len(known) < len(operands):
             return True
         try:
-            expected_rows(operation, known, "", ())
+            expected_rows(Call(operation), known)
         except Invalid:
             return False
         return True
@@ -433,8 +489,68 @@ class Author:
 
     # ----- specs ----------------------------------------------------------------------------------
 
-    def _spec(self, operands: Sequence[str]) -> str:
-        return SpecAuthor(self.random, self.formulas).spec([self.shapes[name] for name in operands])
+    def _contraction(self, name: str, operation: str, operands: tuple[str, ...]) -> Step:
+        """Returns a step with a spec for which all parts of concatenated axes have a place."""
+        shapes = [self.shapes[each] for each in operands]
+        while True:
+            spec, context = SpecAuthor(self.random, self.formulas).spec(shapes)
+            try:
+                if is_reachable(spec, context):
+                    return Step(name, operation, operands, spec, context=context)
+            except Invalid:
+                continue
+
+    def _stack(self) -> Step:
+        """Returns a stack of one to three tensors, mostly of one shape."""
+        first = self._pick()
+        rows = self.shapes[first]
+        more = self.random.choice([0, 1, 1, 2])
+        if rows is None or self._chance(0.1):
+            operands = [first, *(self._pick() for _ in range(more))]
+        else:
+            operands = [first, *(self._resized(first, rows, []) for _ in range(more))]
+        kind = self.random.choice(["batch", "input", "output"])
+        return Step(f"x{len(self.statements)}", "stack", tuple(operands), kind)
+
+    def _concat(self) -> Step:
+        """Returns a concatenation of two or three tensors, or of up to four blocks."""
+        operand = self._pick()
+        rows = self.shapes[operand]
+        kind = self.random.randrange(3)
+        is_block = rows is not None and len(rows[1]) >= 2 and self._chance(0.3)
+        if is_block:
+            places = [(i, j) for i in "ab" for j in "cd"]
+            kept = self.random.sample(places, self.random.randint(1, 4))
+            texts = [f"...|...->...,{i},{j}" for i, j in kept]
+            result = "...|...->...,a^b,c^d"
+            axes = [(1, -2), (1, -1)]
+        else:
+            count = self.random.choice([2, 2, 3])
+            labels = ["a", "b", "c"][:count]
+            forms = ["...,{}|...->...", "...|...->...,{}", "...|{},...->..."]
+            texts = [forms[kind].format(label) for label in labels]
+            result = forms[kind].format("^".join(labels))
+            axes = [(kind, 0 if kind == 2 else -1)]
+        if rows is None or (not is_block and not rows[kind]):
+            operands = [self._pick() for _ in texts]
+        else:
+            operands = [self._resized(operand, rows, axes) for _ in texts]
+        name = f"x{len(self.statements)}"
+        return Step(name, "concat", tuple(operands), f"{'; '.join(texts)} => {result}")
+
+    def _resized(self, operand: str, rows: Rows, axes: Sequence[tuple[int, int]]) -> str:
+        """Returns the tensor, or a new one that differs in the sizes of some axes."""
+        if self._chance(0.3):
+            return operand
+        changed = [list(row) for row in rows]
+        for kind, axis in axes:
+            changed[kind][axis] = self.random.choice([1, 2, 3])
+        shape = (tuple(changed[0]), tuple(changed[1]), tuple(changed[2]))
+        name = f"x{len(self.statements)}"
+        seed = self.random.randint(0, 10**6)
+        self.statements.append(Leaf(name, "param" if not shape[0] else "tensor", shape, seed))
+        self.shapes[name] = shape
+        return name
 
 
 def _certain(expected: Sequence[Expected]) -> Rows | None:

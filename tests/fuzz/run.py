@@ -2,8 +2,9 @@
 
     python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
 
-Every program is built in two orders. What is neither right nor refused properly is printed as the
-smallest program found that still shows it.
+Every program is built in two orders; of two in three, gradients are compared as well. What is
+neither right nor refused properly is printed as the smallest program found that still shows it: a
+script to run.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
+from .contraction import Expected, TooLarge, Undetermined
+from .gradients import pulled_back
 from .notation import Invalid, Rows
 from .programs import FORMULAS, Author, Program, smaller
-from .reference import Expected, TooLarge, Undetermined, Value, evaluate, expected_rows
+from .reference import Value, evaluate, expected_rows
 
 SECONDS = 20
 """A program that takes longer hangs."""
+SECONDS_FOR_SMALLER = 2
+"""While looking for the smallest program."""
+SECONDS_TO_SHRINK = 60
+LONGEST_LINE = 1000
 
 OPERATIONS = (
-    "einsum", "einmax", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
+    "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
     "literal", "neg", "relu", "sat01", "trunc", "logical_not", "add", "sub", "mul", "maximum",
     "minimum", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or",
     "relu_gate", "sat01_gate", "where",
@@ -45,6 +52,9 @@ OPERATIONS = (
 
 
 KNOWN: dict[str, str] = {
+    # `a; b => a^b` where the result is required to be no longer than one of the operands, or could
+    # be: the other one is then taken for empty, although no part may be that stands alone
+    "accepted": r"nothing is left for",
 }
 """Failures with a known cause: a pattern for the detail of each kind of outcome."""
 
@@ -64,6 +74,11 @@ class Outcome:
     shapes: tuple[tuple[str, str], ...] = ()
 
     @property
+    def exception(self) -> str:
+        """The name of the class of an exception."""
+        return self.detail.partition(":")[0]
+
+    @property
     def is_failure(self) -> bool:
         return self.kind not in ("agrees", "refused", "inexact", "known")
 
@@ -73,7 +88,7 @@ class _Hang(BaseException):
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def _limited(seconds: int) -> Iterator[None]:
     """Interrupts what takes too long, where the platform has timers and this is the main thread."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -84,7 +99,7 @@ def _limited() -> Iterator[None]:
     except (AttributeError, ValueError):
         yield
         return
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:
@@ -92,29 +107,51 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def outcome_of(program: Program, backend: str | None = "interp", *, keep: bool = False) -> Outcome:
+def outcome_of(
+    program: Program,
+    backend: str | None = "interp",
+    *,
+    keep: bool = False,
+    gradient: bool = False,
+    seconds: int = SECONDS,
+) -> Outcome:
     """Returns what becomes of a program.
 
     Args:
         program: The program.
         backend: Where to run it; None infers shapes only.
         keep: Compares the results of all operations, not only those that no other one uses.
+        gradient: Compares the gradients of a result in the parameters, too.
+        seconds: How long a program may take.
     """
     try:
-        with _limited(), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
+        with _limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
-            return _judged(program, backend, keep)
+            return _judged(program, backend, keep, gradient)
     except _Hang:
-        return Outcome("hang", f"more than {SECONDS} seconds")
+        return Outcome("hang", f"more than {seconds} seconds")
     except Exception as error:
+        if isinstance(error.__context__, _Hang):  # the interruption came at a bad moment
+            return Outcome("hang", f"more than {seconds} seconds")
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
 
-def _judged(program: Program, backend: str | None, keep: bool) -> Outcome:
+def differentiated(program: Program, tensors: dict[str, Any]) -> str | None:
+    """Returns the first result that has a gradient."""
+    return next((root for root in program.roots if tensors[root].grad is not None), None)
+
+
+def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -> Outcome:
     names: dict[str, Any] = {"oc": oc, "np": np}
+    root: str | None = None
     try:
         exec(compile(program.source(), "<program>", "exec"), names)
-        computation = reduce(add, (oc.train.forward(names[root]) for root in program.roots))
+        root = differentiated(program, names) if gradient else None
+        codes = [
+            (oc.train.grad_update if each == root else oc.train.forward)(names[each])
+            for each in program.roots
+        ]
+        computation = reduce(add, codes)
         computation.resolve()
     except (oc.ShapeError, oc.SpecError) as error:
         return _refusal(program, error)
@@ -123,12 +160,7 @@ def _judged(program: Program, backend: str | None, keep: bool) -> Outcome:
     shapes = {name: _rows(tensor.shape) for name, tensor in tensors.items()}
     for step in program.steps:
         try:
-            expected = expected_rows(
-                step.operation,
-                [shapes[name] for name in step.operands],
-                step.spec,
-                [index.slice for index in step.indices],
-            )
+            expected = expected_rows(step.call, [shapes[name] for name in step.operands])
         except Invalid as error:
             return Outcome("accepted", f"{step.source()}: {error}\n{texts}", texts)
         except Undetermined:
@@ -146,13 +178,43 @@ def _judged(program: Program, backend: str | None, keep: bool) -> Outcome:
         values = _values(program, shapes, leaves)
     except (TooLarge, Undetermined):
         return Outcome("inexact", shapes=texts)
-    found = _run(program, backend, computation, tensors, leaves, wanted if keep else None)
+    except Invalid as error:
+        return Outcome("accepted", f"{error}\n{texts}", texts)
+    slopes = _gradients(program, values, root) if root else {}
+    kept = [tensors[name] for name in wanted] + [tensors[name].grad for name in slopes]
+    found = _run(program, backend, computation, tensors, leaves, kept if keep or slopes else None)
     for name in wanted:
-        cells, right = found(name), values[name].cells
+        cells, right = found(tensors[name]), values[name].cells
         if cells.shape != right.shape or not np.array_equal(cells, right, equal_nan=True):
             detail = f"{name}: {cells.tolist()}\nright: {right.tolist()}\nshapes {texts}"
             return Outcome("value", detail, texts)
+    for name, right in slopes.items():
+        cells = found(tensors[name].grad)
+        if not np.array_equal(cells, right):
+            detail = f"gradient of {root} in {name}: {cells.tolist()}\nright: {right.tolist()}"
+            return Outcome("gradient", f"{detail}\nshapes {texts}", texts)
     return Outcome("agrees", shapes=texts)
+
+
+def _gradients(program: Program, values: dict[str, Value], root: str) -> dict[str, Any]:
+    """Returns the gradients of the sum of a result's cells in its parameters, where they are exact."""
+    if not all(np.isfinite(value.cells).all() for value in values.values()):
+        return {}
+    found = {name: np.zeros(value.cells.shape) for name, value in values.items()}
+    found[root] += 1.0
+    reached = {root}
+    try:
+        for step in reversed(program.steps):
+            if step.name in reached:
+                reached.update(step.operands)
+                operands = [values[name] for name in step.operands]
+                parts = pulled_back(step.call, operands, values[step.name], found[step.name])
+                for name, part in zip(step.operands, parts, strict=True):
+                    found[name] += part
+    except TooLarge:
+        return {}
+    params = {leaf.name for leaf in program.leaves if leaf.kind == "param"}
+    return {name: found[name] for name in sorted(params & reached)}
 
 
 def _admits(
@@ -180,17 +242,16 @@ def _run(
     computation: Any,
     tensors: dict[str, Any],
     leaves: dict[str, Any],
-    keep: list[str] | None,
+    keep: list[Any] | None,
 ) -> Any:
     indices = _static_indices(tensors, program)
     context = oc.Context(backend)
-    kept = None if keep is None else [tensors[name] for name in keep]
-    routine = context.compile(computation, bindings=list(indices.values()), keep=kept)
+    routine = context.compile(computation, bindings=list(indices.values()), keep=keep)
     for leaf in program.leaves:
         if leaf.kind != "tensor":
             context[tensors[leaf.name]] = leaves[leaf.name]
     routine(**{index.name: index.value for index in program.indices})
-    return lambda name: context[tensors[name]]
+    return lambda tensor: context[tensor]
 
 
 def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]:
@@ -208,13 +269,8 @@ def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]
 def _values(program: Program, shapes: dict[str, Rows], leaves: dict[str, Any]) -> dict[str, Value]:
     values = {name: Value(cells, shapes[name]) for name, cells in leaves.items()}
     for step in program.steps:
-        values[step.name] = evaluate(
-            step.operation,
-            [values[name] for name in step.operands],
-            shapes[step.name],
-            step.spec,
-            [index.slice for index in step.indices],
-        )
+        operands = [values[name] for name in step.operands]
+        values[step.name] = evaluate(step.call, operands, shapes[step.name])
     return values
 
 
@@ -251,12 +307,8 @@ def _is_surely_valid(program: Program) -> bool:
         shapes[leaf.name] = (batch, output, inputs)
     for step in program.steps:
         try:
-            batch_row, output_row, input_row = expected_rows(
-                step.operation,
-                [shapes[name] for name in step.operands],
-                step.spec,
-                [index.slice for index in step.indices],
-            )
+            operands = [shapes[name] for name in step.operands]
+            batch_row, output_row, input_row = expected_rows(step.call, operands)
         except (Invalid, Undetermined):
             return False
         if not (batch_row.is_certain and output_row.is_certain and input_row.is_certain):
@@ -276,13 +328,19 @@ def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> P
 def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
     """Returns what becomes of one program, in its own order and in another one."""
     program = program_of(seed, number, formulas)
-    outcome = outcome_of(program, backend, keep=number % 2 == 0)
+    outcome = _outcome(program, number, backend)
     pattern = KNOWN.get(outcome.kind)
     if pattern is not None and re.search(pattern, outcome.detail):
         return Outcome("known", outcome.detail)
     if outcome.is_failure:
         return outcome
     return _in_another_order(program, number, outcome)
+
+
+def _outcome(program: Program, number: int, backend: str, seconds: int = SECONDS) -> Outcome:
+    return outcome_of(
+        program, backend, keep=number % 2 == 0, gradient=number % 3 != 0, seconds=seconds
+    )
 
 
 def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcome:
@@ -292,22 +350,29 @@ def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcom
     return outcome
 
 
-def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
+def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Program:
     """Returns the smallest program found with the same kind of failure."""
+    kind = outcome.kind
 
     def fails(candidate: Program) -> bool:
-        found = outcome_of(candidate, backend, keep=number % 2 == 0)
+        found = _outcome(candidate, number, backend, SECONDS_FOR_SMALLER)
         if kind == "order" and not found.is_failure:
             return any(
                 _in_another_order(candidate, number + attempt, found).is_failure
                 for attempt in range(10)
             )
-        return found.kind == kind
+        is_same = kind != "exception" or found.exception == outcome.exception
+        return found.kind == kind and is_same
 
+    tried = {program}
+    until = time.monotonic() + SECONDS_TO_SHRINK
     progress = True
     while progress:
         progress = False
         for candidate in smaller(program):
+            if candidate in tried or time.monotonic() > until:
+                continue
+            tried.add(candidate)
             if fails(candidate):
                 program, progress = candidate, True
                 break
@@ -316,12 +381,20 @@ def reduced(program: Program, number: int, kind: str, backend: str) -> Program:
 
 def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
     """Returns a failure as text: what is wrong with the smallest program, and the program."""
-    small = reduced(program_of(seed, number, formulas), number, outcome.kind, backend)
-    again = outcome_of(small, backend, keep=number % 2 == 0)
+    small = reduced(program_of(seed, number, formulas), number, outcome, backend)
+    again = _outcome(small, number, backend)
     if outcome.kind == "order":
         again = _in_another_order(small, number, again)
-    detail = "\n".join(f"# {line}" for line in (again.detail or outcome.detail).splitlines())
-    return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend)}\n"
+    detail = "\n".join(
+        f"# {line[:LONGEST_LINE]}" for line in (again.detail or outcome.detail).splitlines()
+    )
+    return f"# ----- program {number} of seed {seed}: {outcome.kind}\n{detail}\n{small.script(backend, _root_of(small, again))}\n"
+
+
+def _root_of(program: Program, outcome: Outcome) -> str | None:
+    """Returns the result whose gradients are wrong."""
+    found = re.match(r"gradient of (\w+) in", outcome.detail)
+    return found[1] if found else None
 
 
 def main() -> int:

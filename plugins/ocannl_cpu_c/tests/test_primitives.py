@@ -17,7 +17,7 @@ from ocannl_core.dtypes import DType, round_to
 from ocannl_core.indexing import VarIndex, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Expr, For, Load, Store, Ternary, Unary
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, arity
+from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp, arity
 from ocannl_core.schedule.plan import Nest, Plan
 
 FLOATS = (
@@ -35,21 +35,7 @@ INTEGERS = (
     dtypes.int64,
     dtypes.uint64,
 )
-APPROXIMATE = {
-    UnaryOp.EXP,
-    UnaryOp.LOG,
-    UnaryOp.EXP2,
-    UnaryOp.LOG2,
-    UnaryOp.SIN,
-    UnaryOp.COS,
-    UnaryOp.TANH,
-    UnaryOp.RECIP_SQRT,
-    BinaryOp.POW,
-}
-OF_WORDS = {UnaryOp.WORD, UnaryOp.UNIFORM, BinaryOp.THREEFRY4X32}
-OPS: list[Op] = [
-    op for table in (UnaryOp, BinaryOp, TernaryOp) for op in table if op not in OF_WORDS
-]
+OPS: list[Op] = [op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS]
 PLACES = 2
 
 
@@ -193,7 +179,7 @@ def test_a_primitive_computes_its_meaning_in_every_format(computed, op, dtype):
     got = computed(dtype)[op]
     for operands, result in zip(columns(dtype, arity(op)), got, strict=True):
         expected = round_to(op.value.meaning(*operands), dtype)
-        if op in APPROXIMATE and dtype.is_float and math.isfinite(expected) and expected != 0:
+        if op.value.ulps and dtype.is_float and math.isfinite(expected) and expected != 0:
             assert distance(result, expected, dtype) <= PLACES, (operands, result, expected)
         else:
             assert same(result, expected), (operands, result, expected)

@@ -57,8 +57,8 @@ from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.target import HOST, HostBuffer, Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
+from ocannl_core.words import numbers_of
 from ocannl_interp.interpreter import lockstep
-from ocannl_interp.memory import numbers_of_word
 
 Array = np.ndarray[Any, Any]
 (TARGET,) = plugin.ocannl_targets().targets
@@ -213,17 +213,17 @@ def test_a_word_holds_as_many_numbers_as_fit_low_bits_first() -> None:
     word = (0x76BB7178, 0xBB82AC4F, 0x8F90552B, 0x81B2DA10)
 
     def decimals(dtype: DType) -> list[float]:
-        return [round(number, 3) for number in numbers_of_word(word, dtype)]
+        return [round(number, 3) for number in numbers_of(word, dtype)]
 
     assert decimals(float32) == [0.464, 0.732, 0.561, 0.507]
     assert decimals(float16) == [0.443, 0.464, 0.673, 0.732, 0.333, 0.561, 0.852, 0.507]
     assert decimals(float64) == [0.732, 0.507]
-    assert numbers_of_word(word, uint16)[:3] == (0x7178, 0x76BB, 0xAC4F)
-    assert numbers_of_word(word, uint64)[1] == 0x81B2DA10_8F90552B
-    assert numbers_of_word(word, int32)[1] == 0xBB82AC4F - 2**32
-    assert numbers_of_word(word, uint8)[:2] == (0x78, 0x71)
-    assert numbers_of_word((0x3C, 0, 0, 0), float8_e5m2)[0] == 1.0
-    assert numbers_of_word(word, uint4x32) == (word,)
+    assert numbers_of(word, uint16)[:3] == (0x7178, 0x76BB, 0xAC4F)
+    assert numbers_of(word, uint64)[1] == 0x81B2DA10_8F90552B
+    assert numbers_of(word, int32)[1] == 0xBB82AC4F - 2**32
+    assert numbers_of(word, uint8)[:2] == (0x78, 0x71)
+    assert numbers_of((0x3C, 0, 0, 0), float8_e5m2)[0] == 1.0
+    assert numbers_of(word, uint4x32) == (word,)
 
 
 # ----- memory that was never written ---------------------------------------------------------------

@@ -142,15 +142,16 @@ PROGRAM = AssignProgram(
 def test_every_assignment_is_one_line() -> None:
     assert to_text(PROGRAM) == snapshot("""\
 step:
-  w: float32[8, 32]
-  w1: float32[4]
-  x: float32[64, 32] +0/0 +1/2
-  c: float32[64, 8]  # embedded, result
-  s: float32[]  # fresh, embedded
-  r: uint4x32[4]
-  c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32 | model.py:12
+  w: float32[8, 32]  # input
+  w1: float32[4]  # input
+  x: float32[64, 32] +0/0 +1/2  # input
+  c: float32[64, 8]  # result
+  s: float32[]  # kept
+  r: uint4x32[4]  # input
+  # model.py:12
+  c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32
   section "update":
-    s[:] = 0.5   # number
+    s[:] = 0.5
     s[neutral] max= -s.merge
     section "inner":
       w1[i] = where(w1[-i + 3], 1.0, s)   # over i<4

@@ -78,6 +78,28 @@ def test_it_computes_and_refuses_what_it_does_not_support(site: Path) -> None:
     ], done.stderr
 
 
+OP = """
+import ocannl_core as oc
+
+class Double(oc.custom.Op):
+    spec = "... => ..."
+
+    def perform(self, node, inputs, output_storage):
+        output_storage[0][0] = 2 * inputs[0]
+
+x = oc.tensor([1.0, 2.0, 3.0])
+y = Double()(x + 1.0) + 1.0
+ctx = oc.Context("example")
+ctx.compile(oc.train.forward(y))()
+print(ctx[y])
+"""
+
+
+def test_user_written_operations_run_on_copies_of_its_memory(site: Path) -> None:
+    done = run(site, "-c", OP)
+    assert done.stdout == "[5. 7. 9.]\n", done.stderr
+
+
 def test_it_can_be_chosen_by_a_variable_and_passes_the_doctor(site: Path) -> None:
     done = run(site, "-m", "ocannl_core.cli", "doctor", "example", OCANNL_BACKEND="example:0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,13 +27,17 @@ from ocannl_core.loopir.nodes import (
     SetLocal,
     Stmt,
     Store,
+    Ternary,
     Unary,
 )
 from ocannl_core.loopir.traverse import (
     accesses,
     allocated,
+    certain_operands,
     fold,
+    free_locals,
     free_variables,
+    introduced_locals,
     locals_of,
     map_expr,
     map_exprs,
@@ -42,16 +46,20 @@ from ocannl_core.loopir.traverse import (
     nodes_of,
     reads,
     refresh,
+    refresh_expr,
+    rename_local,
+    statements,
     static_indices,
     substitute_in_expr,
     substitute_in_stmt,
     used_only,
     walk,
     walk_up,
+    with_children,
     writes,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 A, B, C = (TensorNode(number, (name,)) for number, name in enumerate("abc"))
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
@@ -183,6 +191,43 @@ def test_a_refreshed_copy_binds_other_variables_and_means_the_same() -> None:
     assert bound.isdisjoint({I, J})
     back = substitute_in_stmt(copy.body, {copy.var: VarIndex(I)})
     assert reads(back) == reads(total())
+
+
+def test_a_refreshed_expression_has_variables_of_its_own() -> None:
+    (store,) = total().body.stmts
+    assert isinstance(store, Store)
+    copy, unused = refresh_expr(store.value, 7)
+    assert unused == 8
+    assert introduced_locals(copy) == (Local(7, float32),)
+    assert free_locals(copy) == ()
+    assert free_variables(copy) == (I,)
+    assert {n.var for n in walk(copy) if isinstance(n, For)}.isdisjoint({J})
+    assert reads(copy) == reads(store.value)
+    reader = Unary(UnaryOp.NEG, LocalRead(V), float32)
+    assert refresh_expr(reader, 7) == (reader, 7)
+    assert free_locals(reader) == (V,)
+
+
+def test_a_variable_is_renamed_wherever_it_is_mentioned() -> None:
+    other = Local(5, float32)
+    renamed = rename_local(total(), V, other)
+    assert locals_of(renamed) == (other,)
+    assert rename_local(renamed, other, V).stmts == (total(),)
+
+
+def test_statements_are_listed_without_those_of_expressions() -> None:
+    nest = total()
+    assert list(statements(nest)) == [nest, nest.body, *nest.body.stmts]
+
+
+def test_branches_need_not_be_computed() -> None:
+    x, y, z = load(A), load(B), load(C)
+    chosen = Ternary(TernaryOp.WHERE, x, y, z, float32)
+    assert list(certain_operands(chosen)) == [(x, True), (y, False), (z, False)]
+    fused = Ternary(TernaryOp.FMA, x, y, z, float32)
+    assert list(certain_operands(fused)) == [(x, True), (y, True), (z, True)]
+    assert with_children(fused, [x, y, z]) is fused
+    assert with_children(fused, [z, y, x]) == Ternary(TernaryOp.FMA, z, y, x, float32)
 
 
 def test_expressions_of_any_depth_can_be_walked_and_rewritten() -> None:

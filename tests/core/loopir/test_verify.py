@@ -174,10 +174,19 @@ BROKEN: dict[str, tuple[Stmt, ...]] = {
     "word as number": (store(Unary(UnaryOp.IDENTITY, WORD, float32)),),
     "uniform of a number": (store(Unary(UnaryOp.UNIFORM, ONE, float32)),),
     "threefry of numbers": (both(BinaryOp.THREEFRY4X32, ONE, ONE),),
-    "word of a float": (Store(W, (FixedIndex(0),), Unary(UnaryOp.WORD, ONE, uint4x32)),),
+    "word of a word": (Store(W, (FixedIndex(0),), Unary(UnaryOp.WORD, WORD, uint4x32)),),
     "bits as a float": (store(ConstBits(1, float32)),),
     "undeclared variable": (store(LocalRead(V)),),
     "assignment to an undeclared variable": (SetLocal(V, ONE),),
+    "variable read before it is set": (DeclareLocal(V), store(LocalRead(V)), SetLocal(V, ONE)),
+    "variable set by a loop that never runs": (
+        DeclareLocal(V),
+        loop(I, 0, SetLocal(V, ONE)),
+        store(LocalRead(V)),
+    ),
+    "variable declared anew for each iteration": (
+        loop(I, 4, DeclareLocal(V), store(LocalRead(V)), SetLocal(V, ONE)),
+    ),
     "variable after its block": (Block((DeclareLocal(V),)), SetLocal(V, ONE)),
     "inlined variable afterwards": (
         store(Scoped(V, Block((SetLocal(V, ONE),)))),
@@ -237,10 +246,13 @@ def test_every_broken_invariant_is_reported() -> None:
             "threefry of numbers": [
                 "operand or result of threefry4x32: float32 where uint4x32 is needed"
             ],
-            "word of a float": ["operand of word: float32 where an integer format is needed"],
+            "word of a word": ["operand of word: a word where a number is needed"],
             "bits as a float": ["a bit pattern has the format float32"],
             "undeclared variable": ["variable 0 is read outside its scope"],
             "assignment to an undeclared variable": ["variable 0 is assigned outside its scope"],
+            "variable read before it is set": ["variable 0 is read before it is set"],
+            "variable set by a loop that never runs": ["variable 0 is read before it is set"],
+            "variable declared anew for each iteration": ["variable 0 is read before it is set"],
             "variable after its block": ["variable 0 is assigned outside its scope"],
             "inlined variable afterwards": ["variable 0 is read outside its scope"],
             "inlined computation without a value": [

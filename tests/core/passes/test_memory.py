@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocannl_core import settings
 from ocannl_core.dtypes import float32, uint4x32
 from ocannl_core.indexing import FixedIndex, LoopVar, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
@@ -21,21 +22,19 @@ from ocannl_core.loopir.nodes import (
     For,
     Load,
     LoadMerge,
-    Local,
-    LocalRead,
     LoopProgram,
     Scope,
-    Scoped,
-    SetLocal,
     Staged,
     Stmt,
     Store,
     StoreVector,
+    Unary,
 )
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin, MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.ops import BinaryOp
-from ocannl_core.passes.memory import allocate_scratch, placements
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.memory import allocate_scratch
 from ocannl_core.passes.pipeline import core_passes, run_passes
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
@@ -159,7 +158,7 @@ def test_a_node_that_the_context_stores_stays_a_parameter() -> None:
 
 
 def test_margins_count_as_cells() -> None:
-    read = Store(C, (FixedIndex(0),), Load(P, (FixedIndex(0), FixedIndex(0)), float32))
+    read = Store(C, (FixedIndex(0),), Load(P, (FixedIndex(1), FixedIndex(5)), float32))
 
     def box(rows: tuple[int, int], columns: tuple[int, int]) -> For:
         inner = Store(P, (VarIndex(I), VarIndex(J)), ONE)
@@ -186,41 +185,73 @@ def test_memory_of_the_routine_starts_with_rubbish_that_no_result_sees(interpret
 
 
 def test_every_node_has_a_place_and_a_reason() -> None:
-    virtual = TensorNode(9, ("v",))
-    local = Local(0, float32, virtual)
-    inlined = Scoped(local, Block((SetLocal(local, LocalRead(Local(0, float32, virtual))),)))
-    whole = LoopProgram(
-        "p",
-        (X, T, C, P, W),
-        (),
-        {**NODES, virtual: NodeInfo(float32, ())},
-        Block(
-            (
-                Fill(P, 0.0),
-                StoreVector(T, (FixedIndex(0),), 4, Load(W, (), uint4x32)),
-                each(store(C, Binary(BinaryOp.ADD, load(C), inlined, float32))),
-                each(store(X, load(T))),
-            )
-        ),
+    doubled = Binary(BinaryOp.MUL, load(X), Const(2.0, float32), float32)
+    whole = program(
+        Fill(P, 0.0),
+        StoreVector(T, (FixedIndex(0),), 4, Load(W, (), uint4x32)),
+        each(store(C, Binary(BinaryOp.ADD, load(C), load(T), float32))),
+        each(store(X, load(T))),
+        each(store(T, doubled)),
+        each(store(X, load(T))),
     )
-    stored = {X: STORED[X]}
-    expected = {
+    findings = Findings({X: STORED[X]})
+    result = run_passes(whole, core_passes(findings))
+    assert findings.placements(whole.nodes, result) == {
         X: STORED[X],
-        T: Placement(MemoryMode.LOCAL, Reason.ONLY_USED_HERE),
-        C: Placement(MemoryMode.MATERIALIZED, Reason.READ_BEFORE_WRITE),
-        P: Placement(MemoryMode.LOCAL, Reason.ONLY_USED_HERE),
-        W: Placement(MemoryMode.MATERIALIZED, Reason.READ_ONLY),
-        virtual: Placement(MemoryMode.VIRTUAL),
+        T: Placement(MemoryMode.LOCAL, Reason.VECTOR_STORE),
+        C: Placement(MemoryMode.ON_DEVICE, Reason.READ_BEFORE_WRITE),
+        P: Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ),
+        W: Placement(MemoryMode.ON_DEVICE, Reason.READ_ONLY),
     }
-    assert placements(whole, stored) == expected
-    assert placements(allocate_scratch(whole, stored), stored) == expected
+
+
+def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
+    asked: list[TensorNode] = []
+
+    def prefers_device(node: TensorNode, info: NodeInfo) -> bool:
+        asked.append(node)
+        return True
+
+    twice = Binary(BinaryOp.MUL, load(T), load(T), float32)
+    exp = Unary(UnaryOp.EXP, load(X), float32)
+    findings = Findings(STORED, prefers_device)
+    whole = program(each(store(T, exp)), each(store(C, twice)))
+    result = run_passes(whole, core_passes(findings))
+    assert asked == [T]
+    assert T in result.params
+    reasons = findings.placements(whole.nodes, result)
+    assert reasons[T] == Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
+
+
+def test_without_memory_of_the_routine_everything_stays_on_the_device() -> None:
+    exp = Unary(UnaryOp.EXP, load(X), float32)
+    twice = Binary(BinaryOp.MUL, load(T), load(T), float32)
+    findings = Findings(STORED)
+    with settings.overrides(enable_device_only=False):
+        whole = program(each(store(T, exp)), each(store(C, twice)))
+        result = run_passes(whole, core_passes(findings))
+    assert T in result.params
+    place = findings.placements(whole.nodes, result)[T]
+    assert place == Placement(MemoryMode.ON_DEVICE, Reason.LOCAL_MEMORY_DISABLED)
 
 
 def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
     seen: list[tuple[str, LoopProgram]] = []
     whole = program(each(store(T, Binary(BinaryOp.MUL, load(X), ONE, float32))), READ)
-    result = run_passes(whole, core_passes(STORED), [lambda *seen_now: seen.append(seen_now)])
-    assert [name for name, _ in seen] == ["lower", "simplify", "allocate scratch"]
+    findings = Findings(STORED)
+    result = run_passes(whole, core_passes(findings), [lambda *now: seen.append(now)])
+    assert [name for name, _ in seen] == [
+        "lower",
+        "inline",
+        "simplify",
+        "read one-hot",
+        "forward fills",
+        "hoist invariants",
+        "share subexpressions",
+        "contract",
+        "allocate scratch",
+        "remove dead stores",
+    ]
     assert seen[0][1] is whole
     assert seen[-1][1] is result
     assert result.params == (X, C)

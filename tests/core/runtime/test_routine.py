@@ -211,13 +211,31 @@ def test_every_stage_is_left_in_a_folder_of_its_own(
         context.compile(code, [index])
     assert sorted(p.name for p in (tmp_path / "dump").iterdir()) == ["pick", "pick-2"]
     folder = tmp_path / "dump" / "pick"
-    stages = sorted(p.name for p in folder.glob("*.txt") if p.stem != "source")
+    stages = sorted(p.name for p in folder.glob("[0-9]*.txt"))
     assert stages[:2] == ["00_assignments.txt", "01_lower.txt"]
     assert len(stages) > 2
     (source,) = folder.glob("source.*")
     assert source.read_text(encoding="utf-8") == routine.source
     assert (folder / stages[-1]).read_text(encoding="utf-8").rstrip() == routine.loop_ir.rstrip()
     assert (folder / stages[0]).read_text(encoding="utf-8").rstrip() == routine.assignments.rstrip()
+
+
+def test_a_dump_tells_where_nodes_are_and_how_long_each_stage_took(
+    context: Context, toy: Toy, tmp_path: Path
+) -> None:
+    index = StaticIndex("i", 4)
+    with settings.overrides(dump_dir=str(tmp_path)):
+        context.compile(row_of(toy, index)[0], [index])
+    memory = (tmp_path / "pick" / "memory.txt").read_text(encoding="utf-8")
+    assert memory == snapshot("""\
+table: float32 [4, 3], on device because its cells come from the host (202)
+row: float32 [3], on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201)
+""")
+    seconds = (tmp_path / "pick" / "seconds.txt").read_text(encoding="utf-8").splitlines()
+    stages = [line.split(" ", 1)[1] for line in seconds]
+    assert {"inline", "simplify", "allocate scratch"} <= set(stages)
+    assert stages[-2:] == ["split and generate", "compile generated code"]
+    assert all(float(line.split(" ")[0]) >= 0 for line in seconds)
 
 
 def test_nothing_is_dumped_by_default(

@@ -112,7 +112,7 @@ A tensor of int32 takes integers: fractions would be lost.
 def test_integers_out_of_range_are_an_error() -> None:
     assert message(TransferError, [1, 256], 2, dtype=dtypes.uint8) == snapshot("""\
 Every number fits the tensor's format: uint8 holds 0 to 255.
-  found  numbers from 1 to 256
+  found  numbers from 1 to 256; 1 of 2 cells do not fit, the first at [1]
   where  placeholder x
   try    make the tensor with a wider dtype=\
 """)
@@ -136,7 +136,7 @@ def test_the_largest_unsigned_number_passes() -> None:
 def test_a_finite_number_that_would_become_infinite_is_an_error() -> None:
     assert message(TransferError, [1.0, -1e300], 2) == snapshot("""\
 Every finite number stays finite in the tensor's format, float32.
-  found  numbers up to 1e+300 in magnitude
+  found  numbers up to 1e+300 in magnitude; 1 of 2 cells do not fit, the first at [1]
   where  placeholder x
   try    make the tensor with a wider dtype=, or scale or clip the data\
 """)

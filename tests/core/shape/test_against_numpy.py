@@ -5,7 +5,7 @@ Cells are small integers in float64, so that sums are exact in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -158,3 +158,95 @@ def test_diagonals_are_those_of_numpy(spec: str) -> None:
     found = _value(lambda: oc.einsum(spec, oc.tensor(array)))
     expected = np.diag(array) if right == "ii" else np.einsum(f"{left}->{right}", array)
     np.testing.assert_array_equal(found, expected)
+
+
+# ----- windows ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Windows along one axis."""
+
+    positions: int
+    kernel: int
+    stride: int
+    dilation: int
+    offset: int
+    padded: bool
+    marked: bool
+
+    @property
+    def size(self) -> int:
+        span = 1 + (self.kernel - 1) * self.dilation
+        return self.stride * (self.positions if self.padded else self.positions - 1) + (
+            0 if self.padded else span
+        )
+
+    def axis(self, over: str, kernel: str) -> str:
+        mark = ("=" if self.padded else "<") if self.marked else ""
+        shift = f"{self.offset}+" if self.offset else ""
+        return f"{self.stride}*{over}{mark}+{shift}{self.dilation}*{kernel}"
+
+    def touched(self) -> Array:
+        """Returns which cell each position and window cell touch: `position, kernel, size`, 0 or 1."""
+        span = 1 + (self.kernel - 1) * self.dilation
+        left = span - (span + 1) // 2 if self.padded else 0
+        found = np.zeros((self.positions, self.kernel, self.size))
+        for i, k in np.ndindex(self.positions, self.kernel):
+            at = self.stride * i + self.dilation * k + self.offset - left
+            if 0 <= at < self.size:
+                found[i, k, at] = 1.0
+        return found
+
+
+@st.composite
+def _slides(draw: st.DrawFn) -> Slide:
+    stride = draw(st.integers(1, 3))
+    return Slide(
+        positions=draw(st.integers(1, 4)),
+        kernel=draw(st.integers(1, 3)),
+        stride=stride,
+        dilation=draw(st.integers(1, 3)),
+        offset=draw(st.integers(0, stride - 1)),
+        padded=draw(st.booleans()),
+        marked=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_slides(), min_size=1, max_size=2))
+def test_convolutions_are_contractions_with_the_cells_that_windows_touch(
+    slides: list[Slide],
+) -> None:
+    """`image, touched.., kernel -> result`, with 1 where a window touches a cell, and 0 elsewhere;
+    gradients are the same contraction with the weights in another place.
+    """
+    padded = slides[0].padded
+    slides = [replace(each, padded=each.padded if each.marked else padded) for each in slides]
+    random = np.random.default_rng(len(str(slides)))
+    image = random.integers(-3, 4, [2, *(each.size for each in slides), 2]).astype(np.float64)
+    kernel = random.integers(-3, 4, [*(each.kernel for each in slides), 2, 3]).astype(np.float64)
+    touched = [each.touched() for each in slides]
+    whole, places, cells = "xy"[: len(slides)], "ij"[: len(slides)], "kl"[: len(slides)]
+    axes = [each.axis(*pair) for each, *pair in zip(slides, places, cells, strict=True)]
+    spec = f"n | {', '.join(axes)}, c; {', '.join(cells)}, c, d => n | {', '.join(places)}, d"
+    parts = [f"n{whole}c", *map("".join, zip(places, cells, whole, strict=True)), f"{cells}cd"]
+    result = f"n{places}d"
+    factors = [image, *touched, kernel]
+    right = np.einsum(f"{','.join(parts)}->{result}", *factors)
+    weights = random.integers(-3, 4, right.shape).astype(np.float64)
+    with oc.Session(seed=1, dtype="float64"):
+        x, k = oc.param("x", init=oc.tensor(image)), oc.param("k", init=oc.tensor(kernel))
+        batched = oc.einsum("n...=>n|...", x)
+        value = oc.einsum(spec, batched, k, padded=padded)
+        loss = oc.einsum("...|... => 0", value * oc.tensor(weights, batch_axes=1))
+        context = oc.Context("interp")
+        step = context.compile(oc.train.grad_update(loss), keep=[value, x.grad, k.grad])
+        context.init_params(loss)
+        step()
+        np.testing.assert_array_equal(context[value], right)
+        for place, parameter in ((0, x), (len(parts) - 1, k)):
+            others = [*parts[:place], *parts[place + 1 :], result]
+            rest = [*factors[:place], *factors[place + 1 :], weights]
+            slope = np.einsum(f"{','.join(others)}->{parts[place]}", *rest)
+            np.testing.assert_array_equal(context[parameter.grad], slope)

@@ -13,7 +13,17 @@ from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqua
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.logic import BatchSlice, Compose, Einsum, Logic, Pointwise, Transpose
 from ocannl_core.shape.spec import parse_spec
-from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Row,
+    RowVar,
+    Shape,
+    Size,
+    Window,
+)
 
 ORIGIN = Origin("test", detail="output row")
 A, B, C = DimVar(10_001, "a"), DimVar(10_002, "b"), DimVar(10_003, "c")
@@ -119,6 +129,17 @@ def test_a_result_of_operands_of_size_1_stays_1_although_its_use_is_larger() -> 
 
 def test_a_chain_of_results_of_size_1_stays_1() -> None:
     assert sizes([below(A, 1), below(B, A), below(C, B), below(5, C)], [A, B, C]) == "1,1,1"
+
+
+def test_in_a_circle_of_formulas_parts_are_guessed_before_what_they_add_up_to() -> None:
+    # a = 2*b with a window of size a, and c = 3 + a
+    window = AffineDim(2, B, Window(A, padded=True))
+    constraints: list[Constraint] = [
+        DimEqual(A, window, ORIGIN),
+        DimEqual(C, ConcatDim((Size(3), A)), ORIGIN),
+    ]
+    for order in permutations(constraints):
+        assert sizes(order, [A, B, C]) == "2,1,5"
 
 
 def test_a_circle_of_variables_is_one_variable() -> None:
@@ -343,6 +364,14 @@ def test_closing_leaves_unconnected_tensors_open(model: Model) -> None:
     assert model.closed(y, here) == ["2", "3->2"]
     assert not model.environment.view(other).is_closed
     assert not model.environment.view(there).is_closed
+
+
+def test_closing_leaves_unconnected_numbers_of_cells_open(model: Model) -> None:
+    counted = model.leaf(input=())
+    model.environment.total_elements(counted, 12)
+    assert model.closed(model.add(model.leaf(), model.given(output=[2]))) == ["2"]
+    assert not model.environment.view(counted).is_closed
+    assert model.closed(model.add(counted, model.given(output=[3, 4])), counted)[1] == "3,4"
 
 
 def test_what_is_built_later_starts_from_closed_shapes(model: Model) -> None:

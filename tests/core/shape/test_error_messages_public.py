@@ -274,14 +274,36 @@ code().resolve()
     assert message == snapshot("""\
 Rows that each need more axes than the next, in a circle, would have infinitely many.
   found  a circle of operations in which a row gains axes
-  where  output row of the result of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
-         output row of the first operand of assignment to a, at program.py:7: a[:] = oc.einsum("... => ...0", b)
-         output row of the first operand of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
-         output row of the result of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
+  where  output row of the result of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
          output row of the first operand of assignment to b, at program.py:6: b[:] = oc.einsum("... => ...0", a)
          output row of the first operand of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the result of einsum "... => ...0", at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the first operand of assignment to a, at program.py:7: a[:] = oc.einsum("... => ...0", b)
+         output row of the first operand of einsum "... => ...0", at program.py:6: b[:] = oc.einsum("... => ...0", a)
   try    give the shape of one of the tensors involved explicitly\
 """)
+
+
+def test_a_stack_of_tensors_with_different_numbers_of_axes() -> None:
+    message = complaint("""\
+m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+s = oc.stack(m, oc.tensor([1.0, 2.0]))
+oc.Context("interp").compile(oc.train.forward(s))
+""")
+    assert message == snapshot("""\
+An axis of which only position 0 is written has 1 position.
+  found  size 2
+  where  output axis -2 of the result of einsum "...|...->... => ...|...->0...", at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
+  try    name the axis in place of 0, or read it as an axis of size 1\
+""")
+
+
+def test_rows_of_unknown_length_put_together_with_longer_ones() -> None:
+    message = complaint("""\
+w = oc.param("w", output=[2, ...])
+oc.concat("..., a; ..., b => ..., a^b", oc.stack(w, w), w)
+""")
+    assert message.startswith("Rows that each need more axes than the next, in a circle")
 
 
 def test_a_gradient_that_would_need_more_axes_than_its_tensor() -> None:
@@ -492,7 +514,9 @@ y = oc.einsum("ij", a)
 Here the notation wants `=>` and the axes of the result, or `;` and another operand.
   found  ij
            ^
-  where  einsum, at program.py:3: y = oc.einsum("ij", a)\
+  where  einsum, at program.py:3: y = oc.einsum("ij", a)
+  try    in this notation: ij => ij
+         (`;` separates operands, `=>` precedes the result, `->` follows input axes)\
 """)
 
 

@@ -178,7 +178,9 @@ def test_reading_inverts_printing(spec: Spec) -> None:
             snapshot("""\
 Here the notation wants `=>` and the axes of the result, or `;` and another operand.
   found  ij
-           ^\
+           ^
+  try    in this notation: ij => ij
+         (`;` separates operands, `=>` precedes the result, `->` follows input axes)\
 """),
         ),
         (
@@ -300,3 +302,20 @@ def test_a_mistake_is_pointed_at(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec(text)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("ij,jk->ik", "ij; jk => ik"),
+        ("ij,jk", "ij; jk => ik"),
+        ("...i,i->...", "...i; i => ..."),
+        ("ij;jk->ik", "ij; jk => ik"),
+        ("b h w -> b", "bhw => b"),
+    ],
+)
+def test_a_spec_as_for_numpy_is_refused_with_its_translation(written: str, meant: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(written)
+    assert f"in this notation: {meant}\n" in str(caught.value)
+    parse_spec(meant)

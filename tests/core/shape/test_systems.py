@@ -14,6 +14,7 @@ from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual
 from ocannl_core.shape.solver import run
 from ocannl_core.shape.state import State
+from ocannl_core.shape.systems import consequences
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Row, Shape, Size, Window
 
 ORIGIN = Origin("test")
@@ -62,6 +63,22 @@ def test_equations_without_a_common_solution_are_refused() -> None:
     for order in permutations(system):
         with pytest.raises(ShapeError, match="together"):
             closed(list(order), a, b, c)
+
+
+def test_equal_sizes_are_found_whatever_the_other_unknowns() -> None:
+    # a = 2*x, a = 2*y, c = a + x  -->  x = y = c/3
+    for a, c, x, y in permutations(variables(4)):
+        equations = [
+            equal(a, AffineDim(2, x)),
+            equal(a, ConcatDim((y, y))),
+            equal(c, ConcatDim((a, x))),
+        ]
+        for order in permutations(equations):
+            state = State()
+            state.agenda.extend(order)
+            run(state)
+            pairs = {frozenset((e.left, e.right)) for e in consequences(state, state.open_formulas)}
+            assert pairs == {frozenset((x, y))}
 
 
 def test_equations_can_make_two_sizes_the_same() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 
 import ocannl_core as oc
@@ -94,3 +97,170 @@ def test_an_error_in_a_body_leaves_no_block_open(x: oc.Tensor) -> None:
     with pytest.raises(ValueError, match="no"):
         failing(x)
     assert oc.param("w", output=[1], input=[1]).label == ("w",)
+
+
+def test_names_do_not_grow_with_depth(x: oc.Tensor) -> None:
+    for index in range(3):
+        x = layer(x, hidden=4, label=f"L{index}")
+    assert x.node.name == "layer_L2_x"
+
+
+def test_sub_blocks_are_numbered_in_the_names_of_their_parameters(x: oc.Tensor) -> None:
+    y = perceptron(x, sizes=[4, 4])
+    assert sorted(p.node.name for p in y.params) == [
+        "b_perceptron_layer",
+        "b_perceptron_layer2",
+        "out_perceptron",
+        "w_perceptron_layer",
+        "w_perceptron_layer2",
+    ]
+
+
+def test_blocks_made_in_a_comprehension_outside_are_kept_in_a_list(x: oc.Tensor) -> None:
+    layers = [layer(hidden=4, label=f"L{index}") for index in range(3)]
+
+    def stacked(x: oc.Tensor) -> oc.Tensor:
+        for each in layers:
+            x = each(x)
+        return x
+
+    assert stacked(x).params == stacked(2.0 * x).params
+    assert len(stacked(x).params) == 6
+
+
+def test_sub_blocks_of_a_comprehension_inside_a_body_are_shared_by_applications(
+    x: oc.Tensor,
+) -> None:
+    @oc.op
+    def heads(x: oc.Tensor, *, count: int) -> oc.Tensor:
+        return oc.stack(*[layer(x, hidden=2) for _ in range(count)])
+
+    block = heads(count=3)
+    first = block(x)
+    assert len(first.params) == 6
+    assert block(2.0 * x).params == first.params
+
+
+def test_configured_sub_blocks_can_be_applied_twice_in_a_body(x: oc.Tensor) -> None:
+    @oc.op
+    def twice(x: oc.Tensor) -> oc.Tensor:
+        same = layer(hidden=3)
+        return same(same(x))
+
+    assert len(twice(x).params) == 2
+
+
+def test_functions_arrays_and_dicts_in_a_configuration_are_told_by_their_contents(
+    x: oc.Tensor,
+) -> None:
+    @oc.op
+    def activated(x: oc.Tensor, *, function: object, start: object, table: object) -> oc.Tensor:
+        return function(oc.param("w", output=[3], init=start) * x)  # type: ignore[operator]
+
+    @oc.op
+    def outer(x: oc.Tensor, *, factor: float) -> oc.Tensor:
+        return activated(
+            x,
+            function=lambda value: oc.tanh(value) * factor,
+            start=np.ones(3),
+            table={"rate": [0.1]},
+        )
+
+    block = outer(factor=2.0)
+    assert block(x).params == block(2.0 * x).params
+
+
+def test_partial_and_recursive_functions_are_told_by_their_contents(x: oc.Tensor) -> None:
+    @oc.op
+    def activated(x: oc.Tensor, *, function: object) -> oc.Tensor:
+        return function(oc.param("w", output=[3]) * x)  # type: ignore[operator]
+
+    def scaled(factor: float, value: oc.Tensor) -> oc.Tensor:
+        return value * factor
+
+    @oc.op
+    def outer(x: oc.Tensor) -> oc.Tensor:
+        def repeated(value: oc.Tensor, times: int = 2) -> oc.Tensor:
+            return repeated(oc.tanh(value), times - 1) if times else value
+
+        x = activated(x, function=functools.partial(scaled, 2.0))
+        return activated(x, function=repeated)
+
+    block = outer()
+    first = block(x)
+    assert len(first.params) == 2
+    assert block(2.0 * x).params == first.params
+
+
+def test_a_configuration_that_cannot_be_compared_is_refused_inside_a_body(x: oc.Tensor) -> None:
+    @oc.op
+    def outer(x: oc.Tensor) -> oc.Tensor:
+        return configured(x, choice={1, 2})
+
+    @oc.op
+    def configured(x: oc.Tensor, *, choice: set[int]) -> oc.Tensor:
+        return x * oc.param("w", init=1.0)
+
+    configured(x, choice={1, 2})
+    with pytest.raises(oc.UsageError, match="choice= is a set, which is not hashable"):
+        outer(x)
+
+
+def test_a_body_that_returns_no_tensor_is_refused(x: oc.Tensor) -> None:
+    @oc.op
+    def forgetful(x: oc.Tensor) -> oc.Tensor:
+        x = x * 2.0  # type: ignore[return]
+
+    with pytest.raises(oc.UsageError, match="forgetful returned None"):
+        forgetful(x)
+
+
+def test_a_body_may_return_several_tensors(x: oc.Tensor) -> None:
+    @oc.op
+    def halves(x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+        return x * 0.5, x + 0.5
+
+    first, second = halves(x)
+    assert {first.label, second.label} == {("halves", "x")}
+
+
+def test_tensors_that_a_body_does_not_take_are_counted(x: oc.Tensor) -> None:
+    with pytest.raises(oc.UsageError, match="too many positional arguments; 2 given") as error:
+        layer(hidden=3)(x, x)
+    assert error.value.fix.startswith("layer(x")
+
+
+def test_a_sub_block_that_is_new_in_a_later_application_warns(x: oc.Tensor) -> None:
+    @oc.op
+    def growing(x: oc.Tensor, more: bool = False) -> oc.Tensor:
+        x = layer(x, hidden=3)
+        return layer(x, hidden=3, label="extra") if more else x
+
+    block = growing()
+    block(x)
+    with pytest.warns(UserWarning, match="new in a later application"):
+        block(x, True)
+
+
+def test_parameters_made_in_recorded_code_are_those_of_the_block(x: oc.Tensor) -> None:
+    block = layer(hidden=4)
+    outside = block(x)
+    c = oc.declare("c")
+
+    @oc.cd
+    def code() -> None:
+        c[:] = block(x * 2.0)
+
+    mentioned = {tensor for tensor in code().tensors().values() if tensor.is_parameter}
+    assert mentioned == set(outside.params)
+
+
+def test_tensors_can_be_given_by_name(x: oc.Tensor) -> None:
+    @oc.op
+    def scaled(x: oc.Tensor, by: oc.Tensor | None = None, *, factor: float) -> oc.Tensor:
+        return x * factor if by is None else x * by * factor
+
+    block = scaled(factor=2.0)
+    assert block(x, by=x).operands[0].operands == (x, x)
+    assert scaled(x, by=x, factor=2.0).operands[0].operands == (x, x)
+    assert scaled(x=x, factor=2.0).operands[0] is x

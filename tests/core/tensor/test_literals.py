@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -43,6 +48,8 @@ def test_float64_arrays_become_the_default_float_and_other_formats_stay() -> Non
     assert oc.tensor(np.zeros(2), dtype=oc.float64).dtype is oc.float64
     assert oc.tensor(np.zeros(2, np.int64)).dtype is oc.int64
     assert oc.tensor([1, 2]).dtype is oc.float32
+    assert oc.tensor(1).dtype is oc.float32
+    assert oc.tensor(np.int32(1)).dtype is oc.int32
 
 
 def test_a_literal_is_a_copy_of_the_array() -> None:
@@ -53,10 +60,29 @@ def test_a_literal_is_a_copy_of_the_array() -> None:
     assert literal.literal[0] == 0
 
 
-@pytest.mark.parametrize("value", [[1, [2]], [[1, 2], [3]], [[1, 2], (3, 4)], ["a"], [None]])
-def test_ragged_literals_and_other_values_are_refused(value: object) -> None:
-    with pytest.raises(oc.UsageError):
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1, [2]], "[2] at [1]"),
+        ([[1, 2], 3], "3 at [1], where a list of length 2"),
+        ([[1, 2], [3]], "list of length 1 at [1], where a list of length 2"),
+        ([[1, 2], (3, 4)], "tuple of length 2 at [1], where a list of length 2"),
+        ([oc.batch(1), [1]], "list of length 1 at [1], where a oc.batch of length 1"),
+        ([[], [1]], "list of length 1 at [1], where a list of length 0"),
+        ([[0, 1], [2, "a"]], "'a' at [1][1]"),
+        ([None], "None at [0]"),
+        ([np.zeros(2), np.zeros(3)], "shape (3,) at [1], where (2,)"),
+        ([np.zeros(2, np.complex64)], "dtype complex64"),
+        ([1, 10**400], "an integer of 1329 bits"),
+    ],
+)
+def test_ragged_literals_and_other_values_are_refused_with_the_place(
+    value: object, found: str
+) -> None:
+    with pytest.raises(oc.UsageError) as caught:
         oc.tensor(value)
+    assert found in caught.value.found
+    assert "test_literals.py" in caught.value.where
 
 
 def test_more_named_axes_than_there_are_is_an_error() -> None:
@@ -64,6 +90,201 @@ def test_more_named_axes_than_there_are_is_an_error() -> None:
         oc.tensor(np.zeros(3), batch_axes=2)
 
 
+def cells(tensor: oc.Tensor) -> object:
+    assert tensor.literal is not None
+    return tensor.literal.tolist()
+
+
+def test_nested_lists_name_their_batch_and_input_axes_as_arrays_do() -> None:
+    assert str(oc.tensor([[1, 2], [3, 4]], batch_axes=1).shape) == "2|2"
+    assert str(oc.tensor([[[1], [2]]], batch_axes=1, input_axes=1).shape) == "1|1->2"
+    with pytest.raises(oc.UsageError, match="beside a tuple"):
+        oc.tensor([(1, 2)], input_axes=1)
+
+
+def test_arrays_in_a_literal_have_output_axes_inside_those_of_the_literal() -> None:
+    rows = np.arange(3.0), np.arange(3.0) + 3
+    assert str(oc.tensor(list(rows)).shape) == "2,3"
+    assert str(oc.tensor(oc.batch(*rows)).shape) == "2|3"
+    columns = oc.tensor(rows)
+    assert str(columns.shape) == "2->3"
+    assert cells(columns) == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_whole_numbers_of_a_literal_stay_exact() -> None:
+    assert cells(oc.tensor([2**63, 1], dtype="uint64")) == [2**63, 1]
+    assert cells(oc.tensor([2**53 + 1], dtype="int64")) == [2**53 + 1]
+    assert cells(oc.tensor([Fraction(1, 2), True])) == [0.5, 1.0]
+    assert cells(oc.tensor([10**30])) == [float(np.float32(1e30))]
+
+
+class FromElsewhere:
+    """An array of another library, which only speaks DLPack."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> object:
+        if self._array.size == 0:
+            raise BufferError("the array requires a gradient")
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_are_taken_through_dlpack() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    taken = oc.tensor(FromElsewhere(array), input_axes=1)
+    assert str(taken.shape) == "3->2"
+    assert cells(taken) == array.tolist()
+    array[0, 0] = 7
+    assert cells(taken)[0][0] == 0  # type: ignore[index]
+    assert cells(oc.tensor([FromElsewhere(array)])) == [array.tolist()]
+
+
+def test_an_array_that_its_library_does_not_hand_over_is_refused_with_the_reason() -> None:
+    with pytest.raises(oc.UsageError, match="requires a gradient") as caught:
+        oc.tensor(FromElsewhere(np.zeros(0)))
+    assert "x.detach().cpu()" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (lambda: oc.tensor([1, 2, 3], basis="rgb"), "3:rgb"),
+        (lambda: oc.tensor([(1, 2), (3, 4)], basis=["rgb", None]), "2->2:rgb"),
+        (lambda: oc.tensor(np.zeros((2, 3)), batch_axes=1, basis=[None, "rgb"]), "2|3:rgb"),
+        (lambda: oc.tensor(2.0, basis="q"), "1:q"),
+        (lambda: oc.number(2.0, basis="q"), "1:q"),
+        (lambda: oc.placeholder("x", output=[oc.Size(3, "rgb")]), "3:rgb"),
+    ],
+)
+def test_an_axis_may_have_a_basis(made: Callable[[], oc.Tensor], shape: str) -> None:
+    assert str(made().shape) == shape
+
+
+def test_a_basis_passes_to_what_it_meets() -> None:
+    w = oc.param("w", output=[2])
+    y = w @ oc.tensor([1, 2, 3], basis="rgb")
+    assert y.info.dims == (2,)
+    assert str(w.shape) == "3:rgb->2"
+
+
+def test_two_bases_do_not_meet() -> None:
+    with pytest.raises(oc.ShapeError, match="'rgb'"):
+        oc.tensor([1, 2, 3], basis="rgb") + oc.tensor([1, 2, 3], basis="hsv")
+
+
+def test_bases_that_do_not_match_the_axes_are_refused() -> None:
+    with pytest.raises(oc.UsageError, match="for 2 axes"):
+        oc.tensor([[1, 2]], basis="rgb")
+
+
+def test_cells_of_no_fixed_shape_take_the_shape_of_their_use() -> None:
+    for count in (6, 24):  # below and above the number that is written into code
+        filling = oc.reshape(range(count))
+        y = filling + oc.tensor(np.zeros((count // 2, 2)), batch_axes=1)
+        assert y.info.dims == (count // 2, 2)
+        assert str(filling.shape) == f"{count // 2}|2"
+
+
+def test_cells_of_no_fixed_shape_alone_are_one_axis() -> None:
+    assert oc.reshape([[1, 2], [3, 4]]).info.dims == (4,)
+
+
+def test_a_use_with_another_number_of_cells_is_an_error() -> None:
+    y = oc.reshape([1, 2, 3, 4, 5]) + oc.tensor(np.zeros((2, 3)))
+    with pytest.raises(oc.ShapeError, match="6 cells in place of 5"):
+        _ = y.info
+
+
+def test_the_setting_decides_what_is_written_into_code() -> None:
+    assert oc.reshape(range(16)).literal is None
+    assert oc.reshape(range(17)).literal is not None
+    with oc.settings.overrides(fill_limit=0):
+        assert oc.reshape([1]).literal is not None
+    with (
+        pytest.raises(oc.SettingsError, match="from 0 to 16"),
+        oc.settings.overrides(fill_limit=17),
+    ):
+        pass
+
+
+def test_what_code_computes_is_not_reshaped() -> None:
+    with pytest.raises(oc.UsageError, match="takes the shape of its use"):
+        oc.reshape([oc.number(1.0), 2.0])
+
+
+def test_offsets_have_the_stated_axes_or_those_of_their_use() -> None:
+    assert str(oc.offsets(output=[2], input=[3]).shape) == "3->2"
+    inferred = oc.offsets()
+    assert (inferred + oc.tensor([(1, 2)])).info.dims == (1, 2)
+    assert str(inferred.shape) == "2->1"
+
+
+@pytest.mark.parametrize("arguments", [(2.5,), (1, 5, 0), (1, 2.5)])
+def test_ranges_are_of_integers(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(oc.UsageError, match="range is made of integers"):
+        oc.arange(*arguments)
+
+
+def test_a_function_of_indices_is_called_with_batch_output_and_input_indices() -> None:
+    made = oc.from_function(lambda b, o, i: 100 * b + 10 * o + i, batch=[2], output=[1], input=[2])
+    assert str(made.shape) == "2|2->1"
+    assert cells(made) == [[[0, 1]], [[100, 101]]]
+
+
+def test_a_function_of_indices_returns_numbers() -> None:
+    with pytest.raises(oc.UsageError, match="None at 0, 1"):
+        oc.from_function(lambda i, j: None if j else 1, output=[2, 2])  # type: ignore[arg-type, return-value]
+    with pytest.raises(oc.UsageError, match="sizes are known"):
+        oc.from_function(lambda i: i, output=[...])  # type: ignore[list-item]
+
+
+def test_files_state_their_shape_or_the_length_gives_the_number_of_entries(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.arange(12.0).reshape(3, 2, 2))
+    images = oc.mapped(tmp_path / "images.npy", input_axes=1)
+    assert (str(images.shape), images.dtype, images.label) == ("3|2->2", oc.float32, ("images",))
+    np.arange(12, dtype=np.int32).tofile(tmp_path / "labels.bin")
+    labels = oc.mapped(tmp_path / "labels.bin", dtype="int32", output=[2])
+    assert (str(labels.shape), labels.dtype) == ("6|2", oc.int32)
+
+
+def test_a_mapped_file_is_not_read_when_the_tensor_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "data.npy"
+    np.save(path, np.zeros(3, np.float32))
+    for mapped in (oc.mapped(path), oc.tensor(np.load(path, mmap_mode="r"), batch_axes=1)):
+        assert isinstance(mapped.literal, np.memmap)
+    stored = np.load(path, mmap_mode="r+")
+    stored[1] = 5.0
+    stored.flush()
+    assert cells(mapped) == [0, 5, 0]
+
+
+def test_files_that_hold_no_entries_of_that_size_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(10))
+    with pytest.raises(oc.UsageError, match="10 bytes are no entries of 3 cells of int32"):
+        oc.mapped(path, dtype="int32", output=[3])
+    with pytest.raises(oc.UsageError, match="number format"):
+        oc.mapped(path, output=[3])
+    with pytest.raises(oc.UsageError, match="No such file"):
+        oc.mapped(tmp_path / "missing.npy")
+
+
 def test_not_a_number_is_refused_with_its_place() -> None:
     with pytest.raises(oc.TransferError, match=r"1 of 4 cells, the first at \[1, 0\]"):
+        oc.tensor([[0.0, 1.0], [float("nan"), 2.0]])
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells, the first at \[1, 0\]"):
         oc.tensor(np.array([[0.0, 1.0], [np.nan, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype"), [([[1, 2], [3, -1]], "uint8"), ([[0, 1], [2, 1e9]], "float16")]
+)
+def test_a_number_that_does_not_fit_the_format_is_refused_with_its_place(
+    cells: list[list[float]], dtype: str
+) -> None:
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells do not fit, the first at \[1, 1\]"):
+        oc.tensor(cells, dtype=dtype)

@@ -190,6 +190,22 @@ def test_recorded_functions_splice_into_each_other(p: oc.Tensor) -> None:
     assert len(flat(program.body)) == 2
 
 
+def test_a_spliced_function_is_a_section_under_its_name_and_that_of_its_first_tensor(
+    p: oc.Tensor,
+) -> None:
+    @oc.cd
+    def scale(factor: float, c: oc.Tensor) -> None:
+        c *= factor
+
+    @oc.cd
+    def outer() -> None:
+        scale(2.0, p)
+
+    (section,) = outer().resolve().body
+    assert isinstance(section, Section)
+    assert section.title == "scale p"
+
+
 def test_an_exception_discards_the_recording(p: oc.Tensor, session: oc.Session) -> None:
     @oc.cd
     def failing() -> None:
@@ -244,3 +260,129 @@ def test_outside_recorded_code_in_place_operators_rebind_expressions(p: oc.Tenso
     before = total
     total += p
     assert total is not before
+
+
+def test_a_power_by_a_number_is_absorbed(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        p[:] = q**2.0
+
+    assert assignments(code()) == [("p", BinaryOp.SECOND, False, "pow")]
+
+
+def test_a_recorded_function_that_fails_inside_another_one_leaves_nothing_there(
+    p: oc.Tensor, q: oc.Tensor
+) -> None:
+    @oc.cd
+    def failing() -> None:
+        with oc.section("half"):
+            p[:] = q * 2.0
+            raise ValueError("no")
+
+    @oc.cd
+    def code() -> None:
+        q[:] = 1.0
+        with oc.section("tried"):
+            try:
+                failing()
+            except ValueError:
+                q[:] = 2.0
+        q[:] = 3.0
+
+    assert [target for target, *_ in assignments(code())] == ["q", "q", "q"]
+    assert [type(each) for each in code().resolve().body] == [Accumulate, Section, Accumulate]
+
+
+def test_control_flow_and_loops_choose_what_is_recorded(p: oc.Tensor, q: oc.Tensor) -> None:
+    @oc.cd
+    def code(count: int) -> None:
+        for index in range(count):
+            if index % 2 == 0:
+                p.accumulate(q)
+            else:
+                p.assign(q)
+
+    assert [combine for _, combine, _, _ in assignments(code(3))] == [
+        BinaryOp.ADD,
+        BinaryOp.SECOND,
+        BinaryOp.ADD,
+    ]
+
+
+def test_a_label_comes_from_the_declaration_on_the_right_or_what_it_was_named_after(
+    p: oc.Tensor,
+) -> None:
+    @oc.cd
+    def code() -> None:
+        delta = oc.declare("delta")
+        delta[:] = oc.tanh(p.grad * 2.0)
+        step = oc.declare("step")
+        step[:] = delta * 0.5
+        p.assign(step)
+
+    assert [target for target, *_ in assignments(code())][-2:] == ["step_p", "p"]
+
+
+def test_a_label_comes_from_the_block_whose_result_is_assigned(p: oc.Tensor) -> None:
+    @oc.op
+    def doubled(x: oc.Tensor) -> oc.Tensor:
+        return x * oc.param("factor", init=2.0)
+
+    @oc.cd
+    def code() -> None:
+        oc.declare("c")[:] = doubled(p)
+
+    assert assignments(code())[-1][0] == "c_doubled_p"
+
+
+def test_a_tensor_declared_in_code_can_be_kept_and_is_not_mistaken_for_zero_elsewhere(
+    p: oc.Tensor,
+) -> None:
+    kept = []
+
+    @oc.cd
+    def first() -> None:
+        total = oc.declare("total")
+        total[:] = p * 2.0
+        kept.append(total)
+
+    @oc.cd
+    def second() -> None:
+        p[:] = kept[0]
+
+    code = first()
+    ctx = oc.Context("interp")
+    ctx.compile(code)
+    with pytest.raises(oc.LinkError, match=r"compile first with keep=\[total_p, ...\]"):
+        ctx.compile(second())
+    fresh = oc.Context("interp")
+    step, copy = fresh.compile(code, keep=[kept[0]]), fresh.compile(second())
+    fresh[p] = [1.0, 2.0, 3.0]
+    step()
+    copy()
+    assert fresh[p].tolist() == [2, 4, 6]
+
+
+def test_expressions_that_use_each_other_twice_are_recorded_in_no_time() -> None:
+    x, c = oc.placeholder("x", output=[1]), oc.declare("c")
+
+    @oc.cd
+    def code() -> None:
+        total = x
+        for _ in range(100):
+            total = total + total
+        c[:] = total
+
+    assert len(assignments(code())) == 100
+
+
+def test_a_declared_tensor_that_is_never_written_stays_zero(p: oc.Tensor) -> None:
+    @oc.cd
+    def code() -> None:
+        c = oc.declare("c", output=[3])
+        p.assign(c + 1.0)
+
+    ctx = oc.Context("interp")
+    ctx[p] = 5.0
+    ctx.compile(code())()
+    assert ctx[p].tolist() == [1, 1, 1]

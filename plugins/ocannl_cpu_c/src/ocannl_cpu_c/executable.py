@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocannl_core.errors import LinkError
+from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Buffer, Launcher
 from ocannl_cpu_c.loader import Loaded, ffi, load
-from ocannl_cpu_c.memory import Array, CBuffer, address, interior, zeros
+from ocannl_cpu_c.memory import Array, CBuffer, address, zeros
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]

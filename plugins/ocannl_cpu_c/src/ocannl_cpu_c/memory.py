@@ -48,15 +48,6 @@ def allocate(info: NodeInfo, target: Target) -> CBuffer:
     return CBuffer(zeros(info), info, target)
 
 
-def interior(array: Array, info: NodeInfo) -> Array:
-    """Returns the view of a stored array that leaves out its margins."""
-    if not info.padding:
-        return array
-    axes = zip(info.dims, info.padding, strict=True)
-    view: Array = array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
-    return view
-
-
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
     """Copies between arrays of this backend and of the host; returns None for any other pair."""
     served = CBuffer | HostBuffer

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ocannl_core.codegen.c_family import KernelText, render_kernel
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
@@ -72,8 +73,13 @@ def generate(plan: Plan) -> CSource:
                 kernels.setdefault(kernel.symbol, kernel)
                 merges = merge_reads(body)
                 steps.append(Launch(kernel.symbol, arguments, merges, indices, title))
-            case External(call):
-                steps.append(call)
+            case External(call, title):
+                native = render_native(call, plan.nodes, DIALECT)
+                if native is None:
+                    steps.append(call)
+                else:
+                    kernels.setdefault(native.symbol, native)
+                    steps.append(Launch(native.symbol, native_arguments(call), (), (), title))
     table = "\n".join(_launch_table(plan, steps))
     return CSource(
         plan, tuple(kernels.values()), tuple(steps), f"{unit(kernels.values())}\n{table}\n"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from ocannl_core.dtypes import DType, Kind, Number, round_to
+from ocannl_core.dtypes import DType, Kind, Number, from_bits, round_to
 from ocannl_core.errors import VerifyError
 from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
 from ocannl_core.loopir.nodes import (
@@ -50,8 +50,9 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import TernaryOp, UnaryOp
-from ocannl_interp.memory import from_bits, interior, numbers_of_word, poison, reader, undefined
+from ocannl_core.ops import TernaryOp, meaning_in
+from ocannl_core.words import numbers_of, word_of
+from ocannl_interp.memory import interior, poison, reader, undefined
 
 Frame = list[Any]
 Action = Callable[[Frame], None]
@@ -268,7 +269,7 @@ class Translator:
             first = sum(map(int.__mul__, at, strides))
             if not 0 <= first <= info.size - length:
                 raise _outside(stmt.node, at, info, f", where {length} cells are written")
-            for k, number in enumerate(numbers_of_word(word(frame), info.dtype)[:length]):
+            for k, number in enumerate(numbers_of(word(frame), info.dtype)[:length]):
                 frame[slot][first + k] = number
 
         return store
@@ -335,10 +336,11 @@ class Translator:
             case Scoped(local, body):
                 return self._scoped(local, body)
             case Unary(op, arg, dtype):
-                meaning, a = op.value.meaning, self.value(arg)
+                meaning, a = meaning_in(op, arg.dtype, dtype), self.value(arg)
                 return lambda frame: round_to(meaning(a(frame)), dtype)
             case Binary(op, left, right, dtype):
-                meaning, a, b = op.value.meaning, self.value(left), self.value(right)
+                meaning = meaning_in(op, left.dtype, dtype)
+                a, b = self.value(left), self.value(right)
                 return lambda frame: round_to(meaning(a(frame), b(frame)), dtype)
             case Ternary():
                 return self._ternary(expr)
@@ -400,7 +402,7 @@ class Translator:
 def constant(value: float, dtype: DType) -> Number:
     """Returns a number in a number format; an integer becomes a 128-bit word if need be."""
     if dtype.kind is Kind.WORD:
-        return UnaryOp.WORD.value.meaning(value)
+        return word_of(value)
     return round_to(value, dtype)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Kind, Number, bfloat16, float8_e5m2, round_to
+from ocannl_core.dtypes import DType, Number, bfloat16, float8_e5m2
 from ocannl_core.node import NodeInfo
 from ocannl_core.target import Target
 
@@ -50,29 +50,6 @@ def reader(dtype: DType) -> Callable[[Array, int], Number]:
     return lambda cells, offset: cells.item(offset)
 
 
-def from_bits(bits: int, dtype: DType) -> Number:
-    """Returns the number whose little-endian pattern is the low bytes of a 128-bit integer."""
-    pattern = bits.to_bytes(16, "little")[: dtype.nbytes]
-    return reader(dtype)(np.frombuffer(pattern, dtype.numpy), 0)
-
-
 def poison(dtype: DType) -> Number:
     """Returns the value of a scalar variable that was never set."""
     return reader(dtype)(undefined(NodeInfo(dtype, (1,))), 0)
-
-
-def numbers_of_word(word: tuple[int, int, int, int], dtype: DType) -> tuple[Number, ...]:
-    """Returns the numbers that a 128-bit word holds, low bits first: as many as fit.
-
-    Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; an 8-bit float,
-    an integer and a word are the bits themselves.
-    """
-    whole = sum(lane << (32 * position) for position, lane in enumerate(word))
-    bits = 8 * dtype.nbytes
-    parts = [(whole >> shift) & ((1 << bits) - 1) for shift in range(0, 128, bits)]
-    if dtype.kind is not Kind.FLOAT or bits == 8:
-        return tuple(from_bits(part, dtype) for part in parts)
-    kept = (
-        min(bits, 24) if bits < 64 else 64
-    )  # a float32 takes the upper 24 bits, which it holds exactly
-    return tuple(round_to(float(part >> (bits - kept)) * 2.0**-kept, dtype) for part in parts)

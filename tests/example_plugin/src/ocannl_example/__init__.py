@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.hooks.host_calls import host_call
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.indexing import IndexVar
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.plan import External, Plan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
 from ocannl_example.evaluate import check, run
 
 OCANNL_API = (1, 0)
+DEVICE = Target("example", description="this Python process, slowly", priority=-10)
 
 
 @dataclass(frozen=True)
@@ -42,25 +44,30 @@ class Program:
         return "\n".join(repr(step) for step in self.plan.steps)
 
     def link(self, buffers: Mapping[TensorNode, Buffer]) -> Launcher:
-        arrays = {
-            node: buffer.array for node, buffer in buffers.items() if isinstance(buffer, Memory)
-        }
+        memory = dict(buffers)
         for node in self.plan.scratch:
-            info = self.plan.nodes[node]
-            arrays[node] = np.zeros(info.buffer_dims, info.dtype.numpy)
+            memory[node] = ocannl_allocate(self.plan.nodes[node], DEVICE)
+        arrays = {node: each.array for node, each in memory.items() if isinstance(each, Memory)}
+        calls = {
+            position: host_call(step.call, memory, ocannl_transfer)
+            for position, step in enumerate(self.plan.steps)
+            if isinstance(step, External)
+        }
 
         def launch(values: Sequence[int]) -> None:
             env: dict[IndexVar, int] = dict(zip(self.plan.indices, values, strict=True))
-            for step in self.plan.steps:
-                run(step, arrays, env)
+            for position, step in enumerate(self.plan.steps):
+                if position in calls:
+                    calls[position]()
+                else:
+                    run(step, arrays, env)
 
         return launch
 
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    device = Target("example", description="this Python process, slowly", priority=-10)
-    return TargetReport((device,), details=("walks loop programs in Python",))
+    return TargetReport((DEVICE,), details=("walks loop programs in Python",))
 
 
 @hookimpl

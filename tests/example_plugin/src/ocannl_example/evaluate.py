@@ -25,7 +25,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.node import TensorNode
-from ocannl_core.schedule.plan import Nest, Step
+from ocannl_core.schedule.plan import External, Nest, Step
 
 Arrays = Mapping[TensorNode, np.ndarray[Any, Any]]
 Env = dict[IndexVar, int]
@@ -54,7 +54,7 @@ def check(part: Step | Stmt | Expr) -> None:
             check(first)
             check(second)
             check(third)
-        case Fill() | Remark() | Load() | Const():
+        case Fill() | Remark() | Load() | Const() | External():
             pass
         case _:
             raise CodegenError(

@@ -1,0 +1,78 @@
+"""Writes the table of primitives into its reference page: `python docs/primitives_table.py`.
+
+Everything in the table is read from `ocannl_core.ops`, and the gradients from the functions that
+define them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Primitive, TernaryOp, UnaryOp
+from ocannl_core.tensor import contractions, random  # noqa: F401  (they register operations)
+from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.registry import operations
+
+PAGE = Path(__file__).parent / "reference" / "primitives.md"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+TITLES = {
+    UnaryOp: "Of one number",
+    BinaryOp: "Of two numbers",
+    TernaryOp: "Of three numbers",
+}
+
+
+def table() -> str:
+    """Returns the tables, one for each number of operands."""
+    parts = []
+    for kind, title in TITLES.items():
+        rows = [_row(op) for op in PRIMITIVES if isinstance(op, kind)]
+        heading = "| primitive | on tensors | computes | starts from | same bits | gradient |"
+        parts.append("\n".join([f"## {title}", "", heading, "|---|---|---|---|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _row(op: Op) -> str:
+    primitive: Primitive = op.value
+    lifted = [
+        each
+        for each in operations.values()
+        if isinstance(each, Operation) and each.primitive is op and each.combine is None
+    ]
+    lifted = [each for each in lifted if each.name not in ("transpose", "stop_gradient")]
+    symbol = f" `{primitive.symbol}`" if primitive.symbol else ""
+    gradients = [_gradient(each) if each.gradient else "none" for each in lifted]
+    cells = (
+        f"`{primitive.name}`{symbol}",
+        ", ".join(f"`{each.name}`" for each in lifted),
+        primitive.text,
+        "" if primitive.neutral is None else f"`{primitive.neutral:g}`",
+        "yes" if primitive.ulps == 0 else f"within {primitive.ulps}",
+        gradients[0] if gradients else "",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _gradient(operation: Operation) -> str:
+    """Returns the statements of a gradient function as they are written."""
+    assert operation.gradient is not None
+    lines = inspect.getsource(operation.gradient).splitlines()[1:]
+    names = {"v1": "a", "v2": "b", "v3": "c", "_LN2": "ln(2)", "power_primitive": "power"}
+    statements = []
+    for line in filter(None, map(str.strip, lines)):
+        for slot, name in names.items():
+            line = line.replace(slot, name)
+        statements.append(f"`{line}`")
+    return "<br>".join(statements)
+
+
+def page(text: str) -> str:
+    """Returns the text of the page with the table as it is now."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

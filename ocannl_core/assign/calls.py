@@ -1,0 +1,203 @@
+"""Calls of user-written operations that change or share the memory of their inputs.
+
+`settle` makes a program in which they stand where an order of execution allows it, over memory that
+really is shared:
+
+    y[:] = increment_in_place(x)          z[:] = f(y)
+    z[:] = f(x)                     -->   y[:] = increment_in_place(y)    # y is where x was
+
+A value is what one node holds between two assignments to it. Views of a value, and views of these,
+are its aliases; a call that destroys one of them runs after every other reader of any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    AssignProgram,
+    Cells,
+    ExternalCall,
+    Fetch,
+    Merge,
+    Operand,
+    Scalar,
+    Section,
+    Sequence,
+    SetVector,
+)
+from ocannl_core.assign.order import reordered
+from ocannl_core.assign.traverse import Leaf, leaves, targets
+from ocannl_core.indexing import IndexMap, Projections, VarIndex, fresh_var
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What calls have to know of nodes whose cells are there before the program runs.
+
+    Attributes:
+        persistent: Nodes that keep their cells between calls and that a call may update in place.
+        kept: Nodes whose cells must not be lost, and what messages call them.
+    """
+
+    persistent: AbstractSet[TensorNode]
+    kept: Mapping[TensorNode, str]
+
+
+def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
+    """Returns a program in which calls destroy nothing that is still to be read, inputs and outputs
+    that share memory are one node, and no node of a call has margins.
+
+    Raises:
+        OpError: if two calls destroy one value, or what a call destroys is needed afterwards.
+    """
+    calls = [leaf for leaf in leaves(program.body) if isinstance(leaf, ExternalCall)]
+    if not calls:
+        return program
+    if any(call.destroyed for call in calls):
+        program = _sharing(reordered(program, outside.persistent, outside.kept), outside)
+    return _without_margins(program)
+
+
+# ----- shared memory ------------------------------------------------------------------------------
+
+
+def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
+    """Returns the program with one node for a destroyed input and the target that takes its memory.
+
+    That is the input's node where its cells outlive the program, else the target's. Nodes of
+    different layout stay apart: the target gets a copy. What is left of an input that is lost is a
+    node that nobody knows, so that nobody reads it.
+    """
+    order = list(leaves(program.body))
+    last_write = {node: k for k, leaf in enumerate(order) for node in targets(leaf)}
+    renamed: dict[TensorNode, TensorNode] = {}
+
+    def final(node: TensorNode) -> TensorNode:
+        while node in renamed:
+            node = renamed[node]
+        return node
+
+    for position, call in enumerate(order):
+        if not isinstance(call, ExternalCall):
+            continue
+        takers = {source: target for target, source in call.shared}
+        for source in call.destroyed:
+            memory, target = final(source), takers.get(source)
+            if target is not None and program.nodes[source] != program.nodes[target]:
+                target = None
+            if memory in outside.persistent:
+                if target is not None:
+                    renamed[target] = memory
+            elif source in program.embedded and last_write.get(source, position) < position:
+                renamed[memory] = target or TensorNode(source.id, source.label)
+    if not renamed:
+        return program
+    return replace(
+        program,
+        body=tuple(_mapped(program.body, lambda leaf: (_renamed(leaf, final),))),
+        nodes={final(node): info for node, info in program.nodes.items()},
+        embedded=frozenset(map(final, program.embedded)),
+        results=frozenset(map(final, program.results)),
+    )
+
+
+def _renamed(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
+    def operand(each: Operand) -> Operand:
+        match each:
+            case Cells(node):
+                return Cells(final(node))
+            case Merge(node):
+                return Merge(final(node))
+            case Scalar():
+                return each
+
+    match leaf:
+        case Accumulate(target=target, args=args):
+            return replace(leaf, target=final(target), args=tuple(map(operand, args)))
+        case SetVector(target=target, arg=arg):
+            return replace(leaf, target=final(target), arg=operand(arg))
+        case Fetch(target=target):
+            return replace(leaf, target=final(target))
+        case ExternalCall():
+            return replace(
+                leaf,
+                inputs=tuple(map(final, leaf.inputs)),
+                targets=tuple(map(final, leaf.targets)),
+                destroyed=tuple(map(final, leaf.destroyed)),
+                shared=tuple((final(t), final(s)) for t, s in leaf.shared),
+                views=tuple((final(t), final(s)) for t, s in leaf.views),
+            )
+
+
+# ----- margins ------------------------------------------------------------------------------------
+
+
+def _without_margins(program: AssignProgram) -> AssignProgram:
+    """Returns the program with calls over nodes without margins, which are copies where need be.
+
+    What a call destroys is among its targets then.
+    """
+    added: dict[TensorNode, NodeInfo] = {}
+
+    def plain(leaf: Leaf) -> Iterator[Leaf]:
+        if not isinstance(leaf, ExternalCall):
+            yield leaf
+            return
+        lost = tuple(node for node in leaf.destroyed if node not in leaf.targets)
+        leaf = replace(leaf, targets=(*leaf.targets, *lost))
+        copies: dict[TensorNode, TensorNode] = {}
+        for node in dict.fromkeys((*leaf.inputs, *leaf.targets)):
+            info = program.nodes[node]
+            if info.padding:
+                copies[node] = TensorNode(node.id, ("unpadded", *node.label))
+                added[copies[node]] = NodeInfo(info.dtype, info.dims)
+        for node in dict.fromkeys(leaf.inputs):
+            if node in copies:
+                yield _copy(copies[node], node, program.nodes[node], leaf)
+        yield _renamed(leaf, lambda node: copies.get(node, node))
+        for node in leaf.targets:
+            if node in copies:
+                yield _copy(node, copies[node], program.nodes[node], leaf)
+
+    body = tuple(_mapped(program.body, plain))
+    return replace(
+        program,
+        body=body,
+        nodes={**program.nodes, **added},
+        embedded=program.embedded | added.keys(),
+    )
+
+
+def _copy(target: TensorNode, source: TensorNode, info: NodeInfo, call: ExternalCall) -> Accumulate:
+    domain = tuple((fresh_var(), extent) for extent in info.dims)
+    cell: IndexMap = tuple(VarIndex(var) for var, _ in domain)
+    projections = Projections(domain, cell, (cell,), info.dims, (info.dims,))
+    return Accumulate(
+        target,
+        BinaryOp.SECOND,
+        False,
+        UnaryOp.IDENTITY,
+        (Cells(source),),
+        projections,
+        call.origin,
+    )
+
+
+def _mapped(
+    body: tuple[Assignment, ...], change: Callable[[Leaf], tuple[Leaf, ...] | Iterator[Leaf]]
+) -> Iterator[Assignment]:
+    for each in body:
+        match each:
+            case Section(title, inner):
+                yield Section(title, tuple(_mapped(inner, change)))
+            case Sequence(inner):
+                yield Sequence(tuple(_mapped(inner, change)))
+            case _:
+                yield from change(each)

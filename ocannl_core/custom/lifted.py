@@ -1,0 +1,250 @@
+"""Ops made from functions of numbers: applied cell by cell, over axes, or several as one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assign.nodes import Constant
+from ocannl_core.custom.contract import Aliases, Apply, Array, Op, Storage
+from ocannl_core.custom.variables import TensorType, as_variables
+from ocannl_core.dtypes import DType, promote, round_to
+from ocannl_core.errors import UsageError
+from ocannl_core.ops import Op as Primitive
+from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.constraints import Constraint, RowEqual
+from ocannl_core.shape.logic import Pointwise, constraints_of
+from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.terms import Shape
+from ocannl_core.tensor.definitions import Applied, Filled
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.parameters import placeholder
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Tensor
+
+Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
+"""As `grad` of an op: from inputs and gradients of outputs to gradients of inputs."""
+
+
+class _Pointwise(Op):
+    """What ops have in common that treat each cell for itself: operands broadcast."""
+
+    gradient: Gradient | None = None
+    inplace: bool = False
+    broadcasts = True
+
+    @property
+    def grad(self) -> Gradient | None:
+        """The gradient that was given; None is as if there were no `grad`."""
+        return self.gradient
+
+    @property
+    def destroy_map(self) -> Aliases:  # type: ignore[override]
+        return {0: [0]} if self.inplace else {}
+
+    def applied(self, count: int, inputs: Sequence[Any]) -> Apply:
+        """Returns the op applied to `count` inputs of any shapes that broadcast."""
+        if len(inputs) != count:
+            raise UsageError(
+                f"{self!r} takes {count} inputs.",
+                found=f"{len(inputs)} are given",
+                where=str(caller_location() or ""),
+            )
+        variables = as_variables(inputs)
+        return Apply(self, variables, [TensorType(promote(*(x.dtype for x in variables)))])
+
+    def constraints(
+        self, inputs: Sequence[Shape], outputs: Sequence[Shape], origin: Origin, fresh: Supply
+    ) -> Sequence[Constraint]:
+        said = constraints_of(Pointwise(), outputs[0], inputs, origin, fresh)
+        if self.inplace:
+            for kind, row in outputs[0].rows():
+                said.append(RowEqual(row, inputs[0].row(kind), origin))
+        return said
+
+    def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
+        """Returns the inputs with the axes of the output, of size 1 where they are repeated."""
+        (result,) = node.results
+        return [
+            aligned(array, variable.shape, result.shape)
+            for array, variable in zip(inputs, node.inputs, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Broadcast(_Pointwise):
+    """A function of numbers, applied to every cell of tensors that broadcast.
+
+    Attributes:
+        scalar: The function: a NumPy ufunc, or any function of Python numbers.
+        inplace: The result takes over the memory of the first input.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    scalar: Callable[..., Any]
+    inplace: bool = False
+    gradient: Gradient | None = None
+
+    def make_node(self, *inputs: Any) -> Apply:
+        if isinstance(self.scalar, np.ufunc):
+            return self.applied(self.scalar.nin, inputs)
+        return self.applied(len(inspect.signature(self.scalar).parameters), inputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        arrays = self.arrays(node, inputs)
+        dtype = node.results[0].dtype.numpy
+        function = self.scalar
+        if not isinstance(function, np.ufunc):
+            function = np.vectorize(function, otypes=[dtype])
+        if self.inplace:
+            inputs[0][...] = np.asarray(function(*arrays), dtype)
+            output_storage[0][0] = inputs[0]
+        else:
+            found = np.asarray(function(*arrays), dtype)
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            output_storage[0][0] = found.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """A function of two numbers, applied over output axes until one number is left of each.
+
+    Attributes:
+        scalar: The function: a NumPy ufunc, or any function of two Python numbers.
+        axes: The output axes that it reduces, counted from the right: -1 is the last.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    scalar: Callable[..., Any]
+    axes: tuple[int, ...]
+    gradient: Gradient | None = None
+
+    def __post_init__(self) -> None:
+        if not self.axes or any(axis >= 0 for axis in self.axes):
+            raise UsageError(
+                "Reduce names output axes by their positions from the right.",
+                found=f"axes={self.axes}",
+                fix="axes=(-1,) for the last one",
+            )
+
+    @property
+    def spec(self) -> str:  # type: ignore[override]
+        known = range(min(self.axes), 0)
+        before = ", ".join(f"a{-axis}" for axis in known)
+        after = ", ".join(f"a{-axis}" for axis in known if axis not in self.axes)
+        return f"...|... -> ..., {before} => ...|... -> ..., {after}"
+
+    @property
+    def grad(self) -> Gradient | None:
+        return self.gradient
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        shape = node.inputs[0].shape
+        end = len(shape.batch.sizes) + len(shape.output.sizes)
+        array, axes = inputs[0], tuple(end + axis for axis in self.axes)
+        if isinstance(self.scalar, np.ufunc):
+            found = self.scalar.reduce(array, axis=axes)
+        else:
+            moved = np.moveaxis(array, axes, range(len(axes)))
+            cells = moved.reshape(-1, *moved.shape[len(axes) :])
+            found = functools.reduce(np.vectorize(self.scalar, otypes=[array.dtype]), cells)
+        output_storage[0][0] = np.asarray(found, array.dtype)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One number of a composite: an input, a constant, or a primitive of numbers before it."""
+
+    primitive: Primitive | None = None
+    operands: tuple[int, ...] = ()
+    constant: str = ""
+
+
+class Composite(_Pointwise):
+    """One op from a graph of operations on numbers.
+
+        Composite(lambda x, y: oc.exp(x) * y)
+
+    Composites of the same graph are equal.
+
+    Args:
+        function: Makes the graph: a function of tensors made of pointwise primitives.
+        gradient: As `grad` of an op; without it no gradient can flow.
+    """
+
+    __props__ = ("steps", "gradient")
+
+    def __init__(self, function: Callable[..., Tensor], gradient: Gradient | None = None) -> None:
+        self.gradient = gradient
+        with Session():
+            names = inspect.signature(function).parameters
+            inputs = [placeholder(name) for name in names]
+            self.steps = _steps(function(*inputs), inputs)
+
+    def __repr__(self) -> str:
+        primitives = (each.primitive for each in self.steps)
+        return f"Composite({', '.join(each.value.name for each in primitives if each)})"
+
+    def make_node(self, *inputs: Any) -> Apply:
+        return self.applied(sum(each == _Step() for each in self.steps), inputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        dtype = node.results[0].dtype
+
+        def value(*numbers: Any) -> Any:
+            return _value(self.steps, [round_to(number, dtype) for number in numbers], dtype)
+
+        arrays = [array.astype(dtype.numpy) for array in self.arrays(node, inputs)]
+        found = np.vectorize(value, otypes=[dtype.numpy])(*(a.astype(object) for a in arrays))
+        output_storage[0][0] = np.asarray(found, dtype.numpy)
+
+
+def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
+    """Returns the graph of a result, its inputs first."""
+    steps = [_Step() for _ in inputs]
+    positions = {tensor: position for position, tensor in enumerate(inputs)}
+    for tensor in ancestors([result]):
+        if tensor in positions:
+            continue
+        positions[tensor] = len(steps)
+        match tensor.definition:
+            case Filled(source) if isinstance(number := source(), Constant):
+                steps.append(_Step(constant=float(number.value).hex()))
+            case Applied(operation, operands, Pointwise()) if operation.primitive is not None:
+                at = tuple(positions[operand] for operand in operands)
+                steps.append(_Step(operation.primitive, at))
+            case _:
+                raise UsageError(
+                    "A composite is made of pointwise primitives, its inputs and numbers.",
+                    found=f"{tensor.origin.operation}",
+                    where=str(tensor.origin),
+                )
+    if positions[result] != len(steps) - 1:
+        raise UsageError("A composite computes something from its inputs.", found=repr(result))
+    return tuple(steps)
+
+
+def _value(steps: Sequence[_Step], numbers: list[Any], dtype: DType) -> Any:
+    """Returns the last number of a graph; every step is rounded to the format."""
+    known = list(numbers)
+    for step in steps[len(numbers) :]:
+        if step.primitive is None:
+            known.append(round_to(float.fromhex(step.constant), dtype))
+        else:
+            operands = [known[position] for position in step.operands]
+            known.append(round_to(step.primitive.value.meaning(*operands), dtype))
+    return known[-1]
+
+
+def aligned(array: Array, shape: Shape, result: Shape) -> Array:
+    """Returns an array with the axes of a result that it is repeated over, of size 1."""
+    dims: tuple[int, ...] = ()
+    for kind, row in result.rows():
+        sizes = shape.row(kind).sizes
+        dims += (1,) * (len(row.sizes) - len(sizes)) + sizes
+    return array.reshape(dims)

@@ -1,0 +1,224 @@
+"""Calls of `perform` from running code: storage, checks, and what happens when it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocannl_core import settings
+from ocannl_core.errors import OcannlError, OpError
+from ocannl_core.target import NativeCode
+from ocannl_core.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.custom.contract import Apply
+
+Array = np.ndarray[Any, Any]
+Cells = list[list[Any]]
+"""The storage of outputs that are Python objects."""
+
+
+class OpCall:
+    """An application of an op, as the loop language calls it.
+
+    The arrays that it is given are those of the inputs, then of the outputs that are tensors, then
+    of inputs that the op destroys without an output that takes over their memory.
+    """
+
+    def __init__(self, node: Apply) -> None:
+        self._node = node
+        self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
+        self._idle: list[Cells] = []
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._node.op.name
+
+    def native(self, language: str) -> NativeCode | None:
+        """Returns the op's code in a language, unless the settings ask for Python.
+
+        Raises:
+            OpError: if the op fails to give its code, or gives something that is no text.
+        """
+        if settings.current().python_ops:
+            return None
+        op = self._node.op
+        try:
+            code = op.native(language, self._node)
+        except OcannlError:
+            raise
+        except Exception as error:
+            raise self._error(
+                f"The op {op!r} gives its code in {language}, or raises NoNativeCode.",
+                f"{type(error).__name__}: {error}",
+            ) from error
+        if code is not None and not isinstance(code.body, str):
+            raise self._error(
+                f"The code of an op in {language} is a text.", f"{type(code.body).__name__}"
+            )
+        return code
+
+    def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Runs the op's `perform`.
+
+        Raises:
+            OpError: if it fails, or leaves something that is no output. What it was to destroy has
+                its former cells then.
+        """
+        node = self._node
+        targets = outputs[: len(node.results)]
+        destroyed = {position: inputs[position].copy() for position in node.destroyed}
+        given = [
+            array if position in destroyed else _read_only(array)
+            for position, array in enumerate(inputs)
+        ]
+        objects = self._take_objects()
+        storage = self._storage(targets, objects)
+        try:
+            self._run(given, storage, list(storage))
+            found = self._results(storage, targets)
+        except BaseException as error:
+            for position, cells in destroyed.items():
+                inputs[position][...] = cells
+            if isinstance(error, OpError) or not isinstance(error, Exception):
+                raise
+            raise self._failure(error) from error
+        _copy_out(found, targets, [inputs[position] for position in destroyed])
+        with self._lock:
+            self._idle.append(objects)
+
+    # ----- storage --------------------------------------------------------------------------------
+
+    def _take_objects(self) -> Cells:
+        """Returns the objects of a call that has finished, or none: calls may overlap in time."""
+        with self._lock:
+            return self._idle.pop() if self._idle else [[None] for _ in self._objects]
+
+    def _storage(self, targets: Sequence[Array], objects: Cells) -> list[list[Any]]:
+        """Returns a cell for each output: with the array that it will be in, or an object.
+
+        An output that takes over the memory of an input starts without an array: overwriting that
+        one early would change the input.
+        """
+        arrays, others = iter(targets), iter(objects)
+        storage = []
+        for position in range(len(self._node.outputs)):
+            if position in self._objects:
+                storage.append(next(others))
+            else:
+                array = next(arrays)
+                storage.append([None if position in self._node.op.destroy_map else array])
+        return storage
+
+    # ----- running --------------------------------------------------------------------------------
+
+    def _run(self, inputs: list[Array], storage: list[list[Any]], cells: list[list[Any]]) -> None:
+        returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
+        if returned is not None:
+            raise self._error(
+                "`perform` puts the outputs into output_storage and returns nothing.",
+                f"it returned {type(returned).__name__}",
+                "output_storage[0][0] = ...",
+            )
+        same = len(storage) == len(cells) and all(map(_is, storage, cells))
+        if not same or any(len(cell) != 1 for cell in cells):
+            raise self._error(
+                "`perform` reads and sets element 0 of each storage, and changes no list beyond.",
+                f"storage of lengths {[len(cell) for cell in storage]}",
+            )
+
+    def _results(self, storage: list[list[Any]], targets: Sequence[Array]) -> list[Array]:
+        """Returns what `perform` left for the outputs that are tensors, checked."""
+        cells = [cell for k, cell in enumerate(storage) if k not in self._objects]
+        positions = [k for k in range(len(storage)) if k not in self._objects]
+        return [
+            self._checked(cell[0], target, k)
+            for k, cell, target in zip(positions, cells, targets, strict=True)
+        ]
+
+    def _checked(self, value: Any, target: Array, position: int) -> Array:
+        what = f"output {position} of {self._node.op!r}"
+        if value is None:
+            raise self._error("`perform` sets every output.", f"None for {what}")
+        if isinstance(value, bool | int | float):
+            value = np.asarray(value, target.dtype)
+        if not isinstance(value, np.ndarray | np.generic):
+            raise self._error(
+                "An output is an array, or a number where it has one cell.",
+                f"{type(value).__name__} for {what}",
+            )
+        array: Array = np.asarray(value)
+        if array.dtype != target.dtype:
+            raise self._error(
+                "An output has the number format that make_node gave it.",
+                f"{array.dtype} for {what}, which is {target.dtype}",
+                f"result.astype(np.{target.dtype}, copy=False), or another format in make_node",
+            )
+        if array.shape != target.shape:
+            if {array.shape, target.shape} != {(), (1,)}:
+                raise self._error(
+                    "An output has the extents that were inferred for it.",
+                    f"{_extents(array.shape)} for {what}, which is {_extents(target.shape)}",
+                    "let `perform` and the op's shape constraints agree",
+                )
+            array = array.reshape(target.shape)
+        return array
+
+    # ----- errors ---------------------------------------------------------------------------------
+
+    def _error(self, rule: str, found: str, fix: str = "") -> OpError:
+        return OpError(rule, found=found, where=str(self._node.origin), fix=fix)
+
+    def _failure(self, error: Exception) -> OpError:
+        wrote = isinstance(error, ValueError) and "read-only" in str(error)
+        return self._error(
+            f"The op {self._node.op!r} failed.",
+            f"{type(error).__name__}: {error}",
+            "declare an input that is changed in destroy_map, or change a copy" if wrote else "",
+        )
+
+    def __repr__(self) -> str:
+        return f"<call of {self._node!r}>"
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _copy_out(found: list[Array], targets: Sequence[Array], destroyed: list[Array]) -> None:
+    """Copies results to where they belong, those that share memory with what is written first."""
+    moved = [
+        (array, target)
+        for array, target in zip(found, targets, strict=True)
+        if not _same_cells(array, target)
+    ]
+    settled = []
+    for array, target in moved:
+        written = [each for _, each in moved if each is not target]
+        if any(np.may_share_memory(array, each) for each in (*written, *destroyed)):
+            array = array.copy()
+        settled.append((array, target))
+    for array, target in settled:
+        target[...] = array
+
+
+def _same_cells(one: Array, other: Array) -> bool:
+    return (
+        one.__array_interface__["data"][0] == other.__array_interface__["data"][0]
+        and one.shape == other.shape
+        and one.strides == other.strides
+    )
+
+
+def _extents(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"

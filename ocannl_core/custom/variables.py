@@ -1,0 +1,129 @@
+"""Inputs and outputs of user-written operations, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.dtypes import DType, dtype_of, promote
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+from ocannl_core.shape.terms import Shape, closed_shape
+from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.leaves import constant
+from ocannl_core.tensor.literals import tensor as literal
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The type of an output: a number format, and what is known of the shape beforehand.
+
+    Attributes:
+        dtype: The number format.
+        shape: The shape; None leaves it to the constraints of the operation.
+        label: A name for printed code; that of the operation if empty.
+    """
+
+    dtype: DType
+    shape: Shape | None = None
+    label: str = ""
+
+    @classmethod
+    def of(cls, variable: Tensor) -> TensorType:
+        """Returns the type of a tensor: an output of this type has its format and its shape."""
+        return cls(variable.dtype, variable.terms)
+
+    @classmethod
+    def sized(
+        cls,
+        dtype: DType | str,
+        *,
+        batch: Sequence[int] = (),
+        input: Sequence[int] = (),
+        output: Sequence[int] = (),
+    ) -> TensorType:
+        """Returns a type of known extents."""
+        return cls(dtype_of(dtype), closed_shape(tuple(batch), tuple(input), tuple(output)))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """The type of a hidden output that is no tensor: any Python object, which `perform` may find
+    again at its next call.
+
+    A plan, a buffer that grows, a file handle: state of one application of an operation. An object
+    that two routines would use at the same time is made once for each.
+    """
+
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectResult:
+    """A hidden output that is a Python object."""
+
+    type: ObjectType
+
+
+def as_variable(value: Any, dtype: DType | str | None = None) -> Tensor:
+    """Returns a tensor for an input of an operation.
+
+    Tensors stay as they are. A Python number becomes a constant, the same for equal numbers; arrays
+    and nested lists become literals.
+
+    Args:
+        value: What the user gave.
+        dtype: The number format of a number or an array; the session's default float, or that of
+            the array, when not given. Tensors are not converted.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Real) and not isinstance(value, np.generic):
+        session = sessions.current()
+        return _constant(value, session.default_dtype if dtype is None else dtype_of(dtype))
+    if isinstance(value, np.ndarray | np.generic | list | tuple) or hasattr(value, "__dlpack__"):
+        return literal(value, dtype=dtype)
+    raise UsageError(
+        "The inputs of an operation are tensors, numbers and arrays.",
+        found=f"{type(value).__name__}: {value!r}",
+        where=str(caller_location() or ""),
+    )
+
+
+def as_variables(values: Sequence[Any]) -> list[Tensor]:
+    """Returns tensors for inputs; a number takes the format of the tensors beside it, unless it has
+    a fraction and they are integers.
+    """
+    formats = [value.dtype for value in values if isinstance(value, Tensor)]
+    beside = promote(*formats) if formats else None
+
+    def fits(value: Any) -> bool:
+        if beside is None or not isinstance(value, Real):
+            return False
+        return beside.is_float or (beside.is_integer and float(value).is_integer())
+
+    return [as_variable(value, beside if fits(value) else None) for value in values]
+
+
+def _constant(value: Real, dtype: DType) -> Tensor:
+    """Returns the session's constant of this value and format."""
+    session: Session = sessions.current()
+    number = value if isinstance(value, int) else float(value)
+    key = ("constant", dtype, type(number), float(number).hex())
+    if key not in session.applications:
+        recorder, session.recorder = session.recorder, None
+        try:
+            session.applications[key] = constant(number, session, dtype=dtype)
+        finally:
+            session.recorder = recorder
+    found: Tensor = session.applications[key]
+    return found

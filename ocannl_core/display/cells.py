@@ -1,0 +1,150 @@
+"""The cells of the tensors to print: from the host, from a context, or computed once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ocannl_core.assign.traverse import static_indices
+from ocannl_core.errors import LinkError, UsageError
+from ocannl_core.host_arrays import Array
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.origin import caller_location
+from ocannl_core.tensor.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Filled,
+    Literal,
+    ResultOf,
+)
+from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ocannl_core.runtime.context import Context
+
+
+def checked(subject: object) -> Tensor:
+    """Returns what is to be printed, if it is a tensor."""
+    if isinstance(subject, Tensor):
+        return subject
+    raise UsageError(
+        "Tensors are printed as tables and trees.",
+        found=f"{type(subject).__name__}: {subject!r}",
+        where=str(caller_location() or ""),
+        fix="oc.table(x, ctx), oc.tree(x, ctx): first the tensor, then its context",
+    )
+
+
+class Cells:
+    """Reads the cells of tensors. Nothing in the given context changes."""
+
+    def __init__(
+        self,
+        ctx: Context | None,
+        root: Tensor,
+        *,
+        recompute: bool = False,
+        indices: Mapping[StaticIndex, int],
+    ) -> None:
+        """Prepares reading.
+
+        Args:
+            ctx: The context that stores them.
+            root: The tensor to print.
+            recompute: Computes it and what it is computed from, in a context of its own.
+            indices: The values of the static indices in its code.
+        """
+        self._ctx = ctx
+        self._copy: Context | None = None
+        if recompute:
+            if ctx is None:
+                raise _needs_context(root)
+            self._copy = _recomputed(ctx, root, indices)
+
+    def of(self, tensor: Tensor) -> Array:
+        """Returns the cells of a tensor.
+
+        Raises:
+            LinkError: if the context does not have them.
+            UsageError: if there is no context and it is no literal.
+        """
+        if isinstance(tensor.definition, Literal) and tensor.shape.is_closed:
+            literal = tensor.literal
+            assert literal is not None
+            return literal
+        for ctx in (self._copy, self._ctx):
+            if ctx is not None and (ctx is self._ctx or tensor in ctx):
+                return ctx[tensor]
+        raise _needs_context(tensor)
+
+    def known(self, tensor: Tensor | None) -> Array | None:
+        """Returns the cells of a tensor, or None where there are none.
+
+        A tensor without a node is in no context; asking for the node would make its label final.
+        """
+        if tensor is None or not (tensor.has_node or isinstance(tensor.definition, Literal)):
+            return None
+        try:
+            return self.of(tensor)
+        except (LinkError, UsageError):
+            return None
+
+
+def _needs_context(tensor: Tensor) -> UsageError:
+    return UsageError(
+        "The cells of a tensor are in a context.",
+        found=f"{tensor!r}, and no context",
+        where=str(caller_location() or ""),
+        fix="oc.table(x, ctx), where ctx is the context that computed it",
+    )
+
+
+def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
+    """Returns a new context in which a tensor, what it is computed from and their gradients have
+    been computed from the values of another one.
+    """
+    copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
+    graph = ancestors([root])
+    for leaf in graph:
+        if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
+            copy[leaf] = ctx[leaf]
+    with _aside(root.session):
+        code = forward(root) if root.grad is None else gradient_update(root)
+        _check_indices(code, indices)
+        gradients = [each.grad for each in graph if each.grad is not None]
+        mentioned = set(code.tensors().values())
+        keep = [
+            each
+            for each in (*graph, *gradients)
+            if each in mentioned and not isinstance(each.definition, Literal)
+        ]
+        routine = copy.compile(code, bindings=list(indices), keep=keep)
+    routine(**{index.name: value for index, value in indices.items()})
+    return copy
+
+
+@contextmanager
+def _aside(session: Session) -> Iterator[None]:
+    """Compiles code that is no part of the program: what is recorded does not contain it, and must
+    not rely on it later.
+    """
+    recorder, consumed = session.recorder, session.consumed.copy()
+    session.recorder = None
+    try:
+        yield
+    finally:
+        session.recorder, session.consumed = recorder, consumed
+
+
+def _check_indices(code: Computation, indices: Mapping[StaticIndex, int]) -> None:
+    unbound = [each.name for each in static_indices(code.resolve()) if each not in indices]
+    if unbound:
+        raise UsageError(
+            "Computing a tensor again needs a value for every static index that its code reads.",
+            found="without a value: " + ", ".join(unbound),
+            where=str(caller_location() or ""),
+            fix=f"indices={{{unbound[0]}: 0, ...}}",
+        )

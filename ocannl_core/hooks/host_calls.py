@@ -1,0 +1,65 @@
+"""External operations for backends whose memory this process cannot address.
+
+Their inputs are copied to arrays of this process, the operation runs on those, and its outputs are
+copied back. A backend calls what `host_call` returns between two kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ocannl_core.errors import TransferError
+from ocannl_core.host_arrays import interior
+from ocannl_core.loopir.nodes import CallExternal
+from ocannl_core.node import TensorNode
+from ocannl_core.target import Buffer, Event, HostBuffer
+
+
+def host_call(
+    call: CallExternal,
+    buffers: Mapping[TensorNode, Buffer],
+    transfer: Callable[[Buffer, Buffer], Event | None],
+) -> Callable[[], None]:
+    """Returns a function that runs an external operation over memory of a device.
+
+    The device must have finished what computes the inputs when a transfer from it has. If the
+    operation fails, the device's memory stays as it was.
+
+    Args:
+        call: The call.
+        buffers: The device's memory of its inputs and outputs.
+        transfer: Copies to the first buffer from the second, as the hook `ocannl_transfer` does.
+    """
+    hosts = {
+        node: HostBuffer(
+            np.zeros(buffers[node].info.buffer_dims, buffers[node].info.dtype.numpy),
+            buffers[node].info,
+        )
+        for node in dict.fromkeys((*call.inputs, *call.outputs))
+    }
+    arrays = {node: interior(host.array, host.info) for node, host in hosts.items()}
+    # the margins of an output come along, so that copying it back leaves them as they are
+    fetched = [n for n in hosts if n in call.inputs or hosts[n].info.padding]
+    inputs = [arrays[node] for node in call.inputs]
+    outputs = [arrays[node] for node in call.outputs]
+
+    def copy(destination: Buffer, source: Buffer) -> None:
+        event = transfer(destination, source)
+        if event is None:
+            raise TransferError(
+                "A backend copies between its memory and that of this process.",
+                found=f"no transfer from {source.target} to {destination.target}",
+                where=f"calling {call.op.name}",
+            )
+        event.wait()
+
+    def run() -> None:
+        for node in fetched:
+            copy(hosts[node], buffers[node])
+        call.op.perform(inputs, outputs)
+        for node in dict.fromkeys(call.outputs):
+            copy(buffers[node], hosts[node])
+
+    return run

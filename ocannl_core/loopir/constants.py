@@ -1,0 +1,45 @@
+"""Numbers, index values and choices among numbers as expressions of the loop language."""
+
+from __future__ import annotations
+
+from ocannl_core.dtypes import DType, Kind, int64, round_to, uint4x32, uint64
+from ocannl_core.indexing import AxisIndex
+from ocannl_core.loopir.nodes import Binary, Const, ConstBits, Expr, IndexValue, Ternary, Unary
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+
+
+def representable(value: float, dtype: DType) -> float:
+    """Returns the value in the format; infinities become the extremes of an integer format."""
+    if dtype.is_integer and value in (float("inf"), float("-inf")):
+        bits = 8 * dtype.nbytes
+        signed = dtype.kind is Kind.SIGNED
+        if value > 0:
+            return (1 << (bits - signed)) - 1
+        return -(1 << (bits - 1)) if signed else 0
+    number: float = round_to(value, dtype)
+    return number
+
+
+def constant(value: float, dtype: DType) -> Expr:
+    """Returns the constant nearest to a number; large integers are bit patterns."""
+    number = round_to(value, dtype)
+    if dtype.is_integer and abs(number) > 2**53:
+        return ConstBits(number & (2**64 - 1), dtype)
+    return Const(number, dtype)
+
+
+def index_value(index: AxisIndex, dtype: DType) -> Expr:
+    """Returns the value of an index as a number or a word."""
+    if dtype is uint4x32:
+        return Unary(UnaryOp.WORD, IndexValue(index, uint64), dtype)
+    return IndexValue(index, dtype)
+
+
+def chosen(constants: list[Expr], offset: AxisIndex) -> Expr:
+    """Returns the constant whose position is the offset modulo their number."""
+    position = Binary(BinaryOp.MOD, IndexValue(offset, int64), Const(len(constants), int64), int64)
+    value = constants[-1]
+    for place, each in reversed(list(enumerate(constants[:-1]))):
+        here = Binary(BinaryOp.EQ, position, Const(place, int64), int64)
+        value = Ternary(TernaryOp.WHERE, here, each, value, each.dtype)
+    return value

@@ -1,0 +1,144 @@
+"""Equality of code up to the names of the variables that it binds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import assert_never
+
+from ocannl_core.indexing import (
+    AffineIndex,
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexVar,
+    SubAxis,
+    VarIndex,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Binary,
+    Block,
+    CallExternal,
+    Const,
+    ConstBits,
+    DeclareLocal,
+    Fill,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Local,
+    LocalRead,
+    Remark,
+    Scoped,
+    SetLocal,
+    Staged,
+    Store,
+    StoreVector,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import Node, children
+from ocannl_core.node import TensorNode
+
+Storage = TensorNode | Local
+Key = tuple[Hashable, ...]
+
+
+def are_equivalent(first: Node, second: Node) -> bool:
+    """True if a bijection of the loop variables and scalars that they bind makes them equal.
+
+    Remarks, and the cells that inlined computations remember, do not count.
+    """
+    return key_of(first) == key_of(second)
+
+
+def key_of(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
+    """Returns a value that exactly the equivalent code has.
+
+    Variables bound inside are numbered in the order in which they are bound.
+
+    Args:
+        root: A statement or an expression.
+        version: Tells apart contents that memory, or a scalar from outside, has at different times.
+    """
+    namer = _Namer(version)
+    parts: list[Hashable] = []
+    pending: list[Node] = [root]
+    while pending:
+        node = pending.pop()
+        inside = [child for child in children(node) if not isinstance(child, Remark)]
+        parts.append((type(node).__name__, len(inside), namer.token(node)))
+        pending.extend(reversed(inside))
+    return tuple(parts)
+
+
+class _Namer:
+    """Gives bound variables numbers."""
+
+    def __init__(self, version: Callable[[Storage], int]) -> None:
+        self._version = version
+        self._bound: dict[IndexVar | Local, int] = {}
+        self._count = 0
+
+    def token(self, node: Node) -> Hashable:
+        """Returns what distinguishes a node itself, its children apart."""
+        match node:
+            case Load(array, indices, dtype) | LoadMerge(array, indices, dtype):
+                return array, self._version(array), self._indices(indices), dtype
+            case Gather(array, indices, axis, _, dtype):
+                return array, self._version(array), self._indices(indices), axis, dtype
+            case LocalRead(local) | SetLocal(local):
+                return self._local(local)
+            case Scoped(local) | DeclareLocal(local):
+                return self._bind(local), local.dtype
+            case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
+                return op, dtype
+            case Const() | ConstBits():
+                return node
+            case IndexValue(index, dtype):
+                return self._index(index), dtype
+            case For(var, start, stop, _, kind, traced):
+                return self._bind(var), start, stop, kind, traced
+            case Store(array, indices):
+                return array, self._indices(indices)
+            case StoreVector(array, indices, length):
+                return array, self._indices(indices), length
+            case Fill(array, value):
+                return array, float(value).hex()
+            case Allocate(array, scope):
+                return array, scope
+            case CallExternal(op, inputs, outputs):
+                return id(op), inputs, outputs
+            case Staged(language, text):
+                return language, text
+            case Block() | Barrier() | Remark():
+                return None
+            case _:
+                assert_never(node)
+
+    def _bind(self, variable: IndexVar | Local) -> int:
+        self._count += 1
+        self._bound[variable] = self._count
+        return self._count
+
+    def _local(self, local: Local) -> Hashable:
+        return self._bound.get(local) or (local, self._version(local))
+
+    def _indices(self, indices: tuple[AxisIndex, ...]) -> Hashable:
+        return tuple([self._index(index) for index in indices])
+
+    def _index(self, index: AxisIndex) -> Hashable:
+        match index:
+            case FixedIndex() | SubAxis():
+                return index
+            case VarIndex(var):
+                return self._bound.get(var, var)
+            case AffineIndex(terms, offset):
+                return tuple([(c, self._bound.get(var, var)) for c, var in terms]), offset
+            case ConcatIndex(parts):
+                return tuple([self._bound.get(var, var) for var in parts])
+            case _:
+                assert_never(index)

@@ -1,0 +1,298 @@
+"""Memory passes that nobody needs: initial values read once, and cells overwritten before a read.
+
+c[:] = 0.0
+for i in range(4):            -->   for i in range(4):
+    c[i] = c[i] + a[i]                  c[i] = 0.0 + a[i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from operator import is_
+
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    CallExternal,
+    Const,
+    Expr,
+    Fill,
+    For,
+    Load,
+    LoopProgram,
+    Remark,
+    Scope,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box, index_range
+from ocannl_core.loopir.traverse import (
+    Replacement,
+    accesses,
+    allocated,
+    map_expr,
+    reads,
+    rewrite,
+    statements,
+    used_only,
+    walk,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.passes.laws import simplified
+
+Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
+
+
+# ----- initial values ------------------------------------------------------------------------
+
+
+def forward_fills(program: LoopProgram) -> LoopProgram:
+    """Returns the program with the numbers of fills in place of loads that surely read them.
+
+    That is where the nest after the fill updates each cell at most once. The fill itself stays;
+    `remove_dead_stores` finds out whether it is needed.
+    """
+
+    def block(stmt: Stmt) -> Replacement:
+        if not isinstance(stmt, Block) or not any(isinstance(s, Fill) for s in stmt.stmts):
+            return stmt
+        stmts = tuple(_with_fills(stmt.stmts, program.nodes))
+        return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
+
+    if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
+        return program
+    body = rewrite(program.body, on_stmt=block)
+    return program if body is program.body else replace(program, body=body)
+
+
+def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
+    filled: dict[TensorNode, float] = {}
+    for stmt in stmts:
+        rewritten = stmt
+        match stmt:
+            case Fill(node, value):
+                filled[node] = value
+            case Remark() | Allocate():
+                pass
+            case _:
+                for node, value in filled.items():
+                    rewritten = _started(rewritten, node, Const(value, nodes[node].dtype))
+                filled.clear()
+        yield rewritten
+
+
+def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
+    """Returns a nest that updates cells of a node once, with what they start from put in."""
+    store, loops = _only_store(nest, node)
+    if store is None or not isinstance(nest, For) or not _visits_cells_once(store, loops):
+        return nest
+    own = Load(node, store.indices, start.dtype)
+    inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
+    touched = [access.writes for access in accesses(nest) if access.node is node]
+    if not inside or len(touched) != inside + 1 or sum(touched) != 1:
+        return nest
+
+    def started(expr: Expr) -> Expr:
+        return start if expr == own else simplified(expr)
+
+    def update(stmt: Stmt) -> Replacement:
+        return replace(stmt, value=map_expr(store.value, started)) if stmt is store else stmt
+
+    (rewritten,) = rewrite(nest, on_stmt=update).stmts
+    return rewritten
+
+
+def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
+    """Returns the only store of a nest to a node, and the loops around it."""
+    found: list[tuple[Store, list[For]]] = []
+    pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
+    while pending:
+        stmt, loops = pending.pop()
+        match stmt:
+            case For(body=body):
+                pending.append((body, [*loops, stmt]))
+            case Block(stmts):
+                pending += [(each, loops) for each in stmts]
+            case Store(written) if written is node:
+                found.append((stmt, loops))
+            case _:
+                pass
+    return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
+
+
+def _visits_cells_once(store: Store, loops: list[For]) -> bool:
+    domain: tuple[tuple[LoopVar, int], ...] = tuple(
+        (loop.var, max(0, loop.stop - loop.start)) for loop in loops
+    )
+    dims = (1,) * len(store.indices)
+    return is_injective(Projections(domain, store.indices, (), dims, ()))
+
+
+# ----- stores --------------------------------------------------------------------------------
+
+
+def remove_dead_stores(program: LoopProgram) -> LoopProgram:
+    """Returns the program without stores of which nobody sees the result.
+
+    That are stores to memory of the routine that is not read later, and to cells that are surely
+    written again before they are read.
+    """
+    body = program.body
+    if any(_overwritten(stmt) for stmt in statements(body)):
+        body = rewrite(body, on_stmt=_without_overwritten)
+    read = {access.node for access in accesses(body) if not access.writes}
+    useless = frozenset(allocated(body)) - read
+    kept = _Liveness(program.nodes, body, useless).kept()
+    if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
+        body = Block(kept)
+    return program if body is program.body else used_only(replace(program, body=body))
+
+
+def _overwritten(stmt: Stmt) -> bool:
+    """True if a block stores to one node repeatedly."""
+    if not isinstance(stmt, Block):
+        return False
+    targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
+    return len(targets) > 1 and len(set(targets)) < len(targets)
+
+
+def _without_overwritten(stmt: Stmt) -> Replacement:
+    """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
+    if not isinstance(stmt, Block) or not _overwritten(stmt):
+        return stmt
+    overwritten: set[Cell] = set()
+    kept: list[Stmt] = []
+    for each in reversed(stmt.stmts):
+        if isinstance(each, Store):
+            cell = (each.node, each.indices)
+            if cell in overwritten:
+                continue
+            overwritten.add(cell)
+        elif isinstance(each, Barrier | CallExternal):
+            overwritten.clear()
+        seen = set(reads(each))
+        overwritten = {cell for cell in overwritten if cell[0] not in seen}
+        kept.append(each)
+    return stmt if len(kept) == len(stmt.stmts) else Block(tuple(reversed(kept)))
+
+
+@dataclass(slots=True)
+class _Liveness:
+    """A walk over top-level statements, last first.
+
+    Attributes:
+        nodes: Extents of the nodes.
+        body: The statements.
+        useless: Nodes that nothing reads.
+        dead: Cells that are not read any more before they are written.
+    """
+
+    nodes: Mapping[TensorNode, NodeInfo]
+    body: Block
+    useless: frozenset[TensorNode]
+    dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
+
+    def kept(self) -> tuple[Stmt, ...]:
+        """Returns the statements that are needed."""
+        for stmt in self.body.stmts:
+            if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
+                self.dead[stmt.node] = [self.whole(stmt.node)]
+        kept: list[Stmt] = []
+        for stmt in reversed(self.body.stmts):
+            touched = list(accesses(stmt))
+            seen = {access.node for access in touched if not access.writes}
+            written = {access.node for access in touched if access.writes}
+            remaining = self.without_dead(stmt, seen, written)
+            if remaining is not None:
+                kept.append(remaining)
+                self.account_for(remaining, seen if remaining is stmt else set(reads(remaining)))
+        return tuple(reversed(kept))
+
+    def without_dead(
+        self, stmt: Stmt, seen: set[TensorNode], written: set[TensorNode]
+    ) -> Stmt | None:
+        """Returns a statement without its dead stores; None if nothing is left of it."""
+        dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
+        if not dead or any(isinstance(node, Staged) for node in walk(stmt)):
+            return stmt
+        ranges = _ranges(stmt)
+
+        def on_stmt(each: Stmt) -> Replacement:
+            match each:
+                case Store(node) | StoreVector(node) | Fill(node) if node in dead:
+                    return () if self.is_dead(each, ranges) else each
+                case For(body=Block(())) | Block(()):
+                    return ()
+                case _:
+                    return each
+
+        rewritten = rewrite(stmt, on_stmt=on_stmt)
+        if not rewritten.stmts:
+            return None
+        return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
+
+    def is_dead(self, store: Store | StoreVector | Fill, ranges: Mapping[IndexVar, Range]) -> bool:
+        """True if all cells that a store may write are dead."""
+        if store.node in self.useless:
+            return True
+        boxes = self.dead[store.node]
+        if boxes_cover(boxes, self.nodes[store.node].buffer_dims):
+            return True
+        if not isinstance(store, Store):
+            return False
+        reach = [index_range(index, ranges) for index in store.indices]
+        return any(
+            all(
+                part is not None and side.low <= part.low and part.high <= side.high
+                for part, side in zip(reach, box, strict=True)
+            )
+            for box in boxes
+        )
+
+    def account_for(self, stmt: Stmt, seen: set[TensorNode]) -> None:
+        """Takes what a statement reads and surely writes into account."""
+        if isinstance(stmt, Allocate):
+            self.dead.pop(stmt.node, None)
+            return
+        for node, box in self.certain_writes(stmt):
+            self.dead.setdefault(node, []).append(box)
+        for node in seen:
+            self.dead.pop(node, None)
+
+    def certain_writes(self, stmt: Stmt) -> Iterator[tuple[TensorNode, Box]]:
+        """Yields boxes of cells that a top-level statement writes whatever happens."""
+        pending: list[tuple[Stmt, dict[IndexVar, Range]]] = [(stmt, {})]
+        while pending:
+            each, ranges = pending.pop()
+            match each:
+                case For(var, start, stop, body):
+                    pending.append((body, {**ranges, var: Range(start, stop - 1)}))
+                case Block(stmts):
+                    pending += [(inner, ranges) for inner in stmts]
+                case Store(node, indices):
+                    box = certain_box(indices, ranges)
+                    if box is not None:
+                        yield node, box
+                case Fill(node) if all(values.extent for values in ranges.values()):
+                    yield node, self.whole(node)
+                case _:
+                    pass
+
+    def whole(self, node: TensorNode) -> Box:
+        return tuple(Range(0, dim - 1) for dim in self.nodes[node].buffer_dims)
+
+
+def _ranges(stmt: Stmt) -> dict[IndexVar, Range]:
+    """Returns the values of the loop variables; of one that several loops bind, all of them."""
+    ranges: dict[IndexVar, Range] = {}
+    for node in walk(stmt):
+        if isinstance(node, For):
+            known = ranges.get(node.var, Range(node.start, node.stop - 1))
+            low, high = min(known.low, node.start), max(known.high, node.stop - 1)
+            ranges[node.var] = Range(low, high)
+    return ranges

@@ -1,0 +1,249 @@
+"""One-hot reductions as reads at a computed position.
+
+for k in range(10): c[i] += where(k == id[i], table[k], 0)   -->   c[i] += gather(table[id[i]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ocannl_core.indexing import FixedIndex, LoopVar, VarIndex, variables
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LocalRead,
+    LoopProgram,
+    Remark,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.ranges import Range
+from ocannl_core.loopir.traverse import (
+    Replacement,
+    free_variables,
+    indices_of,
+    locals_of,
+    map_expr,
+    reads,
+    rewrite,
+    walk,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.passes.facts import fits, is_leaf, is_number
+from ocannl_core.passes.scalars import Fresh, fresh_locals
+from ocannl_core.passes.simplify import simplify
+
+
+def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
+    """Returns the program with reductions that select one entry replaced by guarded reads.
+
+    The reduction must run over a variable `k` that is compared with a number that does not depend
+    on it. A number that is no position of the table, or has a fraction, selects nothing.
+
+    `where(k == id, x, 0)` selects exactly: cells keep their bits. A product `(k == id) * x` gives
+    the same numbers only if no other entry is infinite or NaN, since zero times those is NaN. For
+    floats it is therefore rewritten only on request, and zeros may then change their sign.
+
+    Args:
+        program: The program.
+        tables_are_finite: Whether entries that are multiplied by zero are known to be finite.
+    """
+    if not any(isinstance(node, IndexValue) for node in walk(program.body)):
+        return program  # nothing is compared with a loop's variable
+    rules = _Rules(program.nodes, fresh_locals(program.body), tables_are_finite)
+    body = rewrite(program.body, on_stmt=rules.statement)
+    return program if body is program.body else simplify(replace(program, body=body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """A term that is `value` where a loop's variable equals `position`, and zero elsewhere."""
+
+    position: Expr
+    value: Expr
+
+
+@dataclass(slots=True)
+class _Rules:
+    nodes: Mapping[TensorNode, NodeInfo]
+    fresh: Fresh
+    tables_are_finite: bool
+
+    def statement(self, stmt: Stmt) -> Replacement:
+        if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
+            return stmt
+        loops, update = _nest(stmt.body)
+        if update is None or stmt.stop - stmt.start < 2:
+            return stmt
+        found = _accumulated(update)
+        selection = None if found is None else self.selection(found[1], stmt)
+        if found is None or selection is None or not _is_independent(selection, update, stmt.var):
+            return stmt
+        gathered = self.gathered(selection, stmt)
+        if gathered is None:
+            return stmt
+        setup, value = gathered
+        total: Expr = Binary(BinaryOp.ADD, found[0], value, value.dtype)
+        if value.dtype.is_float:  # the other terms turned a total of -0.0 into 0.0
+            total = Binary(BinaryOp.ADD, total, Const(0.0, value.dtype), value.dtype)
+        body: tuple[Stmt, ...] = (*setup, replace(update, value=total))
+        for loop in reversed(loops):
+            body = (replace(loop, body=Block(body)),)
+        return Block(body)
+
+    def selection(self, term: Expr, loop: For) -> _Selection | None:
+        """Returns what a term selects by the loop's variable, if it does."""
+        match term:
+            case Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
+                return self.where_equal(condition, value, loop, BinaryOp.EQ)
+            case Ternary(TernaryOp.WHERE, condition, zero, value) if is_number(zero, 0.0):
+                return self.where_equal(condition, value, loop, BinaryOp.NE)
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                if dtype.is_float and not self.tables_are_finite:
+                    return None
+                return self.factor(left, right, loop) or self.factor(right, left, loop)
+            case _:
+                return None
+
+    def where_equal(
+        self, condition: Expr, value: Expr, loop: For, op: BinaryOp
+    ) -> _Selection | None:
+        """Returns a selection by a comparison of the loop's variable with something else."""
+        match condition:
+            case Unary(UnaryOp.IDENTITY, Binary() as inner):
+                return self.where_equal(inner, value, loop, op)
+            case Binary(found, IndexValue(VarIndex(var)) as counter, position) if found is op:
+                pass
+            case Binary(found, position, IndexValue(VarIndex(var)) as counter) if found is op:
+                pass
+            case _:
+                return None
+        steps = Range(loop.start, loop.stop - 1)
+        is_counter = var == loop.var and fits(steps, counter.dtype)
+        return _Selection(position, value) if is_counter else None
+
+    def factor(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
+        """Returns a selection by a factor that is 1 or 0, or that is itself a selection."""
+        direct = self.where_equal(flag, value, loop, BinaryOp.EQ)
+        if direct is not None:
+            return direct
+        inner = self.selection(flag, loop)
+        if inner is None:
+            return None
+        product = Binary(BinaryOp.MUL, inner.value, value, value.dtype)
+        return _Selection(inner.position, product)
+
+    def gathered(self, selection: _Selection, loop: For) -> tuple[tuple[Stmt, ...], Expr] | None:
+        """Returns the selected value without the loop, and statements that it needs before it."""
+        position, value = selection.position, selection.value
+        if isinstance(value, Load) and self.covers(value, loop):
+            return (), _gather(value, loop.var, position)
+        setup: tuple[Stmt, ...] = ()
+        if not is_leaf(position):
+            local = self.fresh(position)
+            setup = (DeclareLocal(local), SetLocal(local, position))
+            position = LocalRead(local)
+        at = map_expr(value, partial(_gather, var=loop.var, position=position))
+        if loop.var in free_variables(at):
+            return None
+        zero = Const(0.0, value.dtype)
+        guard = _is_step(position, loop)
+        return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
+
+    def covers(self, load: Load, loop: For) -> bool:
+        """True if the loop runs over the whole axis of a table that it indexes."""
+        if not _is_column(load, loop.var):
+            return False
+        axis = load.indices.index(VarIndex(loop.var))
+        return loop.start == 0 and loop.stop == self.nodes[load.node].buffer_dims[axis]
+
+
+def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
+    """Returns the only statement of a nest and the loops around it, outermost first."""
+    loops: list[For] = []
+    while True:
+        match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
+            case [For(body=body, kind=AxisKind.SERIAL | AxisKind.REDUCTION) as loop]:
+                loops.append(loop)
+            case [Store() | SetLocal() as update]:
+                return loops, update
+            case _:
+                return loops, None
+
+
+def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
+    """Returns a total and the term that a statement adds to it."""
+    match update:
+        case Store(node, indices, Binary(BinaryOp.ADD, left, right)):
+            for own, term in ((left, right), (right, left)):
+                if isinstance(own, Load) and own.node is node and own.indices == indices:
+                    return own, term
+        case SetLocal(local, Binary(BinaryOp.ADD, left, right)):
+            for own, term in ((left, right), (right, left)):
+                if own == LocalRead(local):
+                    return own, term
+    return None
+
+
+def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVar) -> bool:
+    """True if nothing but the comparison and the table depends on the iteration."""
+    if var in free_variables(selection.position):
+        return False
+    for part in (selection.position, selection.value):
+        match update:
+            case Store(node, indices):
+                if node in reads(part) or any(var in variables(index) for index in indices):
+                    return False
+            case SetLocal(local):
+                if local in locals_of(part):
+                    return False
+    return not any(isinstance(part, Scoped) for part in walk(selection.value))
+
+
+def _is_column(expr: Expr, var: LoopVar) -> bool:
+    """True of a load that the variable indexes, by itself and along one axis."""
+    if not isinstance(expr, Load):
+        return False
+    mentions = [index for index in indices_of(expr) if var in variables(index)]
+    return mentions == [VarIndex(var)]
+
+
+def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
+    """a[k, j] --> gather(a[position, j])."""
+    if not isinstance(expr, Load) or not _is_column(expr, var):
+        return expr
+    axis = expr.indices.index(VarIndex(var))
+    free = (*expr.indices[:axis], FixedIndex(0), *expr.indices[axis + 1 :])
+    return Gather(expr.node, free, axis, position, expr.dtype)
+
+
+def _is_step(position: Expr, loop: For) -> Expr:
+    """Returns whether a number is one of the values of a loop's variable."""
+    dtype = position.dtype
+
+    def both(left: Expr, right: Expr) -> Expr:
+        return Binary(BinaryOp.AND, left, right, dtype)
+
+    lowest, highest = Const(loop.start, dtype), Const(loop.stop - 1, dtype)
+    inside = both(
+        Binary(BinaryOp.LE, lowest, position, dtype), Binary(BinaryOp.LE, position, highest, dtype)
+    )
+    if not dtype.is_float:
+        return inside
+    whole = Binary(BinaryOp.EQ, position, Unary(UnaryOp.TRUNC, position, dtype), dtype)
+    return both(inside, whole)

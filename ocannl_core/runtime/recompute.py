@@ -1,0 +1,185 @@
+"""Tensors that an earlier routine computed without storing them, computed again where code reads
+them.
+
+A routine may leave a tensor virtual: those of its own assignments that read it compute its cells
+themselves. Code compiled later in the same context may read the tensor too. It gets the definition
+in front, and gives the value that the tensor would have if it had been stored, or an error:
+
+- The definition reads only what the context stores, and nothing of it is written after the
+  definition in the routine that has it. That is checked when the code is compiled.
+- That routine has run, and nothing that the definition reads has been written since, by the host or
+  by another routine. That is checked at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from itertools import count
+
+from ocannl_core.errors import LinkError
+from ocannl_core.loopir.nodes import Block, LoopProgram
+from ocannl_core.loopir.traverse import refresh, static_indices
+from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
+from ocannl_core.passes.inline.decide import Definition
+from ocannl_core.runtime.store import Run, Store, Stored
+
+_clock = count(1)
+
+
+def now() -> int:
+    """Returns a number larger than every one before: the time of a write, for comparisons."""
+    return next(_clock)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How later code computes a virtual node.
+
+    Attributes:
+        node: The node.
+        info: What is known of it.
+        definition: The code.
+        routine: The name of the routine that has it.
+        run: When that routine ran.
+    """
+
+    node: TensorNode
+    info: NodeInfo
+    definition: Definition
+    routine: str
+    run: Run
+
+    @property
+    def operands(self) -> tuple[TensorNode, ...]:
+        """The nodes that the code reads, oldest first."""
+        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recomputed:
+    """A recipe that a routine uses, with the memory that it reads."""
+
+    recipe: Recipe
+    operands: tuple[Stored, ...]
+
+
+def recipes_for(nodes: AbstractSet[TensorNode], store: Store, routine: str) -> tuple[Recipe, ...]:
+    """Returns how to compute those of the nodes that an earlier routine left virtual, oldest first.
+
+    Raises:
+        LinkError: if a recipe would not give the value that the node had.
+    """
+    found: list[Recipe] = []
+    for node in sorted(nodes, key=lambda each: each.id):
+        unstored = store.find_unstored(node)
+        if store.find(node) is not None or unstored is None or unstored.recipe is None:
+            continue
+        if unstored.placement.mode is MemoryMode.VIRTUAL:
+            _check(unstored.recipe, store, routine)
+            found.append(unstored.recipe)
+    return tuple(found)
+
+
+def _check(recipe: Recipe, store: Store, routine: str) -> None:
+    definition, name = recipe.definition, recipe.routine
+    if definition.overwritten:
+        written = ", ".join(sorted(node.name for node in definition.overwritten))
+        problem = f"{Reason.OPERAND_OVERWRITTEN.text}: {name} writes {written} afterwards"
+    elif missing := sorted(n.name for n in definition.operands if store.find(n) is None):
+        problem = f"it is computed from {', '.join(missing)}, which {name} does not keep"
+    elif indices := [i.name for stmt in definition.body for i in static_indices(stmt)]:
+        problem = f"it depends on the static index {indices[0]} with which {name} was called"
+    elif definition.has_merge:
+        problem = "it is computed from a merge buffer, which the next transfer fills anew"
+    else:
+        return
+    raise _not_recomputable(
+        recipe,
+        f"compiling {routine}",
+        f"it is virtual in {name}, and {problem}",
+        f"compile {name} with keep=[{recipe.node.name}, ...], which replaces its results, "
+        "and run it",
+    )
+
+
+def with_definitions(program: LoopProgram, recipes: Sequence[Recipe], store: Store) -> LoopProgram:
+    """Returns a program that first computes what recipes say."""
+    if not recipes:
+        return program
+    nodes: dict[TensorNode, NodeInfo] = dict(program.nodes)
+    for recipe in recipes:
+        nodes[recipe.node] = recipe.info
+        for operand in recipe.operands:
+            stored = store.find(operand)
+            if stored is not None:
+                nodes.setdefault(operand, stored.info)
+    definitions = (refresh(stmt) for recipe in recipes for stmt in recipe.definition.body)
+    stmts = tuple(stmt for block in definitions for stmt in block.stmts)
+    added = sorted(nodes.keys() - set(program.params), key=lambda node: node.id)
+    return replace(
+        program,
+        params=(*program.params, *added),
+        nodes=nodes,
+        body=Block((*stmts, *program.body.stmts)),
+    )
+
+
+def located(recipes: Sequence[Recipe], store: Store) -> tuple[Recomputed, ...]:
+    """Returns recipes with the memory that they read."""
+    return tuple(
+        Recomputed(
+            recipe,
+            tuple(
+                stored for operand in recipe.operands if (stored := store.find(operand)) is not None
+            ),
+        )
+        for recipe in recipes
+    )
+
+
+def recipes_of(
+    definitions: Mapping[TensorNode, Definition],
+    nodes: Mapping[TensorNode, NodeInfo],
+    routine: str,
+    run: Run,
+) -> dict[TensorNode, Recipe]:
+    """Returns how later code computes what a routine does not store."""
+    return {
+        node: Recipe(node, nodes[node], definition, routine, run)
+        for node, definition in definitions.items()
+    }
+
+
+def check_current(recomputed: Sequence[Recomputed], routine: str) -> None:
+    """Raises LinkError unless what a routine computes again is what was computed before."""
+    for each in recomputed:
+        recipe = each.recipe
+        if recipe.run.at == 0:
+            raise _not_recomputable(
+                recipe,
+                f"running {routine}",
+                f"it is virtual in {recipe.routine}, which has not run",
+                f"run {recipe.routine} first",
+            )
+        changed = [s.node.name for s in each.operands if s.written_at() > recipe.run.at]
+        if changed:
+            raise _not_recomputable(
+                recipe,
+                f"running {routine}",
+                f"it is virtual in {recipe.routine}, and {', '.join(changed)}, from which it is "
+                f"computed, has been written since that ran",
+                f"run {recipe.routine} again first, or compile it with "
+                f"keep=[{recipe.node.name}, ...], which replaces its results",
+            )
+
+
+def _not_recomputable(recipe: Recipe, where: str, found: str, fix: str) -> LinkError:
+    return LinkError(
+        "What a routine computes and does not store can be read later while what it is computed "
+        "from is unchanged.",
+        found=f"{recipe.node.name}: {found}",
+        where=where,
+        fix=fix,
+    )

@@ -1,0 +1,149 @@
+"""Index maps that users state for one assignment, in place of a logic.
+
+    c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
+
+One index for each axis of each operand, in buffer order (batch, output, input), then those of the
+result, then the domain with the outermost variable first. Nothing is inferred from them: the shapes
+must be known otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ocannl_core.errors import ShapeError, SpecError
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexMap,
+    LoopVar,
+    Projections,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.origin import Origin
+
+_RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
+_TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMaps:
+    """Stated index maps of an assignment.
+
+    Attributes:
+        text: What the user wrote.
+        domain: The loop variables with their extents, outermost first.
+        result: The index map of the result.
+        operands: The index map of each operand.
+    """
+
+    text: str
+    domain: tuple[tuple[LoopVar, int], ...]
+    result: IndexMap
+    operands: tuple[IndexMap, ...]
+
+    def projections(
+        self, result: tuple[int, ...], operands: Sequence[tuple[int, ...]], origin: Origin
+    ) -> Projections:
+        """Returns the index maps as projections over tensors of these extents.
+
+        Raises:
+            ShapeError: if a tensor has another number of axes, or a position lies outside.
+        """
+        for position, (maps, dims) in enumerate(
+            zip((*self.operands, self.result), (*operands, result), strict=True), start=1
+        ):
+            name = f"operand {position}" if position <= len(operands) else "the result"
+            self._check(maps, dims, name, origin)
+        return Projections(self.domain, self.result, self.operands, result, tuple(operands))
+
+    def _check(self, maps: IndexMap, dims: tuple[int, ...], name: str, origin: Origin) -> None:
+        if len(maps) != len(dims):
+            raise ShapeError(
+                "Stated projections have one index for each axis.",
+                found=f"{len(maps)} for the {len(dims)} axes of {name} in {self.text!r}",
+                where=str(origin),
+            )
+        extents = dict(self.domain)
+        for axis, (index, extent) in enumerate(zip(maps, dims, strict=True)):
+            terms, low = as_affine(index)
+            high = low
+            for coefficient, var in terms:
+                assert isinstance(var, LoopVar)
+                reach = coefficient * (extents[var] - 1)
+                low, high = low + min(reach, 0), high + max(reach, 0)
+            if low < 0 or high >= extent:
+                raise ShapeError(
+                    "Stated projections stay inside the axes.",
+                    found=f"positions {low} to {high} of axis {axis} of {name}, whose size is "
+                    f"{extent}, in {self.text!r}",
+                    where=str(origin),
+                )
+
+
+def index_maps(text: str, operands: int, where: str) -> IndexMaps:
+    """Returns the index maps that a text states.
+
+    Args:
+        text: `operand; operand => result over variable<extent, ...`.
+        operands: How many operands there are.
+        where: What errors name.
+
+    Raises:
+        SpecError: if the text does not follow the notation.
+    """
+    maps, _, ranges = text.partition(" over ")
+    *left, right = maps.split("=>")
+    sources = left[0].split(";") if left else []
+    if len(left) != 1 or len(sources) != operands:
+        raise _malformed(text, f"{len(sources)} operands of {operands}", where)
+    variables: dict[str, tuple[LoopVar, int]] = {}
+    for part in filter(None, map(str.strip, ranges.split(","))):
+        if not (match := _RANGE.fullmatch(part)) or match[1] in variables or match[2] == "0":
+            raise _malformed(text, part, where)
+        variables[match[1]] = (fresh_var(match[1]), int(match[2]))
+
+    def index_map(side: str) -> IndexMap:
+        axes = side.split(",") if side.strip() else []
+        return tuple(_index(axis.strip(), variables, text, where) for axis in axes)
+
+    return IndexMaps(
+        text,
+        tuple(variables.values()),
+        index_map(right),
+        tuple(index_map(source) for source in sources),
+    )
+
+
+def _index(
+    axis: str, variables: dict[str, tuple[LoopVar, int]], text: str, where: str
+) -> AxisIndex:
+    terms: list[tuple[int, LoopVar]] = []
+    offset = position = 0
+    while position < len(axis):
+        match = _TERM.match(axis, position)
+        if not match or (position and not match[1]):
+            raise _malformed(text, axis, where)
+        sign = -1 if match[1] == "-" else 1
+        if match[3] is None:
+            offset += sign * int(match[4])
+        elif match[3] in variables:
+            terms.append((sign * int(match[2] or 1), variables[match[3]][0]))
+        else:
+            raise _malformed(text, f"{match[3]}, which has no range", where)
+        position = match.end()
+    if not axis:
+        raise _malformed(text, "an axis without an index", where)
+    return affine(terms, offset)
+
+
+def _malformed(text: str, found: str, where: str) -> SpecError:
+    return SpecError(
+        "Projections state an index for each axis, and the range of each variable.",
+        found=f"{found} in {text!r}",
+        where=where,
+        fix='write them as in projections="2*o + k; k => o over o<3, k<2"',
+    )

@@ -1,0 +1,126 @@
+"""The parameters of a model, with names to save them under."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.tensor import Tensor
+
+
+class Scope(Protocol):
+    """What a parameter was made in, such as a block."""
+
+    @property
+    def title(self) -> str: ...
+
+
+class Parameters(Set["Tensor"]):
+    """Parameters, oldest first: a set of tensors that also maps names to them.
+
+    A name is the path of the blocks that made the parameter, and its own name: `mlp.L1.w`. Where
+    two would be the same, later ones are numbered (`mlp2.L1.w`), so that a program which builds
+    the same model finds the same names. Labels keep names independent of the order.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._members = frozenset(parameters)
+        self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Tensor]:
+        return _named(self._tensors)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, member: object) -> bool:
+        if isinstance(member, str):
+            return member in self._by_name
+        return member in self._members
+
+    def __hash__(self) -> int:
+        return self._hash()
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Returns the parameter of a name.
+
+        Raises:
+            UsageError: if there is none.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise UsageError(
+                "A parameter is found by the path of its blocks and its name.",
+                found=repr(name),
+                where=str(caller_location() or ""),
+                fix="the names are "
+                + (", ".join(self._by_name) or "none: there are no parameters"),
+            )
+        return found
+
+    def keys(self) -> KeysView[str]:
+        """Returns the names, oldest parameter first."""
+        return self._by_name.keys()
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Returns pairs of name and parameter, oldest first."""
+        return self._by_name.items()
+
+    def name_of(self, parameter: Tensor) -> str:
+        """Returns the name of a parameter.
+
+        Raises:
+            UsageError: if it is none of these.
+        """
+        for name, tensor in self._by_name.items():
+            if tensor is parameter:
+                return name
+        raise UsageError(
+            "A tensor has a name among the parameters that it is one of.",
+            found=repr(parameter),
+            where=str(caller_location() or ""),
+        )
+
+    @classmethod
+    def _from_iterable(cls, tensors: Iterable[Any]) -> Any:
+        return frozenset(tensors)
+
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{name}: {tensor.shape}" for name, tensor in self.items())
+        return f"<parameters {entries}>" if entries else "<parameters: none>"
+
+
+def _named(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Returns parameters by the paths of the blocks that made them."""
+    taken: set[str] = set()
+    scopes: dict[tuple[int, ...], str] = {}
+    names: dict[str, Tensor] = {}
+    for parameter in parameters:
+        path = ""
+        key: tuple[int, ...] = ()
+        for scope in parameter.scopes:
+            key = (*key, id(scope))
+            if key not in scopes:
+                scopes[key] = _free(path + scope.title, taken)
+            path = scopes[key] + "."
+        names[_free(path + parameter.label[0], taken)] = parameter
+    return names
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Returns the name, numbered if it is taken; takes it."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}{number}"
+    taken.add(free)
+    return free

@@ -1,0 +1,286 @@
+"""The assignments that the code of an operation makes to its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn, Protocol
+
+from ocannl_core.assign.nodes import (
+    Accumulate,
+    Assignment,
+    Cells,
+    Operand,
+    SetVector,
+)
+from ocannl_core.assign.traverse import leaves, targets
+from ocannl_core.dtypes import DType
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import (
+    ConcatIndex,
+    IndexMap,
+    IndexVar,
+    LoopVar,
+    Projections,
+    VarIndex,
+    variables,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.shape.projections import project
+from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.margins import margins_of
+from ocannl_core.tensor.operation import Code, result_dtype
+from ocannl_core.tensor.projection_checks import check_margins, has_margins
+from ocannl_core.tensor.slots import (
+    ALL,
+    Slot,
+    SlotApplication,
+    SlotValue,
+    accumulation_of,
+    as_application,
+    as_operand,
+    slot_names,
+    slot_of,
+    value_variables,
+)
+from ocannl_core.tensor.tensor import Tensor
+
+
+class Emitter(Protocol):
+    """What slots need of the code that they are part of."""
+
+    body: list[Assignment]
+    embedded: set[TensorNode]
+    nodes: dict[TensorNode, NodeInfo]
+
+    def node_of(self, tensor: Tensor) -> TensorNode: ...
+
+    def operand(self, argument: Tensor, *, is_stored: bool = False) -> Operand: ...
+
+
+class SlotCode:
+    """The slots of one application of an operation, and the assignments that its code makes to
+    them.
+    """
+
+    def __init__(self, emitter: Emitter, tensor: Tensor) -> None:
+        assert isinstance(tensor.definition, Applied)
+        self._emitter = emitter
+        self._tensor = tensor
+        self._definition = tensor.definition
+        operands = tensor.definition.operands
+        self._projections = project(
+            tensor.logic,
+            tensor.shape,
+            [operand.shape for operand in operands],
+            tensor.origin,
+        )
+        check_margins(self._projections, tensor, operands, tensor.origin)
+        self._is_padded = has_margins(self._projections)
+        self._beyond: float | None = None
+        if any(self._is_padded):
+            combine = accumulation_of(tensor.definition.operation.forward, len(operands))
+            self._beyond = None if combine is None else neutral(combine)
+        self._writable: set[TensorNode] = set()
+        self._blank: set[TensorNode] = set()  # intermediate slots that have not been written
+
+    def forward(self) -> None:
+        """Emits what computes the result.
+
+        Raises:
+            UsageError: if the defining function does not assign it.
+        """
+        node = self._tensor.node
+        start = len(self._emitter.body)
+        self._run(self._definition.operation.forward, {node})
+        made = leaves(self._emitter.body[start:])
+        if all(node not in targets(each) for each in made):
+            self._refuse("it assigns nothing to v")
+
+    def gradient(self, code: Code) -> None:
+        """Emits what the gradient of the result contributes to those of the operands."""
+        gradients = [operand.grad for operand in self._definition.operands]
+        self._run(code, {self._emitter.node_of(each) for each in gradients if each is not None})
+
+    def _run(self, code: Code, writable: set[TensorNode]) -> None:
+        """Calls a defining function with the slots that its parameters name."""
+        self._writable |= writable
+        returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
+        if returned is not None:
+            self._refuse("it returns something")
+
+    def _refuse(self, found: str) -> NoReturn:
+        raise UsageError(
+            "The code of an operation returns nothing: the forward function assigns to v, the "
+            "gradient function accumulates into g1, g2, g3; both may write intermediate slots.",
+            found=f"in the code of {self._tensor.origin.operation}, {found}",
+            where=str(self._tensor.origin),
+        )
+
+    def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
+        stated = slot_of(name)
+        if stated.position != ALL:
+            return self._slot_at(name, stated.role, stated.position)
+        count = len(self._definition.operands)
+        return tuple(self._slot_at(f"{name}[{i}]", stated.role, i + 1) for i in range(count))
+
+    def _slot_at(self, name: str, role: str, position: int) -> Slot:
+        tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
+        p = self._projections
+        index, dims = (
+            (p.lhs, p.lhs_dims)
+            if position == 0
+            else (p.rhs[position - 1], p.rhs_dims[position - 1])
+        )
+        operand: Operand | None
+        if role == "intermediate":
+            operand = self._intermediate(name, tensor, dims)
+        elif role == "value":
+            is_padded = position > 0 and self._is_padded[position - 1]
+            keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
+        else:
+            operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
+        return Slot(name, operand, tensor.dtype, index, dims, self)
+
+    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
+        """Returns a new node for an intermediate tensor with the axes of a slot."""
+        if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
+            raise UsageError(
+                "Intermediate slots have no margins for windows that leave an axis.",
+                found=f"{name} in the code of {self._tensor.origin.operation}",
+                where=str(self._tensor.origin),
+            )
+        node = TensorNode(self._tensor.id, (name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(tensor.dtype, dims)
+        self._emitter.embedded.add(node)
+        self._writable.add(node)
+        self._blank.add(node)
+        return Cells(node)
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that
+        needs none.
+        """
+        if target.operand is None:
+            return
+        if not isinstance(target.operand, Cells):
+            raise UsageError(
+                "A constant cannot be assigned to.",
+                found=target.name,
+                where=str(self._tensor.origin),
+            )
+        if target.operand.node not in self._writable:
+            self._refuse(f"it writes {target.name}")
+        if combine is BinaryOp.SECOND:
+            self._refuse_reduction(target, value)
+        op, args = as_application(value)
+        settled = [as_operand(self._settle(arg)) for arg in args]
+        used = {
+            var
+            for index in (target.index, *(i for _, i, _ in settled))
+            for each in index
+            for var in variables(each)
+        }
+        projections = Projections(
+            self._domain(target.index, used if combine.value.drops_repeats else None),
+            target.index,
+            tuple(index for _, index, _ in settled),
+            target.dims,
+            tuple(dims for _, _, dims in settled),
+        )
+        operands = tuple(operand for operand, _, _ in settled)
+        for each in operands:
+            if isinstance(each, Cells) and each.node in self._blank:
+                self._refuse(f"it reads {each.node.label[0]} before it writes it")
+        self._blank.discard(target.operand.node)
+        origin = self._tensor.origin
+        self._emitter.body.append(
+            Accumulate(
+                target.operand.node,
+                combine,
+                reset,
+                op,
+                operands,
+                projections,
+                origin,
+                self._beyond,
+            )
+        )
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        """Emits the assignment of runs of cells, one for each word."""
+        assert isinstance(target.operand, Cells), "results of operations are stored"
+        operand, index, dims = as_operand(words)
+        domain = self._projections.domain
+        projections = Projections(domain, target.index, (index,), target.dims, (dims,))
+        origin = self._tensor.origin
+        self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
+
+    def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
+        """Refuses a plain assignment that would keep the last of several values of a cell."""
+        extents = self._projections.extents
+        reduced = value_variables(value) - value_variables(target)
+        if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
+            raise UsageError(
+                "An operation without an accumulation of its own cannot reduce axes.",
+                found=f"{self._tensor.origin.operation} with a logic that drops axes",
+                where=str(self._tensor.origin),
+                fix="use oc.einsum(spec, ...), or assign it in recorded code: "
+                "c[oc.neutral] += oc.mul(a, b, logic=...)",
+            )
+
+    def _domain(
+        self, result: IndexMap, used: set[IndexVar] | None
+    ) -> tuple[tuple[LoopVar, int], ...]:
+        """Returns the operation's domain with the result's variables outermost, restricted to used
+        ones if given.
+        """
+        extents = self._projections.extents
+        first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
+        order = dict.fromkeys([*first, *extents])
+        return tuple((var, extents[var]) for var in order if used is None or var in used)
+
+    def _settle(self, value: SlotValue) -> Slot | int | float:
+        """Returns a value that an assignment can read; a nested application is stored in a node of
+        its own first.
+
+        The node has one axis per domain variable that the value varies with; those of the parts of
+        a concatenated axis are one axis again.
+        """
+        if not isinstance(value, SlotApplication):
+            return value
+        args = tuple(self._settle(arg) for arg in value.args)
+        applied = SlotApplication(value.op, args)
+        extents = self._projections.extents
+        parts = {var: each for each in _concatenations(args) for var in each.parts}
+        varying = value_variables(applied)
+        axes: dict[VarIndex | ConcatIndex, int] = {}
+        for var, extent in self._projections.domain:
+            if var in parts:
+                lengths = (extents[each] for each in parts[var].parts if isinstance(each, LoopVar))
+                axes[parts[var]] = sum(lengths)
+            elif var in varying:
+                axes[VarIndex(var)] = extent
+        index, dims = tuple(axes), tuple(axes.values())
+        formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]
+        dtype: DType = result_dtype(value.op, _aligned(args, formats), self._tensor.dtype)
+        node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(dtype, dims)
+        self._emitter.embedded.add(node)
+        self._writable.add(node)
+        slot = Slot(node.name, Cells(node), dtype, index, dims, self)
+        self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
+        return slot
+
+
+def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
+    """Yields the concatenated axes that values are read at."""
+    for arg in args:
+        if isinstance(arg, Slot):
+            yield from (each for each in arg.index if isinstance(each, ConcatIndex))
+
+
+def _aligned(args: tuple[Slot | int | float, ...], formats: list[DType]) -> list[DType]:
+    """Returns one format per argument; numbers take that of the first slot."""
+    return [arg.dtype if isinstance(arg, Slot) else formats[0] for arg in args]

@@ -1,0 +1,98 @@
+"""Small user-written operations that tests are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ocannl_core.custom.contract import Aliases, Apply, Op, Storage
+from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.testing.compare import Array
+
+SAME = "...|...->... => ...|...->..."
+"""One input, and an output of its shape."""
+
+TWO = "...|...->...; ...|...->... => ...|...->..."
+"""Two inputs and an output of one shape."""
+
+
+class Square(Op):
+    """The square of every cell, with a gradient and C code."""
+
+    __props__ = ()
+    spec = SAME
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        output_storage[0][0] = inputs[0] * inputs[0]
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        return [2.0 * inputs[0] * output_gradients[0]]
+
+    def c_code(self, node: Apply) -> str:
+        return "for (int64_t i = 0; i < in0_size; ++i) out0[i] = in0[i] * in0[i];"
+
+
+class Product(Op):
+    """The product of two tensors, with its gradients."""
+
+    __props__ = ()
+    spec = TWO
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
+        output_storage[0][0] = inputs[0] * inputs[1]
+
+    def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
+        x, y = inputs
+        (gz,) = output_gradients
+        return gz * y, gz * x
+
+
+@dataclass(frozen=True, repr=False)
+class Calling(Op):
+    """Does what a function of inputs and storage says.
+
+    Attributes:
+        function: Stands for `perform`.
+        spec: The shapes.
+        title: What messages call the op.
+    """
+
+    function: Callable[..., Any]
+    spec: str = SAME
+    destroy_map: Aliases = field(default_factory=dict, hash=False)
+    view_map: Aliases = field(default_factory=dict, hash=False)
+    title: str = "Calling"
+
+    def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> Any:
+        return self.function(inputs, output_storage)
+
+    def __repr__(self) -> str:
+        return self.title
+
+
+def storing(
+    function: Callable[..., Any],
+    spec: str = SAME,
+    *,
+    destroy_map: Mapping[int | None, Sequence[int]] | None = None,
+    view_map: Mapping[int | None, Sequence[int]] | None = None,
+    title: str = "Calling",
+) -> Calling:
+    """Returns an op of one output that a function of arrays computes."""
+
+    def perform(inputs: Sequence[Array], storage: list[Storage]) -> None:
+        storage[0][0] = function(*inputs)
+
+    return Calling(perform, spec, destroy_map or {}, view_map or {}, title)
+
+
+def increment(x: Array, y: Array) -> Array:
+    """Adds to an array in place, and returns it."""
+    x += y
+    return x
+
+
+def in_place(function: Callable[..., Any] = increment, title: str = "Calling") -> Calling:
+    """Returns an op of two inputs whose output takes over the memory of the first."""
+    return storing(function, TWO, destroy_map={0: [0]}, title=title)

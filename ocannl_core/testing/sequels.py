@@ -1,0 +1,272 @@
+"""An author of random loop programs whose nests go back to what earlier nests wrote or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from ocannl_core.dtypes import DType, int32
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    Fill,
+    For,
+    IndexValue,
+    Load,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import free_locals, free_variables, refresh_expr
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.testing.author import Author, Bounds
+from ocannl_core.testing.primitives import accumulators
+
+Loops = list[tuple[LoopVar, int]]
+
+
+@dataclass
+class SequelAuthor(Author):
+    """Writes nests over new nodes, as its base does, and nests that follow them up.
+
+    Follow-ups overwrite cells of nodes that exist (all, some, repeatedly), depend on what they
+    wrote in earlier iterations, fill nodes again, repeat computations, guard loads that would leave
+    their node, and select from tables by reductions.
+
+    Attributes:
+        remembered: Computations that may be repeated, with the extents of the variables then.
+    """
+
+    remembered: list[tuple[Expr, Bounds]] = field(default_factory=list)
+
+    def sequel(self, depth: int) -> list[Stmt]:
+        """Returns statements that may write anything."""
+        if not self.readable:
+            return self.nest(depth)
+        make = self.choose(
+            [self.nest, self._overwrite, self._selection] * 2
+            + [self._refill, self._pointwise_reader, self._siblings]
+        )
+        made: list[Stmt] = make(depth)
+        return made
+
+    # ----- statements ------------------------------------------------------------------------
+
+    def _overwrite(self, depth: int) -> list[Stmt]:
+        """Returns a nest that writes cells of a node that exists, once or repeatedly."""
+        node = self.choose(self.readable)
+        info = self.nodes[node]
+        indices, loops = self._target(info.buffer_dims)
+        if self.count(0, 3) == 0:
+            loops = self.draw(st.permutations([*loops, (fresh_var("k"), self.count(1, 3))]))
+        bounds: Bounds = dict(loops)
+        value = self.expr(info.dtype, bounds, depth)
+        if self.count(0, 1):
+            op = self.choose(accumulators(info.dtype))
+            cell = self.draw(st.booleans())
+            own = indices if cell else self._neighbours(indices, bounds, info)
+            value = Binary(op, Load(node, own, info.dtype), value, info.dtype)
+        return [self._looped(loops, [Store(node, indices, value)], (AxisKind.SERIAL,))]
+
+    def _refill(self, depth: int) -> list[Stmt]:
+        return [Fill(self.choose(self.readable), float(self.count(0, 3)))]
+
+    def _pointwise_reader(self, depth: int) -> list[Stmt]:
+        """Returns a nest over all of a node that reads its cell: a producer's typical consumer."""
+        source = self.choose(self.readable)
+        info = self.nodes[source]
+        loops = [(fresh_var("i"), dim) for dim in info.buffer_dims]
+        indices = tuple(VarIndex(var) for var, _ in loops)
+        result = self._new_parameter("r", NodeInfo(info.dtype, info.buffer_dims))
+        cell: Expr = Load(source, indices, info.dtype)
+        op = self.choose([BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX])
+        value = Binary(op, cell, self.expr(info.dtype, dict(loops), depth - 1), info.dtype)
+        nest = self._looped(loops, [Store(result, indices, value)], self.kinds)
+        self.readable.append(result)
+        return [nest]
+
+    def _siblings(self, depth: int) -> list[Stmt]:
+        """Returns several statements under the same loops, which repeat computations."""
+        loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
+        bounds: Bounds = dict(loops)
+        dims = tuple(extent for _, extent in loops)
+        indices = tuple(VarIndex(var) for var, _ in loops)
+        stmts: list[Stmt] = []
+        written: list[TensorNode] = []
+        dtype = self.choose(self.dtypes)
+        self._remember(self._scoped(dtype, bounds, depth - 1), bounds)
+        for _ in range(self.count(2, 3)):
+            written.append(self._new_parameter("r", NodeInfo(dtype, dims)))
+            value = self.expr(dtype, bounds, depth)
+            stmts.append(Store(written[-1], indices, value))
+        self.readable += written
+        return [self._looped(loops, stmts, self.kinds)]
+
+    def _selection(self, depth: int) -> list[Stmt]:
+        """Returns a nest that selects from a table by a reduction, in a cell or in a variable."""
+        loops: Loops = [(fresh_var("i"), self.count(1, 3)) for _ in range(self.count(0, 2))]
+        bounds: Bounds = dict(loops)
+        indices = tuple(VarIndex(var) for var, _ in loops)
+        dtype = self.choose(self.dtypes)
+        result = self._new_parameter("r", NodeInfo(dtype, tuple(extent for _, extent in loops)))
+        table, cell = self._access(dtype, bounds)
+        if not cell:
+            return [Fill(result, 1.0)]
+        axis, k = self.count(0, len(cell) - 1), fresh_var("k")
+        extent = self.nodes[table].buffer_dims[axis] - self.count(0, 1)
+        chosen = Load(table, (*cell[:axis], VarIndex(k), *cell[axis + 1 :]), dtype)
+        term = self._one_hot_term(chosen, k, self._position_value(bounds, depth - 1), dtype)
+        stmts: list[Stmt]
+        if self.count(0, 1):
+            update = Store(
+                result, indices, Binary(BinaryOp.ADD, Load(result, indices, dtype), term, dtype)
+            )
+            reduction = For(k, 0, extent, Block((update,)))
+            stmts = [Fill(result, 0.0), self._looped(loops, [reduction], (AxisKind.SERIAL,))]
+        else:
+            total = self._new_local(dtype)
+            step = SetLocal(total, Binary(BinaryOp.ADD, LocalRead(total), term, dtype))
+            body = (SetLocal(total, Const(0.0, dtype)), For(k, 0, extent, Block((step,))))
+            if self.count(0, 1):
+                stmts = [Store(result, indices, Scoped(total, Block(body)))]
+            else:
+                stmts = [DeclareLocal(total), *body, Store(result, indices, LocalRead(total))]
+            stmts = [self._looped(loops, stmts, (AxisKind.SERIAL,))]
+        self.readable.append(result)
+        return stmts
+
+    def _one_hot_term(self, chosen: Load, k: LoopVar, position: Expr, dtype: DType) -> Expr:
+        counter = IndexValue(VarIndex(k), position.dtype)
+        left, right = (counter, position) if self.count(0, 1) else (position, counter)
+        is_chosen = Binary(BinaryOp.EQ, left, right, dtype)
+        match self.count(0, 2):
+            case 0:
+                return Binary(BinaryOp.MUL, is_chosen, chosen, dtype)
+            case 1:
+                return Binary(BinaryOp.MUL, chosen, is_chosen, dtype)
+            case _:
+                return Ternary(TernaryOp.WHERE, is_chosen, chosen, Const(0.0, dtype), dtype)
+
+    def _position_value(self, bounds: Bounds, depth: int) -> Expr:
+        dtype = self.choose(self.dtypes)
+        if self.count(0, 1):
+            return IndexValue(self._position(bounds)[0], dtype)
+        value = self.expr(dtype, bounds, depth)
+        return Unary(UnaryOp.TRUNC, value, dtype) if self.count(0, 1) else value
+
+    # ----- parts -----------------------------------------------------------------------------
+
+    def _target(self, dims: Sequence[int]) -> tuple[tuple[AxisIndex, ...], Loops]:
+        """Returns cells of a node: for each axis one position, some, or all, in either order."""
+        indices: list[AxisIndex] = []
+        loops: Loops = []
+        for dim in dims:
+            match self.count(0, 4):
+                case 0:
+                    indices.append(FixedIndex(self.count(0, dim - 1)))
+                case 1 | 2:
+                    extent = self.count(1, max(1, dim - 1))
+                    offset = self.count(0, dim - extent)
+                    loops.append((fresh_var("i"), extent))
+                    indices.append(affine([(1, loops[-1][0])], offset))
+                case _:
+                    loops.append((fresh_var("i"), dim))
+                    if self.count(0, 3):
+                        indices.append(VarIndex(loops[-1][0]))
+                    else:
+                        indices.append(affine([(-1, loops[-1][0])], dim - 1))
+        return tuple(indices), loops
+
+    def _neighbours(
+        self, indices: tuple[AxisIndex, ...], bounds: Bounds, info: NodeInfo
+    ) -> tuple[AxisIndex, ...]:
+        """Returns the cell before or after along one axis, where that is inside for all loops."""
+        if not indices:
+            return indices
+        axis, step = self.count(0, len(indices) - 1), self.choose([-1, 1])
+        terms, offset = as_affine(indices[axis])
+        ends = [offset + step, offset + step]
+        for coefficient, var in terms:
+            reach = coefficient * (bounds[var] - 1)
+            ends[reach > 0] += reach
+        if ends[0] < 0 or ends[1] >= info.buffer_dims[axis]:
+            return indices
+        return (*indices[:axis], affine(terms, offset + step), *indices[axis + 1 :])
+
+    def _new_parameter(self, label: str, info: NodeInfo) -> TensorNode:
+        node = self._new_node(label, info)
+        self.params.append(node)
+        return node
+
+    def _new_local(self, dtype: DType) -> Local:
+        self.local_count += 1
+        return Local(self.local_count - 1, dtype)
+
+    # ----- expressions -----------------------------------------------------------------------
+
+    def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+        choice = self.count(0, 11) if depth > 0 else -1
+        if choice == 0:
+            return self._guarded(dtype, bounds, depth - 1)
+        if choice in (1, 2):
+            repeated = self._repeated(dtype, bounds)
+            if repeated is not None:
+                return repeated
+        made = super().expr(dtype, bounds, depth)
+        if choice > 7:
+            self._remember(made, bounds)
+        return made
+
+    def _guarded(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
+        """Returns a cell if a position is inside its node, and something else if it is not."""
+        node, indices = self._access(dtype, bounds)
+        if not indices:
+            return Load(node, indices, dtype)
+        axis, shift = self.count(0, len(indices) - 1), self.count(-2, 2)
+        terms, offset = as_affine(indices[axis])
+        moved = affine(terms, offset + shift)
+        dim = self.nodes[node].buffer_dims[axis]
+        value = IndexValue(moved, int32)
+        is_low = Binary(BinaryOp.LE, Const(0, int32), value, int32)
+        is_high = Binary(BinaryOp.LT, value, Const(dim, int32), int32)
+        load = Load(node, (*indices[:axis], moved, *indices[axis + 1 :]), dtype)
+        condition = Binary(BinaryOp.AND, is_low, is_high, int32)
+        return Ternary(TernaryOp.WHERE, condition, load, self.expr(dtype, bounds, depth), dtype)
+
+    def _remember(self, expr: Expr, bounds: Bounds) -> None:
+        if not free_locals(expr):
+            self.remembered.append((expr, dict(bounds)))
+
+    def _repeated(self, dtype: DType, bounds: Bounds) -> Expr | None:
+        """Returns a computation that was made before, with variables of its own."""
+        known = [
+            expr
+            for expr, then in self.remembered
+            if expr.dtype is dtype
+            and all(bounds.get(var, 0) == then.get(var) for var in free_variables(expr))
+        ]
+        if not known:
+            return None
+        copy, self.local_count = refresh_expr(self.choose(known), self.local_count)
+        return copy

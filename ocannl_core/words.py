@@ -1,0 +1,108 @@
+"""128-bit words, of which random numbers are made: hashing words, words from numbers, numbers from
+words.
+"""
+
+from __future__ import annotations
+
+from ocannl_core.dtypes import (
+    DType,
+    Kind,
+    Number,
+    bfloat16,
+    bits_of,
+    float32,
+    float64,
+    from_bits,
+    int32,
+    int64,
+    round_to,
+    uint4x32,
+    uint32,
+)
+
+Words = tuple[int, int, int, int]
+"""A 128-bit word as four 32-bit lanes, low lane first."""
+
+_MASK = 0xFFFFFFFF
+_ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+"""Rotation constants of Threefry-4x32.
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2.
+"""
+
+
+def _rotate_left(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
+    """Returns the Threefry-4x32 hash of a counter under a key.
+
+    With 20 rounds it is the published function of Random123; 12 rounds are the fewest that pass the
+    statistical tests of its authors, so that 12 is quicker and has no margin of safety.
+    """
+    k0, k1, k2, k3 = key
+    schedule = (k0, k1, k2, k3, k0 ^ k1 ^ k2 ^ k3 ^ 0x1BD11BDA)
+    x = [(counter[i] + schedule[i]) & _MASK for i in range(4)]
+    for r in range(rounds):
+        first, second = _ROTATIONS[r % 8]
+        x[0] = (x[0] + x[1]) & _MASK
+        x[1] = _rotate_left(x[1], first) ^ x[0]
+        x[2] = (x[2] + x[3]) & _MASK
+        x[3] = _rotate_left(x[3], second) ^ x[2]
+        x[1], x[3] = x[3], x[1]
+        if r % 4 == 3:
+            group = r // 4 + 1
+            for i in range(4):
+                x[i] = (x[i] + schedule[(group + i) % 5]) & _MASK
+            x[3] = (x[3] + group) & _MASK
+    if rounds % 2:  # lanes change places in pairs of rounds
+        x[1], x[3] = x[3], x[1]
+    return (x[0], x[1], x[2], x[3])
+
+
+def word_of(value: Number, dtype: DType = int64) -> Words:
+    """Returns a number of a format as a word.
+
+    The bits of a number are the low lanes of the word. Those of a 32-bit integer are spread over
+    all four lanes, so that small counters differ in each of them:
+
+        u  -->  u, u ^ 0x9E3779B9, u ^ 0x6C078965, u ^ (u rotated left by 16)
+    """
+    if dtype is uint4x32:
+        a, b, c, d = value
+        return (a, b, c, d)
+    bits = bits_of(value, dtype)
+    if dtype in (int32, uint32):
+        return (bits, bits ^ 0x9E3779B9, bits ^ 0x6C078965, bits ^ _rotate_left(bits, 16))
+    return (bits & _MASK, bits >> 32, 0, 0)
+
+
+def number_of(word: Words, dtype: DType = float32) -> Number:
+    """Returns the one number that stands for a word in a format.
+
+    Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
+    exact and less than 1. The number is made of the low lanes: of the upper 24 bits of the first
+    one for float32 and bfloat16, of its lower 16 bits for float16, of two lanes for float64. An
+    8-bit float, an integer and a word are the low bits themselves.
+    """
+    if dtype is bfloat16:
+        return round_to(number_of(word, float32), bfloat16)
+    return numbers_of(word, dtype)[0]
+
+
+def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
+    """Returns the numbers of a format that a word holds, low bits first: as many as fit.
+
+    Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; an 8-bit float,
+    an integer and a word are the bits themselves.
+    """
+    whole = sum(lane << (32 * position) for position, lane in enumerate(word))
+    bits = 8 * dtype.nbytes
+    parts = [(whole >> shift) & ((1 << bits) - 1) for shift in range(0, 128, bits)]
+    if dtype.kind is not Kind.FLOAT or bits == 8:
+        return tuple(from_bits(part, dtype) for part in parts)
+    if dtype is float64:
+        return tuple(part * 2.0**-64 for part in parts)
+    kept = min(bits, 24)  # a float32 takes the upper 24 bits, which it holds exactly
+    return tuple(round_to((part >> (bits - kept)) * 2.0**-kept, dtype) for part in parts)

@@ -1,0 +1,58 @@
+"""Programs after all passes give the same bits on every backend as before any on the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import ocannl_core.settings
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.verify import verify
+from ocannl_core.node import TensorNode
+from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.hoist import hoist_invariants
+from ocannl_core.passes.pipeline import core_passes, run_passes
+from ocannl_core.testing.compare import Array, assert_same
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import loop_programs
+from ocannl_core.testing.subject import subject_named
+
+
+def optimised(program: LoopProgram) -> LoopProgram:
+    """Returns a program after all exact passes, sharing and moving whatever can be."""
+    stored = dict.fromkeys(program.params)
+    with ocannl_core.settings.overrides(contract=False):
+        found = run_passes(program, core_passes(Findings(stored)))
+    return share_subexpressions(hoist_invariants(found, least_cost=1), least_saved=1)
+
+
+def cells(target: str, program: LoopProgram, example: Example) -> dict[TensorNode, Array]:
+    by_name = dict(zip((i.name for i in example.program.indices), example.indices, strict=True))
+    indices = [by_name[index.name] for index in program.indices]
+    return subject_named(target).run(program, example.arrays, indices)
+
+
+def test_optimised_random_programs_give_the_bits_of_the_original(target: str) -> None:
+    pytest.importorskip("ocannl_interp")
+
+    @settings(
+        max_examples=25,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(loop_programs())
+    def check(example: Example) -> None:
+        program = optimised(example.program)
+        verify(program)
+        after = cells(target, program, example)
+        for node, before in cells("interp", example.program, example).items():
+            info = example.program.nodes[node]
+            unwritten = np.zeros(info.buffer_dims, info.dtype.numpy)
+            unwritten[...] = example.arrays.get(node, 0)
+            assert_same(after.get(node, unwritten), before, info.dtype, what=node.name)
+
+    check()

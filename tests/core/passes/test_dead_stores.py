@@ -1,0 +1,125 @@
+"""Initial values that are read once, and stores of which nobody sees the result."""
+
+from __future__ import annotations
+
+from inline_snapshot import snapshot
+
+from ocannl_core.dtypes import float32
+from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    Fill,
+    LoopProgram,
+    Scope,
+    Staged,
+    Stmt,
+)
+from ocannl_core.loopir.printer import to_text
+from ocannl_core.loopir.verify import verify
+from ocannl_core.node import Margin
+from ocannl_core.ops import BinaryOp
+from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.testing.drafts import Draft, loop
+
+D = Draft("p")
+A, B, C = (D.node(name, float32, 4) for name in "abc")
+P = D.node("padded", float32, 4, padding=(Margin(1, 1),))
+T, U = D.scratch("t", float32, 4), D.scratch("u", float32, 4)
+I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
+OWN = Allocate(T, Scope.ROUTINE)
+
+
+def lines(program: LoopProgram) -> list[str]:
+    verify(program)
+    return [line.removeprefix("    ") for line in to_text(program).splitlines()[1:]]
+
+
+def forwarded(*body: Stmt) -> list[str]:
+    return lines(forward_fills(D.program(*body)))
+
+
+def kept(*body: Stmt) -> list[str]:
+    found = remove_dead_stores(D.program(*body))
+    assert remove_dead_stores(found) is found
+    return lines(found)
+
+
+def stays(*body: Stmt) -> bool:
+    return kept(*body) == lines(D.program(*body))
+
+
+def double(x: Expr) -> Expr:
+    return Binary(BinaryOp.MUL, x, Const(2.0, float32), float32)
+
+
+def updated(value: Expr) -> Stmt:
+    return D.accumulate(C, I, op=BinaryOp.ADD, value=value)
+
+
+def test_an_update_of_every_cell_starts_from_the_number_of_the_fill() -> None:
+    body = (Fill(C, 0.0), loop(I, 4, updated(D.load(A, I))))
+    assert forwarded(*body) == snapshot(
+        ["c[:] = 0.0", "for i in range(4):", "    c[i] = 0.0 + a[i]"]
+    )
+    assert lines(remove_dead_stores(forward_fills(D.program(*body)))) == snapshot(
+        ["for i in range(4):", "    c[i] = 0.0 + a[i]"]
+    )
+
+
+def test_cells_updated_repeatedly_or_read_elsewhere_keep_their_loads() -> None:
+    repeated = (Fill(C, 0.0), loop(I, 4, loop(J, 4, updated(D.load(A, J)))))
+    assert forwarded(*repeated) == lines(D.program(*repeated))
+    shifted = D.store(C, I, value=D.load(C, affine([(-1, I)], 3)))
+    read = (Fill(C, 1.0), loop(I, 4, shifted))
+    assert forwarded(*read) == lines(D.program(*read))
+
+
+def test_memory_of_the_routine_that_is_never_read_is_not_written() -> None:
+    store = D.store(T, I, value=D.load(A, I))
+    assert kept(OWN, Fill(T, 0.0), loop(I, 4, store, D.store(C, I, value=D.load(B, I)))) == (
+        snapshot(["for i in range(4):", "    c[i] = b[i]"])
+    )
+
+
+def test_parameters_and_what_is_read_later_are_written() -> None:
+    store = loop(I, 4, D.store(T, I, value=D.load(A, I)))
+    assert stays(OWN, store, loop(I, 4, D.store(C, I, value=D.load(T, I))))
+    assert stays(loop(I, 4, D.store(C, I, value=D.load(A, I))))
+
+
+def test_cells_that_are_surely_overwritten_before_a_read_are_not_written() -> None:
+    first = loop(I, 4, D.store(C, I, value=D.load(A, I)))
+    second = loop(I, 4, D.store(C, affine([(-1, I)], 3), value=D.load(B, I)))
+    assert kept(first, second) == snapshot(["for i in range(4):", "    c[-i + 3] = b[i]"])
+    halves = [loop(I, 2, D.store(C, affine([(1, I)], k), value=D.load(B, I))) for k in (0, 2)]
+    assert kept(Fill(C, 1.0), *halves) == lines(D.program(*halves))
+    assert kept(D.store(C, 3, value=D.load(A, 0)), halves[1]) == lines(D.program(halves[1]))
+
+
+def test_cells_that_are_read_or_kept_in_part_are_written() -> None:
+    first = loop(I, 4, D.store(C, I, value=D.load(A, I)))
+    half = loop(I, 2, D.store(C, I, value=D.load(B, I)))
+    assert stays(first, half)
+    assert stays(first, loop(I, 4, D.store(B, I, value=D.load(C, I))), Fill(C, 0.0))
+    assert stays(first, loop(I, 4, D.store(C, I, value=double(D.load(C, I)))))
+    margins = loop(I, 4, D.store(P, affine([(1, I)], 1), value=D.load(A, I)))
+    assert stays(Fill(P, 0.0), margins)
+
+
+def test_a_cell_stored_twice_in_a_row_is_stored_once() -> None:
+    first, second = D.store(C, I, value=D.load(A, I)), D.store(C, I, value=D.load(B, I))
+    other = D.store(A, I, value=D.load(B, I))
+    assert kept(loop(I, 4, first, other, second)) == lines(D.program(loop(I, 4, other, second)))
+    reader = D.store(B, I, value=D.load(C, I))
+    assert stays(loop(I, 4, first, reader, second))
+    assert stays(loop(I, 4, first, Barrier(), second))
+
+
+def test_code_that_a_backend_supplies_is_left_alone() -> None:
+    staged = Staged("C", "fill();", Block((Fill(C, 1.0),)))
+    assert stays(staged, Fill(C, 2.0))

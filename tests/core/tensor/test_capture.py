@@ -1,0 +1,267 @@
+"""Sizes of the axes that specifications name, as numbers to calculate with and to say more of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _session() -> Iterator[None]:
+    with oc.Session(seed=1, dtype="float64"):
+        yield
+
+
+def values(*tensors: oc.Tensor) -> list[Any]:
+    ctx = oc.Context("interp")
+    for tensor in tensors:
+        ctx.init_params(tensor)
+        ctx.compile(oc.train.forward(tensor))()
+    return [ctx[tensor] for tensor in tensors]
+
+
+# ----- sizes as numbers ---------------------------------------------------------------------------
+
+
+def test_scores_are_divided_by_the_root_of_the_width_that_their_specification_contracts() -> None:
+    queries, keys = RANDOM.normal(size=(3, 2, 4)), RANDOM.normal(size=(5, 2, 4))
+    d = oc.dim("d")
+    q, k = (oc.tensor(each, batch_axes=1) for each in (queries, keys))
+    scores = oc.einsum("s|h d; t|h d => s|t->h", q, k, capture=[d])
+    (found,) = values(scores / oc.sqrt(d))
+    np.testing.assert_allclose(found, np.einsum("shd,thd->sht", queries, keys) / 2, rtol=1e-12)
+
+
+def test_a_row_variable_counts_the_cells_that_a_mean_divides_by() -> None:
+    cells = RANDOM.normal(size=(3, 2, 4))
+    n = oc.dim("n")
+    total = oc.einsum("...|..n.. => ...|0", oc.tensor(cells, batch_axes=1), capture=[n])
+    (found,) = values(total / n)
+    np.testing.assert_allclose(found[:, 0], cells.mean((1, 2)), rtol=1e-12)
+    assert n.size == 8
+
+
+def test_an_ellipsis_is_captured_by_the_kind_of_its_row() -> None:
+    n = oc.dim("rows")
+    x = oc.tensor(RANDOM.normal(size=(3, 2, 4)), batch_axes=2)
+    total = oc.einsum("...|c => c", x, capture={"batch": n})
+    values(total / n)
+    assert n.size == 6
+
+
+def test_a_size_is_known_once_it_is_inferred_and_asking_does_not_infer_it() -> None:
+    n = oc.dim("n")
+    x = oc.placeholder("x", output=[4])
+    hidden = oc.param("w") @ x
+    total = oc.einsum("...n => ...0", hidden, capture=[n])
+    before = n.size, repr(n)
+    compared = oc.einsum("i;i=>i", hidden, oc.tensor([1.0, 2.0, 3.0]))
+    values_of = oc.Context("interp").compile(oc.train.forward(total / n + 0.0 * compared))
+    assert before == (None, "<dimension n: ?>")
+    assert n.size == 3
+    assert values_of is not None
+
+
+def test_a_dimension_alone_closes_what_it_belongs_to() -> None:
+    n = oc.dim("n")
+    oc.einsum("...,n => n", oc.tensor(np.zeros((2, 5))), capture=[n])
+    (found,) = values(n * n)
+    assert found == 25
+
+
+def test_the_gradient_of_what_a_size_scales_is_scaled() -> None:
+    n, w = oc.dim("n"), oc.param("w", output=[5], init=1.0)
+    loss = oc.einsum("n => 0", w, capture=[n]) / n
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.grad_update(loss), keep=[w.grad])
+    ctx.init_params(loss)
+    step()
+    np.testing.assert_allclose(ctx[w.grad], np.full(5, 0.2))
+
+
+def test_recorded_code_divides_by_a_size() -> None:
+    n = oc.dim("n")
+    x = oc.tensor([1.0, 2.0, 6.0])
+
+    @oc.cd
+    def average(x: oc.Tensor) -> None:
+        mean[:] = oc.einsum("n => 0", x, capture=[n]) / n
+
+    mean = oc.declare("mean")
+    ctx = oc.Context("interp")
+    ctx.compile(average(x))()
+    assert ctx.item(mean) == 3.0
+
+
+def test_maxima_sums_and_concatenations_capture_too() -> None:
+    a, b = oc.tensor([1.0, 2.0]), oc.tensor([3.0, 4.0, 5.0])
+    sizes = [oc.dim(name) for name in ("i", "i", "j", "j", "k", "j")]
+    oc.einmax("i => 0", a, capture=[sizes[0]])
+    oc.outer_sum("i;j=>ij", a, b, capture=[sizes[2]])
+    oc.tropical("i;j=>ij", a, b, capture=[sizes[1]])
+    oc.concat("i; j => i^j", a, b, capture=[sizes[3]])
+    oc.einsum("i;k=>ik", a, b, capture=[sizes[4]])
+    oc.einsum("i;j;i=>j", a, b, a, capture=[sizes[5]])
+    assert [each.size for each in sizes] == [2, 2, 3, 3, 3, 3]
+
+
+# ----- saying more --------------------------------------------------------------------------------
+
+
+def test_a_required_size_decides_the_shape_of_a_parameter() -> None:
+    width, w1, w2 = oc.dim("width"), oc.param("w1"), oc.param("w2", output=[2])
+    hidden = oc.einsum("width, i; i => width", w1, oc.tensor([1.0, 2.0, 3.0]), capture=[width])
+    output = w2 @ hidden
+    width.require(7)
+    assert output.info.dims == (2,)
+    assert (str(w1.shape.output), str(w2.shape)) == ("7,3", "7->2")
+
+
+def test_dimensions_are_required_to_be_equal_or_multiples_of_each_other() -> None:
+    a, b, c = oc.dim("a"), oc.dim("b"), oc.dim("c")
+    names = [(a, oc.param("x")), (b, oc.param("y")), (c, oc.param("z"))]
+    for each, w in names:
+        oc.einsum(f"{each.name} => {each.name}", w, capture=[each])
+    a.require(b, times=3)
+    c.require(b)
+    c.require(4)
+    assert [each.size for each in (a, b, c)] == [12, 4, 4]
+
+
+def test_a_row_has_the_cells_that_are_required() -> None:
+    rest, w = oc.dim("rest"), oc.param("w", input=[])
+    flat = oc.einsum("..rest.. => ..rest..", w, capture=[rest])
+    rest.require(3, times=2)
+    assert flat.info.dims == (6,)
+
+
+def test_a_dimension_captured_twice_is_one_size() -> None:
+    n, w = oc.dim("n"), oc.param("w", input=[])
+    oc.einsum("n => n", oc.tensor([1.0, 2.0, 3.0]), capture=[n])
+    copy = oc.einsum("j => j", w, capture={"j": n})
+    assert copy.info.dims == (3,)
+    with pytest.raises(oc.ShapeError) as caught:
+        oc.einsum("n => n", oc.tensor([1.0, 2.0]), capture=[n])
+    assert caught.value.found == "size 3 and size 2"
+
+
+def test_a_row_captured_twice_is_the_same_axes() -> None:
+    v, w = oc.dim("v"), oc.param("w", input=[])
+    oc.einsum("..v.. => 0", oc.tensor(np.zeros((2, 3))), capture=[v])
+    copy = oc.einsum("..v.. => ..v..", w, capture=[v])
+    assert (copy.info.dims, v.size) == ((2, 3), 6)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+def test_the_size_of_a_padded_window_can_be_required(kernel: int) -> None:
+    k, w = oc.dim("k"), oc.param("w", output=[6], init=1.0)
+    x = np.arange(6.0)
+    smooth = oc.einsum("i=+k => i", w * oc.tensor(x), capture=[k])
+    k.require(kernel)
+    loss = oc.einsum("i => 0", smooth)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.grad_update(loss), keep=[smooth, w.grad])
+    ctx.init_params(loss)
+    step()
+    shift = kernel - (kernel + 1) // 2
+    windows = np.array(
+        [[0 <= i + c - shift < 6 for c in range(kernel)] for i in range(6)], dtype=bool
+    )
+    at = np.arange(6)[:, None] + np.arange(kernel) - shift
+    expected = np.where(windows, x[np.clip(at, 0, 5)], 0.0).sum(axis=1)
+    np.testing.assert_allclose(ctx[smooth], expected)
+    counts = np.bincount(at[windows], minlength=6)
+    np.testing.assert_allclose(ctx[w.grad], counts * x)
+
+
+# ----- refusals -----------------------------------------------------------------------------------
+
+
+def refusal(act: Any) -> str:
+    """Returns an error's text without its place."""
+    with pytest.raises(oc.OcannlError) as caught:
+        act()
+    error = caught.value
+    return "\n".join(
+        f"{title}: {text}"
+        for title, text in (("rule", error.rule), ("found", error.found), ("fix", error.fix))
+        if text
+    )
+
+
+def test_a_conflict_names_both_demands() -> None:
+    n = oc.dim("n")
+    oc.einsum("n => n", oc.param("w"), capture=[n])
+    n.require(3)
+    with pytest.raises(oc.ShapeError) as caught:
+        n.require(4)
+    assert caught.value.found == "size 3 and size 4"
+    assert "n required to be 3" in caught.value.where
+    assert "n required to be 4" in caught.value.where
+    assert n.size == 3
+
+
+def test_a_dimension_that_nothing_captures_has_no_size() -> None:
+    d = oc.dim("d")
+    assert d.size is None
+    text = refusal(lambda: oc.Context("interp").compile(oc.train.forward(d * 2.0)))
+    assert text == refusal(lambda: d.require(3))
+    assert text == snapshot("""\
+rule: A dimension stands for a label of an operation.
+found: d, which no operation has captured
+fix: give it to the operation whose specification mentions d: oc.einsum(..., capture=[d])\
+""")
+
+
+def test_a_size_is_positive() -> None:
+    d = oc.dim("d")
+    oc.einsum("d => d", oc.param("w"), capture=[d])
+    for act in (lambda: d.require(0), lambda: d.require(d, times=0), lambda: d.require(2.5)):  # type: ignore[arg-type]
+        assert "A size is a positive number" in refusal(act)
+
+
+def test_only_names_of_the_specification_are_captured() -> None:
+    x = oc.tensor([1.0, 2.0])
+    assert refusal(lambda: oc.einsum("i => i", x, capture=[oc.dim("j")])) == snapshot("""\
+rule: Only names that occur in the spec can be captured.
+found: j; the spec has i
+fix: capture a label of an axis, or the name of a row variable\
+""")
+
+
+def test_only_dimensions_are_captured_and_not_those_of_other_sessions() -> None:
+    x = oc.tensor([1.0, 2.0])
+    with oc.Session():
+        foreign = oc.dim("i")
+    assert "dimensions of its session" in refusal(lambda: oc.einsum("i => i", x, capture=[foreign]))
+    text = refusal(lambda: oc.einsum("i => i", x, capture=["i"]))  # type: ignore[list-item]
+    assert text == snapshot("""\
+rule: An operation captures dimensions of its session, each name once.
+found: 'i' in einsum "i => i"
+fix: d = oc.dim('d'), then capture=[d] or capture={'label': d}\
+""")
+
+
+def test_an_axis_does_not_become_a_row() -> None:
+    d = oc.dim("d")
+    oc.einsum("d => d", oc.tensor([1.0, 2.0]), capture=[d])
+    act = lambda: oc.einsum("..d.. => ..d..", oc.tensor([1.0]), capture=[d])  # noqa: E731
+    assert "not for both" in refusal(act)
+
+
+def test_a_refused_operation_captures_nothing() -> None:
+    i, j = oc.dim("i"), oc.dim("j")
+    x = oc.tensor([1.0, 2.0])
+    with pytest.raises(oc.SpecError):
+        oc.einsum("i => i", x, capture=[i, j])
+    with pytest.raises(oc.ShapeError):
+        oc.einsum("i; i => i", x, oc.tensor([1.0, 2.0, 3.0]), capture=[i])
+    assert not i.is_captured

@@ -1,0 +1,190 @@
+"""Operations that users define: what slots are, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.assign.nodes import Accumulate, Merge
+from ocannl_core.assign.traverse import leaves
+from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.registry import operations
+
+
+def computed(tensor: oc.Tensor) -> np.ndarray[Any, Any]:
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(tensor))
+    step()
+    return ctx[tensor]
+
+
+def test_every_operation_of_the_package_is_defined_by_functions_of_slots() -> None:
+    defined = [each for each in operations.values() if isinstance(each, Operation)]
+    assert len(defined) > 30
+    assert all(callable(each.forward) for each in defined)
+
+
+def test_the_logic_of_a_definition_is_a_specification() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[oc.neutral] += v1 * v2
+
+    bilinear = oc.define_operation("bilinear", forward=forward, logic="ij;kj=>ik")
+    a, b = oc.tensor([[1.0, 2.0], [3.0, 4.0]]), oc.tensor([[5.0, 6.0]])
+    np.testing.assert_array_equal(computed(bilinear(a, b)), [[17], [39]])
+
+
+def test_an_application_may_replace_the_logic() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[oc.neutral, oc.maximum] = -v1
+
+    greatest = oc.define_operation("greatest", forward=forward, logic="ij=>i")
+    a = oc.tensor([[1.0, -2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(computed(greatest(a)), [2, -3])
+    np.testing.assert_array_equal(computed(greatest(a, logic="ij=>j")), [-1, 2])
+
+
+def test_slots_have_the_names_of_values_tensors_and_sides() -> None:
+    def forward(lhs: Any, rhs1: Any, t2: Any) -> None:
+        lhs[:] = rhs1 - t2
+
+    minus = oc.define_operation("minus", forward=forward)
+    np.testing.assert_array_equal(computed(minus(oc.tensor([5.0]), 2.0)), [3])
+
+
+def test_operands_of_any_number_come_as_a_tuple() -> None:
+    def forward(v: Any, vs: Any) -> None:
+        v[:] = 0.0
+        for each in vs:
+            v += each
+
+    total = oc.define_operation("total", forward=forward, operands=3)
+    np.testing.assert_array_equal(computed(total(oc.tensor([1.0]), 2.0, 3.0)), [6])
+
+
+def test_a_slot_named_by_side_and_purpose_is_an_intermediate_tensor_with_its_axes() -> None:
+    def forward(v: Any, v1: Any, v2: Any, shifted_rhs1: Any) -> None:
+        shifted_rhs1[:] = v1 + v2
+        v[oc.neutral] += shifted_rhs1 * shifted_rhs1
+
+    squares = oc.define_operation("squares", forward=forward, logic="ij;j=>i")
+    result = squares(oc.tensor([[1.0, 2.0], [3.0, 4.0]]), oc.tensor([1.0, 0.0]))
+    np.testing.assert_array_equal(computed(result), [8, 32])
+    program = oc.train.forward(result).resolve()
+    (node,) = [n for n in program.nodes if n.label[0] == "shifted_rhs1"]
+    assert program.nodes[node].dims == (2, 2)
+
+
+def test_numbers_need_no_index() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[oc.neutral] += 2 * v1 + 1
+
+    affine = oc.define_operation("affine", forward=forward)
+    np.testing.assert_array_equal(computed(affine(oc.tensor([1.0, 2.0]))), [3, 5])
+
+
+def test_merge_buffers_of_slots_are_operands() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1.merge
+
+    other = oc.define_operation("other_copy", forward=forward)
+    p = oc.param("p", init=[1.0])
+    (only,) = leaves(oc.train.forward(other(p)).resolve().body)
+    assert isinstance(only, Accumulate)
+    assert only.args == (Merge(p.node),)
+
+
+def test_a_definition_does_not_change_operators() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 - v2
+
+    oc.define_operation("add", forward=forward)
+    np.testing.assert_array_equal(computed(oc.tensor([1.0]) + oc.tensor([2.0])), [3])
+
+
+def test_without_a_gradient_function_no_gradient_flows() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1 * 2
+
+    double = oc.define_operation("double", forward=forward)
+    p = oc.param("p", init=[1.0])
+    assert double(p).grad is None
+    with pytest.raises(oc.UsageError, match="requires_grad=True"):
+        double(p, requires_grad=True)
+
+
+def test_misuse_of_definitions_is_explained() -> None:
+    def unknown(v: Any, x: Any) -> None:
+        v[:] = x
+
+    def tensors(v: Any, v1: Any) -> None:
+        v[:] = v1 * oc.tensor([1.0])
+
+    def reducing(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def contraction(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 @ v2
+
+    def nothing(v: Any) -> None:
+        v[:] = 1.0
+
+    with pytest.raises(oc.UsageError, match="named after slots"):
+        oc.define_operation("unknown", forward=unknown)
+    with pytest.raises(oc.UsageError, match="An operation has operands"):
+        oc.define_operation("nothing", forward=nothing)
+    x = oc.tensor([[1.0, 2.0]])
+    with pytest.raises(oc.UsageError, match="Slots combine with slots and numbers only"):
+        computed(oc.define_operation("tensors", forward=tensors)(x))
+    with pytest.raises(oc.UsageError, match="cannot reduce axes"):
+        computed(oc.define_operation("reducing", forward=reducing, logic="ij=>i")(x))
+    with pytest.raises(oc.UsageError, match="bare primitives"):
+        computed(oc.define_operation("contraction", forward=contraction)(x, x))
+    with pytest.raises(oc.UsageError, match="takes 1 operand"):
+        oc.define_operation("double", forward=reducing)(x, x)
+
+
+def test_windows_that_leave_an_axis_have_no_intermediate_slot() -> None:
+    def forward(v: Any, v1: Any, v2: Any, part_rhs1: Any) -> None:
+        part_rhs1[:] = v1
+        v[oc.neutral] += part_rhs1 * v2
+
+    windowed = oc.define_operation("windowed", forward=forward, logic="i=+k; k => i")
+    with pytest.raises(oc.UsageError, match="no margins"):
+        computed(windowed(oc.tensor([1.0, 2.0, 3.0]), oc.tensor([1.0, 1.0])))
+
+
+def test_the_code_of_an_operation_writes_what_it_should() -> None:
+    def assigns_nothing(v: Any, v1: Any) -> None:
+        pass
+
+    def returns(v: Any, v1: Any) -> Any:
+        return v1 * 2
+
+    def writes_an_operand(v: Any, v1: Any) -> None:
+        v1[:] = v
+
+    def reads_too_early(v: Any, v1: Any, part_rhs1: Any) -> None:
+        v[:] = part_rhs1
+
+    def fine(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def writes_the_result(g: Any, v: Any) -> None:
+        v[:] = g
+
+    for forward, message in (
+        (assigns_nothing, "it assigns nothing to v"),
+        (returns, "it returns something"),
+        (writes_an_operand, "it writes v1"),
+        (reads_too_early, "it reads part_rhs1 before it writes it"),
+    ):
+        wrong = oc.define_operation("wrong", forward=forward)
+        with pytest.raises(oc.UsageError, match=message):
+            oc.train.forward(wrong(oc.tensor([1.0]))).resolve()
+    wrong = oc.define_operation("wrong", forward=fine, gradient=writes_the_result)
+    loss = oc.einsum("...=>0", wrong(oc.param("p", init=[1.0])))
+    with pytest.raises(oc.UsageError, match="it writes v"):
+        oc.train.grad_update(loss).resolve()

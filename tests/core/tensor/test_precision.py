@@ -1,0 +1,343 @@
+"""Number formats: what is stated, what follows from operands, what follows from uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+from ocannl_core import settings
+from ocannl_core.dtypes import promote
+
+
+def make(dtype: str | None = None, name: str = "x") -> oc.Tensor:
+    return oc.placeholder(name, output=[2], dtype=dtype)
+
+
+# ----- results follow operands --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["float64", "float32", "bfloat16", "float16", "float8_e5m2"])
+@pytest.mark.parametrize("right", ["bfloat16", "float16", "int64", "uint8"])
+def test_a_result_has_the_promotion_of_stated_formats(left: str, right: str) -> None:
+    a, b = make(left), make(right)
+    assert (a + b).dtype is promote(a.dtype, b.dtype)
+    assert (b * a).dtype is promote(a.dtype, b.dtype)
+
+
+def test_the_order_of_promotion() -> None:
+    order = "float64 float32 bfloat16 float16 float8_e5m2 uint64 int64 uint32 int32 uint16 uint8"
+    names = order.split()
+    for high, low in pairwise(names):
+        assert (make(low) + make(high)).dtype.name == high
+
+
+def test_functions_with_float_results_leave_integers() -> None:
+    assert oc.exp(make("int32")).dtype is oc.float32
+    assert oc.relu(make("int32")).dtype is oc.int32
+    with oc.Session(dtype="bfloat16"):
+        assert oc.sqrt(make("uint8")).dtype is oc.bfloat16
+
+
+def test_the_condition_of_a_choice_has_no_say() -> None:
+    condition, branch = make("float64"), make("float16")
+    assert oc.where(condition, branch, 0.0).dtype is oc.float16
+    undecided = make()
+    assert oc.where(undecided, branch, make("bfloat16")).dtype is oc.bfloat16
+    assert undecided.dtype is oc.float32
+
+
+def test_an_operation_can_state_the_format_of_its_result() -> None:
+    a, w = make("bfloat16"), make()
+    assert oc.mul(a, a, dtype="float32").dtype is oc.float32
+    assert oc.matmul(oc.param("w"), a, dtype=oc.float64).dtype is oc.float64
+    assert oc.cast(w, "bfloat16").dtype is oc.bfloat16
+    assert w.dtype is oc.float32  # what an operation states is not what it computes from
+
+
+def test_gradients_flow_through_casts_to_floats_alone() -> None:
+    w = oc.param("w", output=[2])
+    narrow = oc.cast(w, "bfloat16")
+    assert narrow.grad is not None
+    assert narrow.grad.dtype is oc.bfloat16
+    assert oc.cast(w, "int32").grad is None
+
+
+# ----- terminals follow their uses ----------------------------------------------------------------
+
+TERMINALS: dict[str, Callable[[], oc.Tensor]] = {
+    "parameter": lambda: oc.param("w", output=[2]),
+    "placeholder": lambda: make(),
+    "literal": lambda: oc.tensor([1.0, 2.0]),
+    "array of doubles": lambda: oc.tensor(np.ones(2)),
+    "number": lambda: oc.number(0.5),
+    "range": lambda: oc.arange(2),
+    "random numbers": lambda: oc.uniform(),
+}
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_what_states_no_format_takes_that_of_its_use(terminal: str, dtype: str) -> None:
+    t = TERMINALS[terminal]()
+    assert t.dtype is oc.float32
+    result = make(dtype) * t
+    assert result.dtype.name == t.dtype.name == dtype
+    if t.grad is not None:
+        assert t.grad.dtype.name == dtype
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_a_second_use_widens(terminal: str) -> None:
+    t = TERMINALS[terminal]()
+    first = make("float16") * t
+    second = make("bfloat16") * t
+    third = make("float16") * t
+    assert (first.dtype, second.dtype, third.dtype) == (oc.float16, oc.bfloat16, oc.float16)
+    assert t.dtype is oc.bfloat16
+
+
+def test_what_follows_a_use_brings_it_to_others() -> None:
+    w, v = make(name="w"), make(name="v")
+    _ = w * make("bfloat16")
+    assert (w + v).dtype is oc.bfloat16
+    assert v.dtype is oc.bfloat16
+
+
+def test_a_default_format_does_not_narrow_what_a_use_decided() -> None:
+    w, v = make(name="w"), make(name="v")
+    _ = w * make("float64")
+    assert (2.0 * v + w).dtype is oc.float64
+    assert (2.0 * make() - make("bfloat16")).dtype is oc.float32
+
+
+def test_results_that_rested_on_the_default_follow_what_uses_decide_later() -> None:
+    w, b = make(name="w"), make(name="b")
+    first = w + b
+    second = oc.relu(first) * 2.0
+    fixed = oc.add(w, b, dtype="float32")
+    _ = w * make("float64")
+    assert [t.dtype for t in (w, first, second, fixed)] == [oc.float64] * 3 + [oc.float32]
+    assert b.dtype is oc.float64  # as it would be if that had been known at first
+
+
+def test_compiled_code_keeps_its_formats() -> None:
+    x = make()
+    compiled = x * 2.0
+    oc.train.forward(compiled).resolve()
+    later = x * make("float64")
+    assert (x.dtype, compiled.dtype, later.dtype) == (oc.float32, oc.float32, oc.float64)
+
+
+def test_the_state_of_an_optimiser_has_the_format_of_its_parameter() -> None:
+    w = oc.param("w", output=[2], dtype="float64")
+    update = oc.train.sgd_update(
+        oc.einsum("i => 0", w * w), learning_rate=0.1, momentum=0.9, nesterov=True
+    )
+    formats = {row.dtype for row in oc.precision_report(update).rows}
+    assert formats == {oc.float64}
+
+
+def test_without_any_stated_format_the_session_decides() -> None:
+    with oc.Session(dtype="bfloat16"):
+        w, x = oc.param("w", output=[3]), make()
+        y = oc.relu(w @ x + 1.0)
+        assert {t.dtype for t in (w, x, y)} == {oc.bfloat16}
+    with settings.overrides(default_dtype="float64"), oc.Session():
+        assert make().dtype is oc.float64
+
+
+def test_what_states_its_format_keeps_it() -> None:
+    w = oc.param("w", output=[2], dtype="float32")
+    ints = oc.tensor(np.array([1, 2]))
+    singles = oc.tensor(np.ones(2, np.float32))
+    _ = w * make("float64"), ints * make("float64"), singles * make("bfloat16")
+    assert (w.dtype, ints.dtype, singles.dtype) == (oc.float32, oc.int64, oc.float32)
+
+
+def test_floats_do_not_become_integers() -> None:
+    x, counts = make(), oc.tensor(np.array([1, 2]))
+    assert (x * counts).dtype is oc.float32
+    assert x.dtype is oc.float32
+    assert (counts * 2).dtype is oc.int64
+    assert (counts * 2.5).dtype is oc.float32
+    assert (counts + oc.number(2.5)).dtype is oc.float32
+
+
+def test_declared_tensors_take_the_format_of_what_is_assigned() -> None:
+    found: list[oc.Tensor] = []
+
+    @oc.cd
+    def code(p: oc.Tensor) -> None:
+        step, stated = oc.declare("step"), oc.declare("stated", dtype="float32")
+        step[:] = p * 2.0
+        stated[:] = p
+        found.extend((step, stated))
+
+    code(make("float64"))
+    assert [each.dtype for each in found] == [oc.float64, oc.float32]
+
+
+def test_a_literal_keeps_the_digits_that_its_use_asks_for() -> None:
+    x = oc.tensor([0.1, 0.2])
+    _ = x * make("float64")
+    assert x.literal is not None
+    assert x.literal.tolist() == [0.1, 0.2]
+    y = oc.tensor(np.array([1 / 3]))
+    assert y.literal is not None
+    assert y.literal.dtype == np.float32
+
+
+# ----- parameters apart ---------------------------------------------------------------------------
+
+
+def test_a_session_can_store_parameters_in_a_format_that_has_no_say() -> None:
+    with oc.Session(dtype="bfloat16", param_dtype="float32"):
+        x = make()
+        w = oc.param("w", output=[3])
+        b = oc.param("b", dtype="float16")
+        y = w @ x
+        z = oc.exp(w)
+        assert (w.dtype, b.dtype, y.dtype, z.dtype) == (
+            oc.float32,
+            oc.float16,
+            oc.bfloat16,
+            oc.bfloat16,
+        )
+        assert w.grad is not None
+        assert w.grad.dtype is oc.float32
+    with settings.overrides(param_dtype="float64"), oc.Session():
+        assert oc.param("w").dtype is oc.float64
+        assert make().dtype is oc.float32
+
+
+# ----- stating late, and not at all ---------------------------------------------------------------
+
+
+def test_a_format_can_be_stated_until_something_uses_the_tensor() -> None:
+    w = oc.param("w", output=[2])
+    w.dtype = "float64"  # type: ignore[assignment]
+    assert w.grad is not None
+    assert (w.dtype, w.grad.dtype) == (oc.float64, oc.float64)
+    y = w * make("float16")
+    assert y.dtype is oc.float64
+    w.dtype = oc.float64  # the same again
+    with pytest.raises(oc.UsageError) as error:
+        w.dtype = oc.bfloat16
+    assert error.value.rule == snapshot(
+        "The number format of a tensor is stated before anything uses it, and that of a result with dtype= where it is made."
+    )
+    assert error.value.found == snapshot(
+        "bfloat16 for <parameter w: ..w.input..->2>, which is float64"
+    )
+    assert error.value.where.startswith("mul, at test_precision.py")
+    assert error.value.fix == snapshot('convert it: oc.cast(x, "bfloat16")')
+
+
+def test_results_and_gradients_do_not_change_their_format() -> None:
+    w = oc.param("w", output=[2])
+    assert w.grad is not None
+    for tensor in (w * 2.0, w.grad):
+        with pytest.raises(oc.UsageError, match="float64 for"):
+            tensor.dtype = oc.float64
+
+
+def test_code_settles_formats() -> None:
+    x = make()
+    oc.train.forward(x * 1.0).resolve()
+    y = x * make("float64")
+    assert (x.dtype, y.dtype) == (oc.float32, oc.float64)
+    with pytest.raises(oc.UsageError, match="float64 for"):
+        x.dtype = oc.float64
+
+
+# ----- formats of a narrow range ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e5m2"])
+def test_literals_of_great_numbers_have_at_least_float32(dtype: str) -> None:
+    great, small = oc.tensor([20000.0, 1.0]), oc.tensor([16000.0, 1.0])
+    assert (great * make(dtype)).dtype.name == dtype
+    _ = small * make(dtype)
+    assert great.dtype is oc.float32
+    assert small.dtype.name == dtype
+    with oc.Session(dtype=dtype):
+        assert oc.tensor([20000.0]).dtype is oc.float32
+    stated = oc.tensor([20000.0], dtype=dtype)
+    assert stated.dtype.name == dtype
+
+
+def refusal(code: oc.Tensor) -> oc.LoweringError:
+    from ocannl_core.lower import lower
+
+    with pytest.raises(oc.LoweringError) as error:
+        lower(oc.train.forward(code).resolve())
+    return error.value
+
+
+def test_great_constants_are_refused_in_formats_of_a_narrow_range() -> None:
+    error = refusal(make("float16") * 20000.0)
+    assert error.rule == snapshot(
+        "A constant in float16 is less than 16384 in magnitude, far from the end of the format's range."
+    )
+    assert error.found == snapshot("20000")
+    assert error.fix == snapshot(
+        'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where the tensor beside it is made; or raise the setting half_constant_cutoff'
+    )
+    assert refusal(make("float8_e5m2") + -1e9).found == "-1e+09"
+    assert refusal(oc.number(30000.0, dtype="float16")).found == "30000"
+
+
+def test_the_cutoff_of_constants_is_a_setting_and_infinities_pass() -> None:
+    from ocannl_core.lower import lower
+
+    x = make("float16")
+    lower(oc.train.forward(oc.maximum(x, float("-inf")) * 16000.0).resolve())
+    with settings.overrides(half_constant_cutoff=60000):
+        lower(oc.train.forward(x * 20000.0).resolve())
+    with settings.overrides(half_constant_cutoff=100):
+        refusal(x * 200.0)
+    lower(oc.train.forward(make("bfloat16") * 1e30).resolve())
+
+
+# ----- the report ---------------------------------------------------------------------------------
+
+
+def test_the_report_names_what_decided_each_format() -> None:
+    with oc.Session(dtype="bfloat16", param_dtype="float32"):
+        x = oc.placeholder("x", batch=[4], output=[3], dtype="float16")
+        h = oc.relu(oc.param("w", output=[5]) @ x + oc.param("b", dtype="bfloat16"))
+        loss = oc.einsum("...|... => 0", h * oc.tensor([0.5]) + oc.arange(5))
+        report = oc.precision_report(loss)
+        assert re.sub(r"py:\d+", "py:LINE", str(report)).splitlines() == snapshot(
+            [
+                "x        float16   stated, test_precision.py:LINE",
+                "w        float32   the session's param_dtype",
+                "matmul   float16   from x",
+                "b        bfloat16  stated, test_precision.py:LINE",
+                "add      bfloat16  from matmul, b",
+                "relu     bfloat16  from add",
+                "literal  bfloat16  from its use in mul, test_precision.py:LINE",
+                "mul      bfloat16  from relu",
+                "arange   bfloat16  from its use in add, test_precision.py:LINE",
+                "add      bfloat16  from mul",
+                "einsum   bfloat16  from add",
+            ]
+        )
+        computation = oc.precision_report(oc.train.grad_update(loss))
+        assert computation == report
+        step = oc.precision_report(oc.train.sgd_update(loss, learning_rate=0.1))
+    assert {row.name: row.dtype for row in step.rows}["w"] is oc.float32
+
+
+def test_a_report_decides_nothing() -> None:
+    x = make()
+    oc.precision_report(x * 2.0)
+    assert str(oc.precision_report(make(name="empty"))) == "empty  float32  default"
+    _ = x * make("float64")
+    assert x.dtype is oc.float64

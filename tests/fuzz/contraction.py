@@ -1,0 +1,572 @@
+"""A spec applied to operands of known shapes, by enumeration of all values of its labels.
+
+Nothing here uses the project: what a spec means is computed from its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .notation import (
+    Axis,
+    Context,
+    Formula,
+    Invalid,
+    Name,
+    Parts,
+    Pattern,
+    Position,
+    Row,
+    Rows,
+    Unrelated,
+    axes_of,
+    names_of,
+    parse,
+)
+
+Array = np.ndarray[Any, Any]
+
+LARGEST_DOMAIN = 20_000
+
+
+class TooLarge(Exception):
+    """The values may be inexact, or there is too much to enumerate."""
+
+
+class Undetermined(Exception):
+    """The sizes of labels do not follow from those of the operands and the result."""
+
+
+# ----- what a result may look like ----------------------------------------------------------------
+
+
+class Freedom(Enum):
+    """What uses of a result can make of an axis."""
+
+    NONE = "none"
+    FIRST = "first"
+    """The axis has position 0 and no other one."""
+    STRETCH = "stretch"
+    """An axis that is 1 like the operands may become longer."""
+    GROW = "grow"
+    """The size is a lower bound."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A row of a result: sizes, and what uses can make of them."""
+
+    sizes: Row
+    freedoms: tuple[Freedom, ...]
+    open_at: int | None = None
+    """Where there may be further axes, under a row variable that no operand has."""
+
+    def admits(
+        self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
+    ) -> bool:
+        """True if a result may have this row.
+
+        Args:
+            row: The row.
+            may_lengthen: True when uses can ask for further axes.
+            may_stretch_first: True to let axes of position 0 become longer.
+        """
+        stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
+        more = len(row) - len(self.sizes)
+        if more < 0 or (more and not may_lengthen and self.open_at is None):
+            return False
+        gap = 0 if self.open_at is None else self.open_at
+        return all(
+            n == m or (n > m and (freedom is Freedom.GROW or (freedom in stretching and m == 1)))
+            for n, m, freedom in zip(
+                row[:gap] + row[gap + more :], self.sizes, self.freedoms, strict=True
+            )
+        )
+
+    @property
+    def is_certain(self) -> bool:
+        return Freedom.GROW not in self.freedoms and self.open_at is None
+
+
+def certain(row: Row) -> Expected:
+    return Expected(row, (Freedom.STRETCH,) * len(row))
+
+
+# ----- which parts of concatenated axes are visited together --------------------------------------
+
+Choice = dict[Parts, int]
+"""For every concatenated axis, the place of one of its parts."""
+
+
+def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
+    """Yields the parts of concatenated axes that some cells lie at together.
+
+    Axes that share a part are all at it, or none is; a label that stands alone is at its part. So
+    `a^b => b^a` has two choices, and `a^b => a` one.
+
+    Args:
+        axes: Axes of operands and of the result.
+        parted: All labels that are parts in the spec.
+    """
+    axes = list(axes)
+    concatenated = list(dict.fromkeys(axis for axis in axes if isinstance(axis, Parts)))
+    alone = {name for axis in axes if not isinstance(axis, Parts) for name in names_of(axis)}
+    places = [
+        [place for place, part in enumerate(axis.parts) if isinstance(part, str)]
+        for axis in concatenated
+    ]
+    for chosen in product(*places):
+        choice = dict(zip(concatenated, chosen, strict=True))
+        visited = {axis.parts[place] for axis, place in choice.items()}
+        is_consistent = all(len(visited.intersection(axis.parts)) == 1 for axis in concatenated)
+        if is_consistent and alone.intersection(parted) <= visited:
+            yield choice
+
+
+def is_reachable(spec: str, context: Context) -> bool:
+    """True if there is a choice of parts for which all axes of a spec have cells.
+
+    False for axes that share some parts but not all, as `a^b; b^c => c`: they are left out.
+    """
+    patterns, result = parse(spec, context)
+    axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
+    groups = {frozenset(axis.labels) for axis in axes if isinstance(axis, Parts)}
+    if sum(map(len, groups)) > len(frozenset().union(*groups)):
+        return False
+    return next(choices(axes, _parted(axes)), None) is not None
+
+
+def _parted(axes: Iterable[Axis]) -> set[str]:
+    return {label for axis in axes if isinstance(axis, Parts) for label in axis.labels}
+
+
+# ----- contraction --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an operand contributes to products.
+
+    Attributes:
+        operand: Which operand it is.
+        at: The cells, flat; anything where the operand has none.
+        inside: Where the operand has cells.
+    """
+
+    operand: int
+    at: Array
+    inside: Array
+
+    def values(self, cells: Array, beyond: float) -> Array:
+        """Returns the operand's cells, and what there is beyond them."""
+        if not cells.size:
+            return np.full(self.at.shape, beyond)
+        return np.where(self.inside, cells.reshape(-1)[self.at], beyond)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Products: all values of some labels.
+
+    Attributes:
+        target: The cell of the result that each belongs to, flat.
+        reads: The operands' cells.
+    """
+
+    target: Array
+    reads: tuple[Read, ...]
+
+
+class Contraction:
+    """A spec applied to operands of known shapes."""
+
+    def __init__(self, spec: str, operands: Sequence[Rows], context: Context) -> None:
+        patterns, self._result = parse(spec, context)
+        if len(patterns) != len(operands):
+            raise Invalid(f"{len(patterns)} operands in the spec, {len(operands)} given")
+        self._patterns = patterns
+        axes = [axis for rows in (*patterns, self._result) for axis in axes_of(rows)]
+        self._parted = _parted(axes)
+        self._aligned = self._parted | {
+            name
+            for axis in axes
+            if isinstance(axis, Formula) and axis.kernel is not None
+            for name in names_of(axis)
+        }
+        self._lengths: dict[str, int] = {}
+        self._infer_lengths(patterns, operands)
+        self.operands = [
+            [
+                (axis, size, self._is_exact(pattern, kind))
+                for kind, (pattern, row) in enumerate(zip(rows, operand, strict=True))
+                for axis, size in self._paired(pattern, row)
+            ]
+            for rows, operand in zip(patterns, operands, strict=True)
+        ]
+        named = {name for axis in axes for name in names_of(axis)}
+        self.sizes: dict[Hashable, int] = {k: n for k, n in context.values if k in named}
+        if context.used_in(spec) != {name for name, _ in context.values}:
+            raise Invalid("a value is for nothing")
+        self._exact: set[Hashable] = set()
+        for pairs in self.operands:
+            for axis, size, is_exact in pairs:
+                if is_exact and isinstance(axis, Name):
+                    self._set(axis.label, size)
+                    self._exact.add(axis.label)
+        for label in self._parted & self._exact:
+            if not self.sizes[label] and not self._may_be_empty(str(label)):
+                raise Invalid(f"nothing is left for {label}")
+        self._infer_names()
+        self._infer_formulas(self._operand_axes())
+        for pairs in self.operands:
+            for axis, _, _ in pairs:
+                if isinstance(axis, Name):
+                    self.sizes.setdefault(axis.label, 1)
+        windows = [axis for axis in axes_of(self._result) if isinstance(axis, Formula)]
+        self.is_determined = self._infer_formulas(self._operand_axes()) and all(
+            axis.kernel is None or axis.coupled or axis.kernel in self.sizes for axis in windows
+        )
+
+    def expected(self) -> tuple[Expected, Expected, Expected]:
+        """Returns the rows that the result must have."""
+        batch, output, inputs = (
+            self._expected(pattern, kind) for kind, pattern in enumerate(self._result)
+        )
+        return batch, output, inputs
+
+    # ----- equations ------------------------------------------------------------------------------
+
+    def _is_exact(self, pattern: Pattern, kind: int) -> bool:
+        """True for rows that must have their axes, at their sizes: nothing is repeated there.
+
+        In specs with windows or `^` these are input and output rows, and batch rows with such axes
+        or their labels; not rows of positions and unrelated axes alone.
+        """
+        axes = (*pattern.leading, *pattern.trailing)
+        if not self._aligned or not pattern.is_written:
+            return False
+        if axes and all(isinstance(axis, Position | Unrelated) for axis in axes):
+            return False
+        names = {name for axis in axes for name in names_of(axis)}
+        return kind != 0 or not self._aligned.isdisjoint(names)
+
+    def _infer_lengths(
+        self, patterns: Sequence[Sequence[Pattern]], operands: Sequence[Rows]
+    ) -> None:
+        lengths = self._lengths
+        wanted: list[tuple[str, int]] = []
+        for rows, operand in zip(patterns, operands, strict=True):
+            for kind, (pattern, row) in enumerate(zip(rows, operand, strict=True)):
+                more = len(row) - pattern.known
+                if self._is_exact(pattern, kind):
+                    if more < 0:
+                        raise Invalid(f"{row} has too few axes for {pattern}")
+                    if pattern.variable is not None:
+                        wanted.append((pattern.variable, more))
+                if pattern.variable is not None:
+                    lengths[pattern.variable] = max(more, lengths.get(pattern.variable, 0))
+        for variable, length in wanted:
+            if lengths[variable] != length:
+                raise Invalid(f"{variable} has {length} and {lengths[variable]} axes")
+
+    def _expected(self, pattern: Pattern, kind: int) -> Expected:
+        is_exact = self._is_exact(pattern, kind)
+        sizes: list[int] = []
+        freedoms: list[Freedom] = []
+        for axis in self._flat(pattern, pattern.known):
+            match axis:
+                case Name(label):
+                    sizes.append(self.sizes.get(label, 1))
+                    freedoms.append(self._freedom(label, is_exact=is_exact))
+                case Position(index):
+                    sizes.append(index + 1)
+                    freedoms.append(Freedom.GROW if index else Freedom.FIRST)
+                case Unrelated():
+                    sizes.append(1)
+                    freedoms.append(Freedom.GROW)
+                case Formula() | Parts():
+                    size = self._computed(axis)
+                    sizes.append(1 if size is None else size)
+                    freedoms.append(Freedom.GROW if size is None else Freedom.NONE)
+        is_open = pattern.variable is not None and pattern.variable not in self._lengths
+        open_at = len(pattern.leading) if is_open else None
+        return Expected(tuple(sizes), tuple(freedoms), open_at)
+
+    def _computed(self, axis: Formula | Parts) -> int | None:
+        """Returns the size of an axis that follows from labels; None if they are not known."""
+        if isinstance(axis, Parts):
+            found = [n for n in axis.sizes(self.sizes) if n is not None]
+            return sum(found) if len(found) == len(axis.parts) else None
+        if axis.over not in self.sizes or (axis.coupled and axis.kernel not in self.sizes):
+            return None
+        return axis.size(self.sizes[axis.over], self.sizes.get(axis.kernel))
+
+    def _freedom(self, label: Hashable, *, is_exact: bool) -> Freedom:
+        if is_exact and label in self._exact:
+            return Freedom.NONE
+        return Freedom.STRETCH if label in self.sizes else Freedom.GROW
+
+    # ----- rows and sizes -------------------------------------------------------------------------
+
+    def _flat(self, pattern: Pattern, rank: int) -> list[Axis]:
+        """Returns the axes of a pattern; rows without a variable are open to their left."""
+        if pattern.variable is None:
+            more = max(0, rank - pattern.known)
+            middle: list[Axis] = [Unrelated()] * more
+        else:
+            length = self._lengths.get(pattern.variable, 0)
+            middle = [Name((pattern.variable, -axis)) for axis in range(length, 0, -1)]
+        return [*pattern.leading, *middle, *pattern.trailing]
+
+    def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
+        """Returns the axes that an operand has, with their sizes."""
+        axes = self._flat(pattern, len(row))
+        return list(zip(axes[len(axes) - len(row) :], row, strict=True))
+
+    def _infer_names(self) -> None:
+        for pairs in self.operands:
+            for axis, size, is_exact in pairs:
+                match axis:
+                    case Name(label) if size != 1:
+                        self._set(label, size)
+                    case Position(index) if (size != 1 or is_exact) and index >= size:
+                        raise Invalid(f"position {index} of {size}")
+
+    def _operand_axes(self) -> list[tuple[Axis, int]]:
+        """Returns the axes that say something about sizes: those that are not repeated."""
+        return [
+            (axis, size)
+            for pairs in self.operands
+            for axis, size, is_exact in pairs
+            if is_exact or size != 1
+        ]
+
+    def _set(self, label: Hashable, size: int) -> None:
+        if self.sizes.setdefault(label, size) != size:
+            raise Invalid(f"{label} is {self.sizes[label]} and {size}")
+
+    def _infer_formulas(self, pairs: Iterable[tuple[Axis, int]]) -> bool:
+        """Finds the labels in formulas; returns whether all were found."""
+        pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | Parts)]
+        progress = True
+        while progress:
+            progress = False
+            for axis, size in list(pending):
+                is_known = (
+                    self._learn_parts(axis, size)
+                    if isinstance(axis, Parts)
+                    else self._learn_formula(axis, size)
+                )
+                if is_known:
+                    self._exact.update(names_of(axis))
+                    pending.remove((axis, size))
+                    progress = True
+        return not pending
+
+    def _learn_formula(self, axis: Formula, size: int) -> bool:
+        over, kernel = axis.over, axis.kernel
+        if axis.coupled and kernel not in self.sizes:
+            if over not in self.sizes:
+                return False
+            self._set(kernel, axis.solve_kernel(size, self.sizes[over]))
+            return True
+        self._set(over, axis.solve(size, self.sizes.get(kernel)))
+        return kernel is None or kernel in self.sizes  # no length of a padded window follows
+
+    def _learn_parts(self, axis: Parts, size: int) -> bool:
+        unknown = [label for label in axis.labels if label not in self.sizes]
+        if len(unknown) > 1:
+            return False
+        rest = size - sum(n or 0 for n in axis.sizes(self.sizes))
+        if rest < 0 or (rest and not unknown):
+            raise Invalid(f"the parts {axis.parts} are more or fewer than {size}")
+        if unknown:
+            self._set(unknown[0], rest)
+            if not rest and not self._may_be_empty(unknown[0]):
+                raise Invalid(f"nothing is left for {unknown[0]}")
+        return True
+
+    def _may_be_empty(self, part: str) -> bool:
+        """True for parts that stand nowhere else, where the other side has the rest of the axis."""
+        sides = [self._patterns, [self._result]]
+        axes = [axis for side in sides for rows in side for axis in axes_of(rows)]
+        if any(part in names_of(axis) for axis in axes if not isinstance(axis, Parts)):
+            return False
+        for side, other in (sides, sides[::-1]):
+            for axis in (axis for rows in side for axis in axes_of(rows)):
+                if isinstance(axis, Parts) and part in axis.labels:
+                    rest = set(axis.labels) - {part}
+                    if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
+                        return True
+        return False
+
+    # ----- values ---------------------------------------------------------------------------------
+
+    def points(
+        self, operands: Sequence[Rows], result: Rows, *, apart: bool = False
+    ) -> Iterator[Points]:
+        """Yields what is multiplied, and the cells of a result of the given shape it belongs to.
+
+        Args:
+            operands: The shapes of the operands.
+            result: The sizes of the result's axes.
+            apart: Every operand by itself, not their products.
+        """
+        targets = [
+            pair
+            for pattern, row in zip(self._result, result, strict=True)
+            for pair in self._targets(pattern, row)
+        ]
+        self._learn_from_result(targets)
+        everything = range(len(operands))
+        for group in [[each] for each in everything] if apart else [list(everything)]:
+            axes = [axis for axis, _ in targets]
+            axes += [axis for each in group for axis, _, _ in self.operands[each]]
+            for choice in choices(axes, self._parted):
+                yield self._points(group, targets, choice)
+
+    def _points(
+        self, group: Sequence[int], targets: list[tuple[Axis, int]], choice: Choice
+    ) -> Points:
+        grid = _Grid()
+        written = [self._position(grid, choice, axis, size) for axis, size in targets]
+        reads = [
+            [
+                self._position(grid, choice, axis, size, is_repeated=size == 1 and not is_exact)
+                for axis, size, is_exact in self.operands[each]
+            ]
+            for each in group
+        ]
+        for each in group:
+            for axis, _, _ in self.operands[each]:
+                if isinstance(axis, Formula):
+                    for label in names_of(axis):
+                        grid.variable(label, self._size(label))
+        indices = grid.indices()
+        target, is_kept = _addressed(
+            grid, [position(indices) for position in written], [size for _, size in targets]
+        )
+        found = []
+        for each, positions in zip(group, reads, strict=True):
+            sizes = [size for _, size, _ in self.operands[each]]
+            at, inside = _addressed(grid, [position(indices) for position in positions], sizes)
+            found.append(Read(each, at[is_kept], inside[is_kept]))
+        return Points(target[is_kept], tuple(found))
+
+    def _targets(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
+        if pattern.variable is not None and pattern.variable not in self._lengths:
+            self._lengths[pattern.variable] = max(0, len(row) - pattern.known)
+        axes = self._flat(pattern, pattern.known)
+        more = len(row) - len(axes)
+        if more < 0:
+            raise Invalid("the result has too few axes")
+        return list(zip([*[Unrelated()] * more, *axes], row, strict=True))
+
+    def _learn_from_result(self, targets: list[tuple[Axis, int]]) -> None:
+        """A label that no operand has takes its size from the result."""
+        found: dict[Hashable, set[int]] = {}
+        for axis, size in targets:
+            if isinstance(axis, Name) and axis.label not in self.sizes:
+                found.setdefault(axis.label, set()).add(size)
+        for label, sizes in found.items():
+            self.sizes[label] = sizes.pop() if len(sizes) == 1 else 1
+        if not self._infer_formulas([*self._operand_axes(), *targets]):
+            raise Undetermined
+
+    def _size(self, label: Hashable) -> int:
+        return self.sizes.setdefault(label, 1)
+
+    def _position(
+        self,
+        grid: _Grid,
+        choice: Choice,
+        axis: Axis,
+        size: int,
+        *,
+        is_repeated: bool | None = None,
+    ) -> Callable[[dict[Hashable, Array]], Array]:
+        """Returns which position of an axis each point of the grid touches.
+
+        Args:
+            grid: Where the variables are.
+            choice: The parts of concatenated axes that are visited.
+            axis: The axis of the spec.
+            size: The size of the axis.
+            is_repeated: None for axes of the result, else whether the operand is repeated there.
+        """
+        if is_repeated and not isinstance(axis, Unrelated):
+            return lambda _: np.zeros((), dtype=int)
+        match axis:
+            case Name(label):
+                own = self._size(label)
+                if own == 1 and is_repeated is None:
+                    return grid.pick(object(), size)
+                if own != size:
+                    raise Invalid(f"{label} is {own} and {size}")
+                return grid.pick(label, own)
+            case Position(index):
+                if index >= size:
+                    raise Invalid(f"position {index} of {size}")
+                return lambda _: np.full((), index)
+            case Unrelated():
+                return grid.pick(object(), size)
+            case Parts(parts):
+                part = parts[choice[axis]]
+                left = axis.left(choice[axis], self.sizes)
+                within = grid.pick(part, self._size(part))
+                return lambda at: left + within(at)
+            case Formula(stride, over, offset, kernel, dilation):
+                base = grid.pick(over, self._size(over))
+                if kernel is None:
+                    return lambda at: stride * base(at) + offset
+                length = self._size(kernel)
+                window = grid.pick(kernel, length)
+                shift = offset - axis.left(length)
+                return lambda at: stride * base(at) + dilation * window(at) + shift
+
+
+def _made_of(axis: Axis, labels: set[str]) -> bool:
+    """True for an axis that some labels, or concatenations of them, make up."""
+    names = names_of(axis)
+    return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
+
+
+def _addressed(grid: _Grid, positions: list[Array], sizes: list[int]) -> tuple[Array, Array]:
+    """Returns the flat cell that each point of the grid touches, and whether there is one."""
+    at = np.zeros(grid.shape, dtype=int)
+    inside = np.ones(grid.shape, dtype=bool)
+    for position, size in zip(positions, sizes, strict=True):
+        inside = inside & (position >= 0) & (position < size)
+        at = at * size + np.clip(position, 0, max(size - 1, 0))
+    return at, inside
+
+
+class _Grid:
+    """All combinations of the values of some variables."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Hashable, int] = {}
+
+    def variable(self, key: Hashable, size: int) -> None:
+        if self._sizes.setdefault(key, size) != size:
+            raise Invalid(f"{key} is {self._sizes[key]} and {size}")
+
+    def pick(self, key: Hashable, size: int) -> Callable[[dict[Hashable, Array]], Array]:
+        self.variable(key, size)
+        return lambda at: at[key]
+
+    @property
+    def shape(self) -> Row:
+        return tuple(self._sizes.values())
+
+    def indices(self) -> dict[Hashable, Array]:
+        if prod(self.shape) > LARGEST_DOMAIN or len(self.shape) > 30:
+            raise TooLarge
+        return dict(zip(self._sizes, np.indices(self.shape, sparse=True), strict=True))

@@ -1,0 +1,157 @@
+"""Gradients of operations, written down from their definitions.
+
+Of a result's gradient, every operand gets what its cells contributed. Where several cells are the
+greatest, each of them gets all of it; of two operands that are equal, the first one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from .contraction import Contraction, TooLarge
+from .notation import Rows
+from .reference import (
+    CONTRACTIONS,
+    Array,
+    Call,
+    Value,
+    broadcast,
+    rearranged,
+    stretched,
+)
+
+LARGEST_GRADIENT = 2.0**20
+
+POINTWISE: dict[str, Callable[..., tuple[Array | None, ...]]] = {
+    "neg": lambda g, a: (-g,),
+    "relu": lambda g, a: (np.where(a > 0, g, 0.0),),
+    "sat01": lambda g, a: (np.where((a > 0) & (a < 1), g, 0.0),),
+    "clamp": lambda g, a: (np.where((a >= -3) & (a <= 3), g, 0.0),),
+    "twice": lambda g, a: (2.0 * g,),
+    "add": lambda g, a, b: (g, g),
+    "sub": lambda g, a, b: (g, -g),
+    "mul": lambda g, a, b: (g * b, g * a),
+    "maximum": lambda g, a, b: (np.where(a >= b, g, 0.0), np.where(a >= b, 0.0, g)),
+    "minimum": lambda g, a, b: (np.where(a <= b, g, 0.0), np.where(a <= b, 0.0, g)),
+    "relu_gate": lambda g, a, b: (None, np.where(a > 0, g, 0.0)),
+    "sat01_gate": lambda g, a, b: (None, np.where((a > 0) & (a < 1), g, 0.0)),
+    "where": lambda g, a, b, c: (None, np.where(a != 0, g, 0.0), np.where(a != 0, 0.0, g)),
+}
+"""What operands get; other operations on single cells, such as comparisons, pass nothing."""
+
+
+def pulled_back(
+    call: Call, operands: Sequence[Value], result: Value, gradient: Array
+) -> list[Array]:
+    """Returns the gradient of each operand, given that of the result.
+
+    Raises:
+        TooLarge: if sums may be inexact.
+    """
+    match call.operation:
+        case operation if operation in CONTRACTIONS:
+            found = _contraction(call, operands, result, gradient)
+        case "matmul":
+            found = _product(operands[0], operands[1], result.rows, gradient)
+        case "fma":
+            found = _product(operands[0], operands[1], result.rows, gradient)
+            found.append(
+                _gathered(operands[2], stretched(_places(operands[2]), result.rows), gradient)
+            )
+        case "transpose" | "slice" | "stack":
+            found = _rearranged(call, operands, result.rows, gradient)
+        case operation:
+            found = _pointwise(operation, operands, result.rows, gradient)
+    for each in found:
+        if each.size and np.abs(each).max() > LARGEST_GRADIENT:
+            raise TooLarge
+    return found
+
+
+def _places(value: Value, first: int = 0) -> Value:
+    """Returns a value whose cells are their own numbers."""
+    numbers = np.arange(first, first + value.cells.size).reshape(value.cells.shape)
+    return Value(numbers, value.rows)
+
+
+def _gathered(operand: Value, places: Array, gradient: Array) -> Array:
+    """Returns what arrives at each cell of an operand; `places` are the cells by number."""
+    found = np.zeros(operand.cells.size)
+    np.add.at(found, places.astype(int).ravel(), gradient.ravel())
+    return found.reshape(operand.cells.shape)
+
+
+def _pointwise(
+    operation: str, operands: Sequence[Value], rows: Rows, gradient: Array
+) -> list[Array]:
+    cells = [stretched(operand, rows) for operand in operands]
+    rule = POINTWISE.get(operation)
+    passed = rule(gradient, *cells) if rule else (None,) * len(operands)
+    return [
+        np.zeros(operand.cells.shape)
+        if part is None
+        else _gathered(operand, stretched(_places(operand), rows), part)
+        for operand, part in zip(operands, passed, strict=True)
+    ]
+
+
+def _rearranged(call: Call, operands: Sequence[Value], rows: Rows, gradient: Array) -> list[Array]:
+    """Every cell of the result is one of the operands'."""
+    sizes = [operand.cells.size for operand in operands]
+    numbered = [
+        _places(operand, sum(sizes[:position])) for position, operand in enumerate(operands)
+    ]
+    places = rearranged(call, numbered, rows).astype(int).ravel()
+    found = np.zeros(sum(sizes))
+    np.add.at(found, places, gradient.ravel())
+    parts = np.split(found, np.cumsum(sizes)[:-1])
+    return [part.reshape(o.cells.shape) for part, o in zip(parts, operands, strict=True)]
+
+
+def _product(left: Value, right: Value, rows: Rows, gradient: Array) -> list[Array]:
+    batch = broadcast([left.rows[0], right.rows[0]])
+    meeting, out, inputs = left.rows[2], left.rows[1], right.rows[2]
+    if meeting == ():  # a scalar is one axis of size 1, too
+        right = Value(right.cells, (right.rows[0], (), inputs))
+    own: Rows = (batch, out, inputs)
+    count = prod(n for row in own for n in row)
+    numbers = Value(np.arange(count).reshape([n for row in own for n in row]), own)
+    arriving = np.zeros(count)
+    np.add.at(arriving, stretched(numbers, rows).ravel(), gradient.ravel())
+    g = arriving.reshape(*batch, prod(out), prod(inputs))
+
+    def matrices(value: Value, shape: Rows) -> tuple[Array, Array]:
+        dims = (*shape[0], prod(shape[1]), prod(shape[2]))
+        return stretched(value, shape).reshape(dims), stretched(_places(value), shape)
+
+    one, one_places = matrices(left, (batch, out, meeting))
+    other, other_places = matrices(right, (batch, meeting, inputs))
+    return [
+        _gathered(left, one_places, g @ other.swapaxes(-1, -2)),
+        _gathered(right, other_places, one.swapaxes(-1, -2) @ g),
+    ]
+
+
+def _contraction(
+    call: Call, operands: Sequence[Value], result: Value, gradient: Array
+) -> list[Array]:
+    shapes = [operand.rows for operand in operands]
+    contraction = Contraction(call.spec, shapes, call.context)
+    found = [np.zeros(operand.cells.size) for operand in operands]
+    is_greatest = call.operation in ("einmax", "tropical")
+    beyond = -np.inf if is_greatest else 0.0
+    for points in contraction.points(shapes, result.rows, apart=call.operation == "concat"):
+        arriving = gradient.ravel()[points.target]
+        terms = [read.values(operands[read.operand].cells, beyond) for read in points.reads]
+        if is_greatest:
+            reached = sum(terms) == result.cells.ravel()[points.target]
+            arriving = np.where(reached, arriving, 0.0)
+        for position, read in enumerate(points.reads):
+            part = arriving
+            if call.operation == "einsum":
+                part = arriving * prod([*terms[:position], *terms[position + 1 :]])
+            np.add.at(found[read.operand], read.at[read.inside], part[read.inside])
+    return [part.reshape(o.cells.shape) for part, o in zip(found, operands, strict=True)]
