@@ -55,6 +55,10 @@ from ocannl_core.schedule.transforms import (
     to_text,
 )
 
+_ALIASED_BYTES = 1024
+"""Rows as far apart as a multiple of this compete for a few places of a cache."""
+_LINE_BYTES = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -195,7 +199,8 @@ class _Emitter:
         if pack.inside is not None:
             self._expect_leaf(pack.inside)
         factor = factors[pack.operand]
-        if isinstance(factor, Load) and factor.node in self.nodes:
+        known = [each.operand for pairs in self.packs.values() for each, _ in pairs]
+        if pack.operand in known:
             raise _misfit(self.schedule, "An operand is packed once.", str(pack.operand))
         outer = self._outside(pack.inside)
         mentioned = {leaf for root in self.tree.roots_of(factor) for leaf in self.tree.leaves(root)}
@@ -209,8 +214,10 @@ class _Emitter:
                 f"{to_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
-        dims = tuple(self.tree.largest(axis) for axis in pack.axes)
-        self.nodes[node] = NodeInfo(factor.dtype, dims)
+        dims = [self.tree.largest(axis) for axis in pack.axes]
+        if len(dims) > 1 and dims[-1] * factor.dtype.nbytes % _ALIASED_BYTES == 0:
+            dims[-1] += _LINE_BYTES // factor.dtype.nbytes
+        self.nodes[node] = NodeInfo(factor.dtype, tuple(dims))
         return node
 
     def _outside(self, inside: str | None) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def test_a_small_product_reads_its_operands_in_place() -> None:
 
 def test_a_large_product_packs_both_operands() -> None:
     assert product(512) == snapshot(
-        'split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; pack 1 inside j0 as k j1; accumulate over k fused'
+        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; pack 1 inside j0 as k j1; accumulate over k fused"
     )
 
 
@@ -84,13 +84,13 @@ def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
 
 def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
     assert product(64, NARROW) == snapshot(
-        'split j 32; split j1 8; split i 2 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused'
+        "split j 32; split j1 8; split i 2 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
     )
     assert product(64, PLAIN) == snapshot(
-        'split j 4; split i 2 evenly; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k'
+        "split j 4; split i 2 evenly; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k"
     )
     assert product(64, WIDE, float64) == snapshot(
-        'split j 16; split j1 8; split i 13 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused'
+        "split j 16; split j1 8; split i 13 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
     )
 
 
