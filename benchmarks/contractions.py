@@ -31,7 +31,7 @@ class Work:
         spec: The specification for the compiler.
         einsum: The same for NumPy and PyTorch; empty for a convolution of images `n|h,w,c`.
         shapes: The shapes of both operands.
-        gradients: True to compute the gradients of the sum of all cells, too.
+        gradients: True to compute the gradients of the sum of all squares, too.
     """
 
     name: str
@@ -87,10 +87,11 @@ def compiled(work: Work, left: Array, right: Array, backend: str | None) -> Cont
         a = oc.param("a", init=oc.tensor(left))
         b = oc.param("b", init=oc.tensor(right))
         result = oc.einsum(work.spec, a, b)
-        loss = oc.einsum("... => 0", result)
+        loss = oc.einsum("... => 0", result * result)
         context = oc.Context(backend)
         code = oc.train.grad_update(loss) if work.gradients else oc.train.forward(result)
-        routine = context.compile(code, keep=[result])
+        kept = [result, a.grad, b.grad] if work.gradients else [result]
+        routine = context.compile(code, keep=kept)
         context.init_params(loss)
     return "compiled", routine, lambda: np.array(context[result])
 
@@ -133,7 +134,7 @@ def torch_peer(work: Work, left: Array, right: Array) -> Contender:
                 return torch.nn.functional.conv2d(images, weights)
         images.grad = weights.grad = None
         result = torch.nn.functional.conv2d(images, weights)
-        result.sum().backward()  # type: ignore[no-untyped-call]
+        (result * result).sum().backward()  # type: ignore[no-untyped-call]
         return result.detach()
 
     return "torch", convolve, lambda: np.asarray(convolve().permute(0, 2, 3, 1))
