@@ -233,6 +233,8 @@ class _Kernel:
                 self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
+        if not isinstance(stmt, Block | For | Store | Remark):
+            self.writer.forget()
         match stmt:
             case Block():
                 self.block(stmt)
@@ -362,7 +364,6 @@ class _Kernel:
             self.writer.line(f"{cell} = {self._expressions.stored(value)};")
 
     def _set_local(self, stmt: SetLocal) -> None:
-        self.writer.forget()
         name = self._names.local(stmt.local)
         symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):

@@ -147,7 +147,7 @@ def test_a_file_that_is_no_toml_is_named(project: Path) -> None:
 def test_an_unknown_override_is_refused_before_the_block_runs() -> None:
     with pytest.raises(SettingsError) as caught, settings.overrides(sede=1):
         pytest.fail("the block ran")
-    assert caught.value.fix.splitlines()[0] == snapshot('did you mean seed or schedule?')
+    assert caught.value.fix.splitlines()[0] == snapshot("did you mean seed or schedule?")
 
 
 @pytest.mark.parametrize(
