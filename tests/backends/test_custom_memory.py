@@ -322,6 +322,23 @@ The op Solve(steps=5) failed.
 """)
 
 
+def test_an_error_of_the_framework_inside_perform_names_the_op_around_it(ctx: oc.Context) -> None:
+    def fail(x: Array) -> Array:
+        raise oc.OpError("inner", found="something")
+
+    y = storing(fail, title="Outer")(lines(1, 2))
+    with pytest.raises(oc.OpError) as error:
+        ctx.compile(oc.train.forward(y))()
+    assert error.value.rule == "The op Outer failed."
+    assert isinstance(error.value.__cause__, oc.OpError)
+
+
+def test_a_number_that_its_format_cannot_hold_is_refused(ctx: oc.Context) -> None:
+    y = storing(lambda x: 300, spec="n => ")(oc.tensor([1, 2], dtype="uint8"))
+    with pytest.raises(oc.OpError, match="300 for output 0 of Calling, which is uint8"):
+        ctx.compile(oc.train.forward(y))()
+
+
 def test_bad_outputs_are_refused_with_their_op_and_line(ctx: oc.Context) -> None:
     two = "n => n; n"
 
