@@ -287,7 +287,16 @@ class Apply:
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 
-    __slots__ = ("__weakref__", "_backward", "_call", "inputs", "op", "origin", "outputs")
+    __slots__ = (
+        "__weakref__",
+        "_backward",
+        "_call",
+        "_has_place",
+        "inputs",
+        "op",
+        "origin",
+        "outputs",
+    )
 
     def __init__(
         self,
@@ -307,6 +316,7 @@ class Apply:
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
         self._backward: Backward | None = None
+        self._has_place = False
         for problem in problems(op, inputs, outputs):
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
@@ -383,6 +393,7 @@ class Apply:
         with naming(self.inputs):
             environment.derive(shapes, terms, lambda fresh: self._constraints(terms, shapes, fresh))
         recorder = session.recorder
+        self._has_place = recorder is not None
         flows = recorder is None and any(variable.requires_grad for variable in self.inputs)
         remaining = iter(shapes)
         for position, each in enumerate(types):
@@ -488,6 +499,7 @@ class Apply:
             tuple(inputs[i] for i in self.destroyed),
             pairs(shared),
             pairs(views),
+            self._has_place,
             self.origin,
         )
 
