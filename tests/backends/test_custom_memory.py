@@ -469,3 +469,15 @@ def test_an_interrupt_is_not_an_error_of_the_op(ctx: oc.Context) -> None:
     with pytest.raises(KeyboardInterrupt):
         step()
     assert ctx[p].tolist() == [1, 2]
+
+
+def test_storage_of_an_output_that_takes_memory_over_is_not_that_memory(ctx: oc.Context) -> None:
+    def add(inputs: Any, storage: Any) -> None:
+        z, (x, y) = storage[0][0], inputs
+        if z is None:
+            storage[0][0] = z = np.empty_like(x)
+        z[...] = 0  # before the inputs are read
+        z += x + y
+
+    op = Calling(add, "n; n => n", destroy_map={0: [0]})
+    assert values(ctx, op(lines(1, 2) * 1.0, lines(10, 20)))[0].tolist() == [11, 22]
