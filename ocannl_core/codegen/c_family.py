@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import assert_never
 
@@ -81,6 +81,8 @@ class KernelText:
         helpers: What it needs from the prelude.
         grid: Extents of the GRID axes that the device itself runs, outermost first.
         block: Extents of the BLOCK axes that the device itself runs, likewise.
+        author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
+            in this are equal.
     """
 
     symbol: str
@@ -88,6 +90,7 @@ class KernelText:
     helpers: tuple[str, ...] = ()
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    author: str = field(default="", compare=False)
 
 
 def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> KernelText:

@@ -16,6 +16,7 @@ from typing import Any
 from cffi import FFI
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_core.errors import CompileError
 from ocannl_cpu_c.cache import DiskCache, Entry, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.source import unit
@@ -76,6 +77,8 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
                 opened = _built(cache, missing)
             except OSError as error:  # a full disk, a file system that runs no code, odd entries
                 opened = _built(temporary_cache(cache.root, compiler, error), missing)
+            except CompileError as error:
+                raise _with_authors(error, missing) from None
             for kernel, loaded in zip(missing, opened, strict=True):
                 _loaded[compiler, kernel.symbol] = loaded
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
@@ -85,6 +88,13 @@ def _built(cache: DiskCache, kernels: Sequence[KernelText]) -> list[Loaded]:
     """Returns kernels compiled now."""
     entries = cache.build([_key(each) for each in kernels], _translation_unit(kernels))
     return [_open(entry) for entry in entries]
+
+
+def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
+    """Returns an error that names the operations whose own code was compiled."""
+    authors = dict.fromkeys(kernel.author for kernel in kernels if kernel.author)
+    where = "\n".join([*(f"code of {author}" for author in authors), error.where])
+    return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
 def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
