@@ -47,13 +47,13 @@ class Stopwatch:
         """Times what runs inside."""
         gc.collect()
         profiler = cProfile.Profile() if name == self._profiled else None
-        start = time.perf_counter()
+        start = time.process_time()
         if profiler:
             profiler.enable()
         yield
         if profiler:
             profiler.disable()
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = time.process_time() - start
         if profiler:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
 

@@ -7,7 +7,7 @@ for i in range(4):            -->   for i in range(4):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
 
@@ -36,6 +36,7 @@ from ocannl_core.loopir.traverse import (
     accesses,
     allocated,
     map_expr,
+    nodes_of,
     reads,
     rewrite,
     statements,
@@ -54,8 +55,9 @@ Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 def forward_fills(program: LoopProgram) -> LoopProgram:
     """Returns the program with the numbers of fills in place of loads that surely read them.
 
-    That is where the nest after the fill updates each cell at most once. The fill itself stays;
-    `remove_dead_stores` finds out whether it is needed.
+    That is where the nest that touches the node next updates each cell at most once. The fill moves
+    there, so that memory is in use no longer than it has to be, and initial values are still in the
+    cache. Whether it is needed at all, `remove_dead_stores` finds out.
     """
 
     def block(stmt: Stmt) -> Replacement:
@@ -71,25 +73,44 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
 
 
 def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
-    filled: dict[TensorNode, float] = {}
+    """Yields statements with every fill right in front of the first that touches its node."""
+    fills: dict[TensorNode, tuple[Stmt, ...]] = {}
+    remark: tuple[Stmt, ...] = ()
     for stmt in stmts:
+        if isinstance(stmt, Remark) and stmt.origin is not None:
+            yield from remark
+            remark = (stmt,)
+            continue
+        waiting: Collection[TensorNode] = ()
+        if isinstance(stmt, Barrier):
+            waiting = tuple(fills)
+        elif fills and not isinstance(stmt, Remark):
+            waiting = [node for node in _touched(stmt) if node in fills]
         rewritten = stmt
-        match stmt:
-            case Fill(node, value):
-                filled[node] = value
-            case Remark() | Allocate():
-                pass
-            case _:
-                for node, value in filled.items():
-                    rewritten = _started(rewritten, node, Const(value, nodes[node].dtype))
-                filled.clear()
-        yield rewritten
+        for node in waiting:
+            *_, fill = sunk = fills.pop(node)
+            yield from sunk
+            if isinstance(fill, Fill):
+                rewritten = _started(rewritten, node, Const(fill.value, nodes[node].dtype))
+        if isinstance(stmt, Fill):
+            fills[stmt.node] = (*remark, stmt)
+        else:
+            yield from (*remark, rewritten)
+        remark = ()
+    for sunk in fills.values():
+        yield from sunk
+    yield from remark
+
+
+def _touched(stmt: Stmt) -> Collection[TensorNode]:
+    """Returns the nodes that a statement reads, writes or allocates."""
+    return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
 
 
 def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     """Returns a nest that updates cells of a node once, with what they start from put in."""
     store, loops = _only_store(nest, node)
-    if store is None or not isinstance(nest, For) or not _visits_cells_once(store, loops):
+    if store is None or not _visits_cells_once(store, loops):
         return nest
     own = Load(node, store.indices, start.dtype)
     inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
@@ -203,11 +224,15 @@ class _Liveness:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
                 self.dead[stmt.node] = [self.whole(stmt.node)]
         kept: list[Stmt] = []
+        is_gone = False
         for stmt in reversed(self.body.stmts):
+            if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
+                continue  # it told of what is gone
             touched = list(accesses(stmt))
             seen = {access.node for access in touched if not access.writes}
             written = {access.node for access in touched if access.writes}
             remaining = self.without_dead(stmt, seen, written)
+            is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
                 self.account_for(remaining, seen if remaining is stmt else set(reads(remaining)))

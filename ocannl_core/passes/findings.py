@@ -10,6 +10,7 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
 from ocannl_core.passes.memory import allocate_scratch, placement
+from ocannl_core.passes.simplify import simplify
 
 PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
 """Whether a backend wants a node on the device that could be local to the routine."""
@@ -26,6 +27,7 @@ class Findings:
         refused: Why inlining left each of the others in memory.
         definitions: How to compute virtual nodes elsewhere.
         independent: Nodes whose cells are all written before they are read.
+        positive: Nodes that never hold `-0.0` when they are read.
         kept: Nodes that could be local and are not.
     """
 
@@ -35,6 +37,7 @@ class Findings:
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)
     independent: frozenset[TensorNode] = frozenset()
+    positive: frozenset[TensorNode] = frozenset()
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
 
     def inline(self, program: LoopProgram) -> LoopProgram:
@@ -50,7 +53,12 @@ class Findings:
         found = inline(program, self.stored, policy)
         self.virtual, self.refused = found.virtual, found.refused
         self.definitions, self.independent = found.definitions, found.independent
+        self.positive = found.positive
         return found.program
+
+    def simplify(self, program: LoopProgram) -> LoopProgram:
+        """Returns the program after algebra, with what is known of the values of nodes."""
+        return simplify(program, positive=self.positive)
 
     def allocate(self, program: LoopProgram) -> LoopProgram:
         """Returns the program with memory for the nodes that it need not share."""

@@ -23,7 +23,6 @@ from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
-from ocannl_core.passes.simplify import simplify
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     algebra = (NamedPass("contract", contract),) if settings.current().contract else ()
     return (
         NamedPass("inline", findings.inline),
-        NamedPass("simplify", simplify),
+        NamedPass("simplify", findings.simplify),
         NamedPass("read one-hot", read_one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),

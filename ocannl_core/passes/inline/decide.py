@@ -27,19 +27,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from ocannl_core.dtypes import DType, uint4x32
-from ocannl_core.indexing import (
-    IndexMap,
-)
-from ocannl_core.loopir.nodes import (
-    Block,
-    Expr,
-    Fill,
-    Load,
-    Local,
-    LoopProgram,
-    Stmt,
-    Store,
-)
+from ocannl_core.indexing import IndexMap
+from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
@@ -105,6 +94,7 @@ class Inlined:
         refused: Why each of the others needs some, as far as inlining is concerned.
         definitions: How to compute the virtual nodes that something reads.
         independent: Nodes whose cells are all written before they are read.
+        positive: Nodes that never hold `-0.0` when they are read.
     """
 
     program: LoopProgram
@@ -112,6 +102,7 @@ class Inlined:
     refused: Mapping[TensorNode, Reason]
     definitions: Mapping[TensorNode, Definition]
     independent: frozenset[TensorNode]
+    positive: frozenset[TensorNode]
 
 
 def inline(
@@ -443,6 +434,7 @@ class _Attempt:
             self.refused,
             {node: self.definition(node) for node in self.parts if node in self.inlined},
             frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
+            self.positive,
         )
 
     def definition(self, node: TensorNode) -> Definition:
