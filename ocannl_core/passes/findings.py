@@ -22,6 +22,7 @@ class Findings:
 
     Attributes:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
+        requested: Nodes that are to be inlined, worthwhile or not.
         prefers_device: Asked about nodes that may be local; by default none is preferred.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
@@ -32,6 +33,7 @@ class Findings:
     """
 
     stored: Mapping[TensorNode, Placement]
+    requested: frozenset[TensorNode] = frozenset()
     prefers_device: PrefersDevice | None = None
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
@@ -41,7 +43,11 @@ class Findings:
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
 
     def inline(self, program: LoopProgram) -> LoopProgram:
-        """Returns the program after inlining, as the settings ask for it."""
+        """Returns the program after inlining, as the settings ask for it.
+
+        Raises:
+            LinkError: if a node that is to be inlined cannot be; the message says why.
+        """
         chosen = settings.current()
         policy = Policy(
             chosen.max_visits,
@@ -50,7 +56,12 @@ class Findings:
             chosen.inline_simple_computations,
             chosen.inline_complex_computations,
         )
-        found = inline(program, self.stored, policy)
+        found = inline(program, self.stored, policy, self.requested)
+        wish = Placement(MemoryMode.VIRTUAL, Reason.INLINING_REQUESTED)
+        for node in found.refused:
+            if node in self.requested:
+                decided = Placement(MemoryMode.NEVER_VIRTUAL, found.refused[node])
+                self.stored.get(node, decided).refine(wish, node)
         self.virtual, self.refused = found.virtual, found.refused
         self.definitions, self.independent = found.definitions, found.independent
         self.positive = found.positive
