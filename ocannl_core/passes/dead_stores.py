@@ -30,7 +30,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box, index_range
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, index_range
 from ocannl_core.loopir.traverse import (
     Replacement,
     accesses,
@@ -44,7 +44,9 @@ from ocannl_core.loopir.traverse import (
     walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.passes.coverage import certain_cells, whole
 from ocannl_core.passes.laws import simplified
+from ocannl_core.passes.units import Unit, unit_of
 
 Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 
@@ -222,41 +224,37 @@ class _Liveness:
         """Returns the statements that are needed."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
-                self.dead[stmt.node] = [self.whole(stmt.node)]
+                self.dead[stmt.node] = [whole(self.nodes[stmt.node])]
         kept: list[Stmt] = []
         is_gone = False
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
                 continue  # it told of what is gone
-            touched = list(accesses(stmt))
-            seen = {access.node for access in touched if not access.writes}
-            written = {access.node for access in touched if access.writes}
-            remaining = self.without_dead(stmt, seen, written)
+            unit = unit_of(stmt, 0, {})
+            remaining = self.without_dead(unit)
             is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.account_for(remaining, seen if remaining is stmt else set(reads(remaining)))
+                self.account_for(unit if remaining is stmt else unit_of(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def without_dead(
-        self, stmt: Stmt, seen: set[TensorNode], written: set[TensorNode]
-    ) -> Stmt | None:
+    def without_dead(self, unit: Unit) -> Stmt | None:
         """Returns a statement without its dead stores; None if nothing is left of it."""
+        seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, Staged) for node in walk(stmt)):
-            return stmt
-        ranges = _ranges(stmt)
+        if not dead or any(isinstance(node, Staged) for node in walk(unit.stmt)):
+            return unit.stmt
 
         def on_stmt(each: Stmt) -> Replacement:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
-                    return () if self.is_dead(each, ranges) else each
+                    return () if self.is_dead(each, unit.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
                     return each
 
-        rewritten = rewrite(stmt, on_stmt=on_stmt)
+        rewritten = rewrite(unit.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
@@ -279,45 +277,14 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, stmt: Stmt, seen: set[TensorNode]) -> None:
+    def account_for(self, unit: Unit) -> None:
         """Takes what a statement reads and surely writes into account."""
-        if isinstance(stmt, Allocate):
-            self.dead.pop(stmt.node, None)
+        if isinstance(unit.stmt, Allocate):
+            self.dead.pop(unit.stmt.node, None)
             return
-        for node, box in self.certain_writes(stmt):
-            self.dead.setdefault(node, []).append(box)
-        for node in seen:
-            self.dead.pop(node, None)
-
-    def certain_writes(self, stmt: Stmt) -> Iterator[tuple[TensorNode, Box]]:
-        """Yields boxes of cells that a top-level statement writes whatever happens."""
-        pending: list[tuple[Stmt, dict[IndexVar, Range]]] = [(stmt, {})]
-        while pending:
-            each, ranges = pending.pop()
-            match each:
-                case For(var, start, stop, body):
-                    pending.append((body, {**ranges, var: Range(start, stop - 1)}))
-                case Block(stmts):
-                    pending += [(inner, ranges) for inner in stmts]
-                case Store(node, indices):
-                    box = certain_box(indices, ranges)
-                    if box is not None:
-                        yield node, box
-                case Fill(node) if all(values.extent for values in ranges.values()):
-                    yield node, self.whole(node)
-                case _:
-                    pass
-
-    def whole(self, node: TensorNode) -> Box:
-        return tuple(Range(0, dim - 1) for dim in self.nodes[node].buffer_dims)
-
-
-def _ranges(stmt: Stmt) -> dict[IndexVar, Range]:
-    """Returns the values of the loop variables; of one that several loops bind, all of them."""
-    ranges: dict[IndexVar, Range] = {}
-    for node in walk(stmt):
-        if isinstance(node, For):
-            known = ranges.get(node.var, Range(node.start, node.stop - 1))
-            low, high = min(known.low, node.start), max(known.high, node.stop - 1)
-            ranges[node.var] = Range(low, high)
-    return ranges
+        for site in unit.writes:
+            box = certain_cells(site, self.nodes[site.node])
+            if box is not None:
+                self.dead.setdefault(site.node, []).append(box)
+        for site in unit.reads:
+            self.dead.pop(site.node, None)

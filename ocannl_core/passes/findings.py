@@ -22,8 +22,8 @@ class Findings:
 
     Attributes:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
-        requested: Nodes that are to be inlined, worthwhile or not.
         prefers_device: Asked about nodes that may be local; by default none is preferred.
+        requested: Nodes that are to be inlined, worthwhile or not.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
         definitions: How to compute virtual nodes elsewhere.
@@ -33,8 +33,8 @@ class Findings:
     """
 
     stored: Mapping[TensorNode, Placement]
-    requested: frozenset[TensorNode] = frozenset()
     prefers_device: PrefersDevice | None = None
+    requested: frozenset[TensorNode] = frozenset()
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)

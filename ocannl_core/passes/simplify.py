@@ -99,9 +99,8 @@ class _Rules:
 
     def _contextual(self, expr: Expr) -> Expr | None:
         match expr:
-            case (
-                Binary(BinaryOp.ADD, Load(node) as cell, zero)
-                | Binary(BinaryOp.ADD, zero, Load(node) as cell)
+            case Binary(BinaryOp.ADD, Load(node) as cell, zero) | Binary(
+                BinaryOp.ADD, zero, Load(node) as cell
             ) if node in self.positive and is_number(zero, 0.0):
                 return cell  # c[i] + 0.0 --> c[i], where c[i] is not -0.0
             case Binary(BinaryOp.POW, base, exponent):

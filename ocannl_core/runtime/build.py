@@ -76,7 +76,7 @@ def build(
         LinkError: if one of those needs memory.
     """
     own = tuple(_verified(each) for each in backend.passes(target))
-    findings = Findings(stored, requested, partial(_prefers_device, backend, target))
+    findings = Findings(stored, partial(_prefers_device, backend, target), requested)
     passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
     dump = _open_dump(assignments)
     if dump:
