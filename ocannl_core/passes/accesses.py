@@ -28,6 +28,7 @@ from ocannl_core.loopir.nodes import (
     Fill,
     For,
     Gather,
+    IndexValue,
     Load,
     LoadMerge,
     LocalRead,
@@ -40,6 +41,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, walk
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS
 from ocannl_core.passes.coverage import Coverage, written_cells
 from ocannl_core.passes.units import Site, Unit, units_of
 from ocannl_core.passes.visits import MOST_ENUMERATED, Counts, Frequency, counts, frequency
@@ -279,6 +281,8 @@ def computes(value: Expr, own: TensorNode | None = None) -> bool:
 class Cost(NamedTuple):
     """What a part of a program takes.
 
+    Comparing a position with something is not computing: it costs no more than a load.
+
     Attributes:
         reads: True if it reads memory or variables.
         computes: True if it computes something from those, or loops.
@@ -299,6 +303,11 @@ def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
     )
     match node:
         case Binary(_, Load(loaded), _) if loaded is own:
+            return Cost(reads, computes, loads)
+        case Binary(op, left, right) if op in COMPARISONS and (
+            isinstance(left, IndexValue) or isinstance(right, IndexValue)
+        ):
+            # a flag is no dearer than a load, and where it is known, reductions may select
             return Cost(reads, computes, loads)
         case Unary() | Binary() | Ternary():
             return Cost(reads, computes or reads, loads)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import bfloat16, float32
-from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
     Expr,
     Fill,
+    IndexValue,
     Stmt,
     Unary,
 )
@@ -372,6 +373,35 @@ def test_constants_vanish_however_often_they_are_read() -> None:
     assert found.virtual[third].reason is Reason.CONSTANT_SCALAR
     kept = inlined(d, *stmts, policy=Policy(inline_scalar_constexprs=False))
     assert kept.refused[third] is Reason.VISITED_TOO_OFTEN
+
+
+def test_a_constant_stays_one_behind_the_variables_that_compute_it() -> None:
+    d = Draft("p")
+    one, t, c = d.node("one", float32, 1), d.node("t", float32, 4), d.node("c", float32, 4)
+    half = Binary(BinaryOp.MUL, d.load(one, 0), Const(0.5, float32), float32)
+    found = inlined(
+        d,
+        Fill(one, 0.0),
+        d.accumulate(one, 0, op=BinaryOp.ADD, value=Const(1.0, float32)),
+        Fill(t, 0.0),
+        loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=half)),
+        loop(J, 4, d.store(c, J, value=plus(d.load(t, J), d.load(t, J)))),
+    )
+    assert found.virtual.keys() == {one, t}
+
+
+def test_comparing_a_position_with_a_load_is_no_dearer_than_a_load() -> None:
+    d = Draft("p")
+    x, t, c = d.node("x", float32), d.node("t", float32, 4), d.node("c", float32, 4)
+    position = IndexValue(VarIndex(I), float32)
+    for other, reason in ((d.load(x), None), (times(d.load(x)), Reason.VISITED_TOO_OFTEN)):
+        flag = Binary(BinaryOp.EQ, position, other, float32)
+        found = inlined(
+            d,
+            loop(I, 4, d.store(t, I, value=flag)),
+            loop(J, 4, d.store(c, J, value=plus(d.load(t, J), d.load(t, J)))),
+        )
+        assert found.refused.get(t) is reason
 
 
 def test_a_filled_node_is_its_number() -> None:
