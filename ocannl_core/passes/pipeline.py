@@ -46,11 +46,12 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
         findings: What the context keeps; takes what the passes decide.
     """
     chosen = settings.current()
+    one_hot = partial(read_one_hot, tables_are_finite=chosen.tables_are_finite)
     algebra = (NamedPass("contract", contract),) if chosen.contract else ()
     return (
         NamedPass("inline", findings.inline),
         NamedPass("simplify", findings.simplify),
-        NamedPass("read one-hot", partial(read_one_hot, tables_are_finite=chosen.tables_are_finite)),
+        NamedPass("read one-hot", one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", share_subexpressions),

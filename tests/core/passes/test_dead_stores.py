@@ -161,6 +161,7 @@ def test_cells_that_are_read_or_kept_in_part_are_written() -> None:
     assert stays(Fill(P, 0.0), margins)
     absent = loop(I, 0, D.store(C, I, value=D.load(A, I)))
     assert "c[:] = 1.0" in kept(Fill(C, 1.0), absent)
+    assert "c[:] = 1.0" in kept(Fill(C, 1.0), loop(I, 0, Fill(C, 2.0)))
 
 
 def test_a_call_of_foreign_code_writes_all_of_its_outputs() -> None:
