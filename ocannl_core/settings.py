@@ -197,6 +197,12 @@ class Settings:
         _BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
     )
+    tables_are_finite: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
+        "other that is infinite or NaN would make the sum NaN",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20,
@@ -253,8 +259,8 @@ class Settings:
     inline_simple_computations: bool = _setting(
         True,
         _BOOLEAN,
-        "whether copies, constants and functions of the position alone are inlined however often "
-        "they are read",
+        "whether copies, constants, functions of the position alone and comparisons with it are "
+        "inlined however often they are read",
     )
     inline_complex_computations: bool = _setting(
         False,

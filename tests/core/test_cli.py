@@ -198,6 +198,7 @@ def test_config_shows_values_with_their_sources(
             "dump_dir                     not set  (from default)",
             "schedule                     default  (from default)",
             "contract                     true  (from default)",
+            "tables_are_finite            false  (from default)",
             "seed                         7  (from OCANNL_SEED)",
             "threefry_rounds              20  (from default)",
             "default_dtype                float32  (from default)",
