@@ -77,9 +77,26 @@ class SubAxis:
 
 @dataclass(frozen=True, slots=True)
 class ConcatIndex:
-    """An axis traversed by several variables in sequence; lowering removes it."""
+    """An axis made of stretches, each with a variable of its own; lowering removes it.
 
-    parts: tuple[IndexVar, ...]
+    Attributes:
+        parts: The variables in sequence; a number stands for so many cells that are left out.
+    """
+
+    parts: tuple[IndexVar | int, ...]
+
+    @property
+    def variables(self) -> tuple[IndexVar, ...]:
+        """The variables in sequence."""
+        return tuple(part for part in self.parts if not isinstance(part, int))
+
+    def length(self, extents: Mapping[LoopVar, int], before: int | None = None) -> int:
+        """Returns the number of cells of all parts, or of those before one of them."""
+        return sum(
+            part if isinstance(part, int) else extents[part]
+            for part in self.parts[:before]
+            if not isinstance(part, StaticIndex)
+        )
 
 
 AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
@@ -137,8 +154,11 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
                 offset += coefficient * inner_offset
             return affine(replaced, offset)
         case ConcatIndex(parts):
-            renamed = []
+            renamed: list[IndexVar | int] = []
             for var in parts:
+                if isinstance(var, int):
+                    renamed.append(var)
+                    continue
                 new = values.get(var, VarIndex(var))
                 if not isinstance(new, VarIndex):
                     raise ValueError("a component of a concatenated index can only be renamed")
@@ -157,8 +177,8 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
             return (var,)
         case AffineIndex(terms):
             return tuple(var for _, var in terms)
-        case ConcatIndex(parts):
-            return parts
+        case ConcatIndex():
+            return index.variables
         case _:
             assert_never(index)
 
@@ -259,7 +279,7 @@ def is_injective(projections: Projections) -> bool:
     """
     extents = projections.extents
     concatenated = [
-        index.parts
+        index.variables
         for index_map in projections.rhs
         for index in index_map
         if isinstance(index, ConcatIndex)

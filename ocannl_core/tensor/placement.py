@@ -1,11 +1,12 @@
-"""Which parts of a concatenated result have an operand."""
+"""Which parts of concatenated axes are accessed together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 
 from ocannl_core.errors import SpecError
-from ocannl_core.shape.notation import Concat, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.notation import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 
 def covers_result(spec: Spec, where: str) -> bool:
@@ -46,6 +47,46 @@ def covers_result(spec: Spec, where: str) -> bool:
             )
         is_complete = is_complete and bool(present)
     return is_complete
+
+
+def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
+    """Refuses a specification by which no cell would ever be accessed.
+
+    Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
+    so `a^b => a, b` asks for two parts of one axis at once. A number is a part that is skipped.
+
+    Args:
+        spec: The specification.
+        where: What to name in errors.
+        apart: True when each operand is placed by itself, not multiplied with the others.
+
+    Raises:
+        SpecError: if no choice of parts has cells on all axes.
+    """
+    groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
+    for shapes in groups:
+        axes = [axis for shape in (*shapes, spec.result) for row in shape.rows() for axis in row.axes]
+        if not _is_reachable(axes):
+            raise SpecError(
+                "Some choice of one part of each concatenated axis has cells on all axes.",
+                found=f"{spec.text}, where none has",
+                where=where,
+                fix="take one part out at a time, as in a^b => a, and name what is not skipped",
+            )
+
+
+def _is_reachable(axes: Iterable[AxisSpec]) -> bool:
+    """True if some choice of parts has cells on all axes."""
+    axes = list(axes)
+    concats = [axis for axis in axes if isinstance(axis, Concat)]
+    named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
+    alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}
+    taken = alone.intersection(name for parts in named for name in parts)
+    for choice in product(*named):
+        visited = set(choice)
+        if taken <= visited and all(len(visited.intersection(parts)) == 1 for parts in named):
+            return True
+    return False
 
 
 def _names(shape: ShapeSpec) -> set[str]:

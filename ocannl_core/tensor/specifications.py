@@ -14,6 +14,7 @@ from ocannl_core.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
 from ocannl_core.shape.notation import ShapeSpec, Spec, axis_names
+from ocannl_core.tensor.placement import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -44,6 +45,8 @@ def stated_logic(
         where = error.where or str(Origin(name, caller_location()))
         raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
     if isinstance(logic, Einsum):
+        where = str(Origin(name, caller_location()))
+        refuse_unreachable(logic.spec, where, apart=name == "concat")
         warn_about_summed_once(logic.spec, name)
     return logic
 
