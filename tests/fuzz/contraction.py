@@ -131,15 +131,9 @@ def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
 
 
 def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells.
-
-    False for axes that share some parts but not all, as `a^b; b^c => c`: they are left out.
-    """
+    """True if there is a choice of parts for which all axes of a spec have cells."""
     patterns, result = parse(spec, context)
     axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
-    groups = {frozenset(axis.labels) for axis in axes if isinstance(axis, Parts)}
-    if sum(map(len, groups)) > len(frozenset().union(*groups)):
-        return False
     return next(choices(axes, _parted(axes)), None) is not None
 
 
@@ -382,13 +376,13 @@ class Contraction:
 
     def _learn_parts(self, axis: Parts, size: int) -> bool:
         unknown = [label for label in axis.labels if label not in self.sizes]
-        if len(unknown) > 1:
+        if len(set(unknown)) > 1:
             return False
         rest = size - sum(n or 0 for n in axis.sizes(self.sizes))
-        if rest < 0 or (rest and not unknown):
+        if rest < 0 or (rest and not unknown) or (unknown and rest % len(unknown)):
             raise Invalid(f"the parts {axis.parts} are more or fewer than {size}")
         if unknown:
-            self._set(unknown[0], rest)
+            self._set(unknown[0], rest // len(unknown))
             if not rest and not self._may_be_empty(unknown[0]):
                 raise Invalid(f"nothing is left for {unknown[0]}")
         return True
