@@ -108,7 +108,9 @@ def too_many_axes(
             found=found,
             where=_all(cause, others),
             fix="give the first operand more input axes, turn the surplus output axes of the\n"
-            "second into batch axes, or use `*` if its cells should meet one by one",
+            "second into batch axes, or use `*` if its cells should meet one by one;\n"
+            "the axes of a nested list are outputs: oc.tensor([[1, 2], [3, 4]], input_axes=1)"
+            " is a matrix",
         )
     return ShapeError(
         "An operand must not have more axes than the result that it is repeated to.",

@@ -27,7 +27,10 @@ def covers_result(spec: Spec, where: str) -> bool:
                 "Concatenation sums nothing: every axis of an operand is one of the result.",
                 found=f"{spec.text}, where {name} is not in the result",
                 where=where,
-                fix=f"reduce it first: oc.einsum sums over {name}",
+                fix="`^` makes names words, so that axes are separated by commas: "
+                + ",".join(name)
+                if len(name) > 1 and kept.issuperset(name)
+                else f"reduce it first: oc.einsum sums over {name}",
             )
     parts = {part for axis in concats for part in axis.parts}
     is_complete = True

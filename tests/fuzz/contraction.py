@@ -79,6 +79,8 @@ class Expected:
             may_stretch_first: True to let axes of position 0 become longer.
         """
         stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
+        if not row and self.sizes == (1,) and self.freedoms == (Freedom.STRETCH,):
+            return True  # a scalar
         more = len(row) - len(self.sizes)
         if more < 0 or (more and not may_lengthen and self.open_at is None):
             return False

@@ -52,12 +52,17 @@ def broadcast(rows: Sequence[Row]) -> Row:
     return tuple(reversed(sizes))
 
 
+def is_scalar(own: Row, wanted: Row) -> bool:
+    """True for one axis of size 1 where no axes are wanted: either is a scalar."""
+    return own == (1,) and not wanted
+
+
 def stretched(value: Value, rows: Rows) -> Array:
     """Returns the cells repeated along what the rows have more."""
     dims = [
         n
         for own, wanted in zip(value.rows, rows, strict=True)
-        for n in (1,) * (len(wanted) - len(own)) + own
+        for n in (1,) * (len(wanted) - len(own)) + (() if is_scalar(own, wanted) else own)
     ]
     return np.broadcast_to(value.cells.reshape(dims), [n for row in rows for n in row])
 

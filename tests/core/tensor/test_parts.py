@@ -35,6 +35,7 @@ def test_a_number_among_the_parts_is_never_read(
     assert value(lambda: oc.einsum(spec, oc.tensor(x), values=values)) == right
 
 
+@pytest.mark.filterwarnings("ignore:In n,d:ocannl_core.SpecWarning")
 def test_a_part_that_one_axis_is_not_at_is_visited_by_none() -> None:
     x, y = np.array([[3.0, 30.0], [1.0, 10.0]]), np.array([2.0, 5.0])
 
