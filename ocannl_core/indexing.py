@@ -7,7 +7,7 @@ domain's variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import assert_never
@@ -90,13 +90,24 @@ class ConcatIndex:
         """The variables in sequence."""
         return tuple(part for part in self.parts if not isinstance(part, int))
 
-    def length(self, extents: Mapping[LoopVar, int], before: int | None = None) -> int:
-        """Returns the number of cells of all parts, or of those before one of them."""
-        return sum(
-            part if isinstance(part, int) else extents[part]
-            for part in self.parts[:before]
-            if not isinstance(part, StaticIndex)
-        )
+    def length(self, extents: Mapping[LoopVar, int]) -> int:
+        """Returns the number of cells of all parts."""
+        return sum(_extent(part, extents) for part in self.parts)
+
+    def stretches(self, extents: Mapping[LoopVar, int]) -> Iterator[tuple[IndexVar, int]]:
+        """Yields each variable with the position where its cells begin."""
+        start = 0
+        for part in self.parts:
+            if not isinstance(part, int):
+                yield part, start
+            start += _extent(part, extents)
+
+
+def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
+    """Returns the number of cells of a part; a static index is at one position."""
+    if isinstance(part, int):
+        return part
+    return extents[part] if isinstance(part, LoopVar) else 1
 
 
 AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
@@ -155,11 +166,11 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
             return affine(replaced, offset)
         case ConcatIndex(parts):
             renamed: list[IndexVar | int] = []
-            for var in parts:
-                if isinstance(var, int):
-                    renamed.append(var)
+            for part in parts:
+                if isinstance(part, int):
+                    renamed.append(part)
                     continue
-                new = values.get(var, VarIndex(var))
+                new = values.get(part, VarIndex(part))
                 if not isinstance(new, VarIndex):
                     raise ValueError("a component of a concatenated index can only be renamed")
                 renamed.append(new.var)

@@ -34,16 +34,14 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
     extents = projections.extents
     parts: set[IndexVar] = {part for axis in axes for part in axis.variables}
-    for choice in product(*(enumerate(axis.parts) for axis in axes)):
-        if any(isinstance(part, int) for _, part in choice):
-            continue
-        active = {part for _, part in choice if not isinstance(part, int)}
-        if any(len(active.intersection(axis.parts)) > 1 for axis in axes):
+    for choice in product(*(axis.stretches(extents) for axis in axes)):
+        active = {part for part, _ in choice}
+        if any(len(active.intersection(axis.variables)) > 1 for axis in axes):
             continue
         idle = parts - active
         chosen: dict[AxisIndex, AxisIndex] = {}
-        for axis, (place, part) in zip(axes, choice, strict=True):
-            chosen[axis] = affine([(1, part)], axis.length(extents, place))
+        for axis, (part, start) in zip(axes, choice, strict=True):
+            chosen[axis] = affine([(1, part)], start)
         chosen_maps = tuple(tuple(chosen.get(i, i) for i in index_map) for index_map in maps)
         if idle.isdisjoint(v for index_map in chosen_maps for i in index_map for v in variables(i)):
             yield tuple((v, n) for v, n in projections.domain if v not in idle), chosen_maps

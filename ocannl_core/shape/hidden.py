@@ -14,8 +14,9 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     """Refuses guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand. Rows that must be as long as it are guessed with it, and must be fit, too. A size is, when it or a result that uses it lies above an operand of size 1: in
-    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum.
+    operand. Rows that must be as long as it are guessed with it, and must be fit, too. A size is,
+    when it or a result that uses it lies above an operand of size 1: in `param("w") @ x + b` with a
+    `b` of size 1, the 1 is the user's word for the size of the sum.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.

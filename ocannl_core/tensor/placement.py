@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import product
 
 from ocannl_core.errors import SpecError
@@ -27,8 +27,7 @@ def covers_result(spec: Spec, where: str) -> bool:
                 "Concatenation sums nothing: every axis of an operand is one of the result.",
                 found=f"{spec.text}, where {name} is not in the result",
                 where=where,
-                fix="`^` makes names words, so that axes are separated by commas: "
-                + ",".join(name)
+                fix="`^` makes names words, so that axes are separated by commas: " + ",".join(name)
                 if len(name) > 1 and kept.issuperset(name)
                 else f"reduce it first: oc.einsum sums over {name}",
             )
@@ -68,8 +67,8 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
     """
     groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
     for shapes in groups:
-        axes = [axis for shape in (*shapes, spec.result) for row in shape.rows() for axis in row.axes]
-        if not _is_reachable(axes):
+        rows = [row for shape in (*shapes, spec.result) for row in shape.rows()]
+        if not _is_reachable([axis for row in rows for axis in row.axes]):
             raise SpecError(
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
@@ -78,9 +77,8 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
             )
 
 
-def _is_reachable(axes: Iterable[AxisSpec]) -> bool:
+def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
     """True if some choice of parts has cells on all axes."""
-    axes = list(axes)
     concats = [axis for axis in axes if isinstance(axis, Concat)]
     named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
     alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}

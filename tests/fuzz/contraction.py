@@ -67,6 +67,8 @@ class Expected:
     freedoms: tuple[Freedom, ...]
     open_at: int | None = None
     """Where there may be further axes, under a row variable that no operand has."""
+    longer_at: int = 0
+    """Where the axes go that uses ask for."""
 
     def admits(
         self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
@@ -79,12 +81,12 @@ class Expected:
             may_stretch_first: True to let axes of position 0 become longer.
         """
         stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
-        if not row and self.sizes == (1,) and self.freedoms == (Freedom.STRETCH,):
+        if not row and self.sizes == (1,) and self.freedoms[0] is not Freedom.NONE:
             return True  # a scalar
         more = len(row) - len(self.sizes)
         if more < 0 or (more and not may_lengthen and self.open_at is None):
             return False
-        gap = 0 if self.open_at is None else self.open_at
+        gap = self.longer_at if self.open_at is None else self.open_at
         return all(
             n == m or (n > m and (freedom is Freedom.GROW or (freedom in stretching and m == 1)))
             for n, m, freedom in zip(
@@ -417,8 +419,8 @@ class Contraction:
         """
         targets = [
             pair
-            for pattern, row in zip(self._result, result, strict=True)
-            for pair in self._targets(pattern, row)
+            for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True))
+            for pair in self._targets(pattern, row, kind)
         ]
         self._learn_from_result(targets)
         everything = range(len(operands))
@@ -456,14 +458,20 @@ class Contraction:
             found.append(Read(each, at[is_kept], inside[is_kept]))
         return Points(target[is_kept], tuple(found))
 
-    def _targets(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
+    def _targets(self, pattern: Pattern, row: Row, kind: int) -> list[tuple[Axis, int]]:
         if pattern.variable is not None and pattern.variable not in self._lengths:
             self._lengths[pattern.variable] = max(0, len(row) - pattern.known)
         axes = self._flat(pattern, pattern.known)
+        if not row and len(axes) == 1:
+            return []  # a scalar
         more = len(row) - len(axes)
         if more < 0:
             raise Invalid("the result has too few axes")
-        return list(zip([*[Unrelated()] * more, *axes], row, strict=True))
+        # axes that uses ask for lie in the row variable where there must be no others
+        is_within = pattern.variable is not None and self._is_exact(pattern, kind)
+        gap = len(pattern.leading) if is_within else 0
+        further = [Unrelated()] * more
+        return list(zip([*axes[:gap], *further, *axes[gap:]], row, strict=True))
 
     def _learn_from_result(self, targets: list[tuple[Axis, int]]) -> None:
         """A label that no operand has takes its size from the result."""

@@ -153,7 +153,8 @@ def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expec
             rows = with_new_axis(_pointwise_rows(operands), call.spec, len(operands))
             found = [certain(row) for row in rows]
             kind = KINDS.index(call.spec)
-            found[kind] = Expected(rows[kind], (Freedom.NONE, *found[kind].freedoms[1:]))
+            freedoms = (Freedom.NONE, *found[kind].freedoms[1:])
+            found[kind] = Expected(rows[kind], freedoms, longer_at=1)
             return found[0], found[1], found[2]
         case _:
             rows = _pointwise_rows(operands)

@@ -130,7 +130,10 @@ def test_a_size_is_said_to_follow_from_an_equation_that_mentions_it() -> None:
 def test_a_long_chain_of_equations_stays_sparse() -> None:
     links = variables(1200)
     zeros = [
-        ({links[i]: Fraction(1), links[i + 1]: Fraction(-1), links[i + 600]: Fraction(-1)}, Fraction(0))
+        (
+            {links[i]: Fraction(1), links[i + 1]: Fraction(-1), links[i + 600]: Fraction(-1)},
+            Fraction(0),
+        )
         for i in range(599)
     ]
     solutions = _eliminated(zeros)
