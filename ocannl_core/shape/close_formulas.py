@@ -10,7 +10,7 @@ from ocannl_core.shape import ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, is_formula, linear, roles
+from ocannl_core.shape.derived import Role, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
@@ -78,7 +78,7 @@ def refuse_lost_parts(state: State) -> None:
         for part in parts:
             if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
                 known = state.values[state.find(part)]
-                if known.size.n == 0 and is_formula(known.cause):
+                if known.size.n == 0 and not known.stated:
                     raise part_without_cells(state, equation)
 
 

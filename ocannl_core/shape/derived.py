@@ -40,13 +40,6 @@ class Linear(NamedTuple):
     constant: int
 
 
-def is_formula(cause: Constraint) -> bool:
-    """True if a constraint computes a size from others."""
-    return isinstance(cause, DimEqual) and not (
-        isinstance(cause.left, DimVar | Size) and isinstance(cause.right, DimVar | Size)
-    )
-
-
 class Outcome(NamedTuple):
     """What an equation says at the moment.
 

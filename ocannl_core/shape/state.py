@@ -47,11 +47,14 @@ class Known:
         explicit: False when the size is 1 only because uses of the axis disagree: this tells
             nothing to what refines it.
         cause: The constraint that decided it.
+        stated: False for a size 0 that is only what a formula leaves, or follows from such a one:
+            nobody said that there are no cells.
     """
 
     size: Size
     explicit: bool
     cause: Constraint
+    stated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
