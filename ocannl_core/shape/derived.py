@@ -20,7 +20,7 @@ from math import gcd
 from typing import NamedTuple, assert_never
 
 from ocannl_core.shape import formula_messages as messages
-from ocannl_core.shape.constraints import Constraint, DimEqual
+from ocannl_core.shape.constraints import DimEqual
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 
