@@ -417,10 +417,15 @@ class Contraction:
             result: The sizes of the result's axes.
             apart: Every operand by itself, not their products.
         """
+        for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
+            if pattern.variable in self._lengths and self._is_exact(pattern, kind):
+                # axes that uses ask for lie in the row variable: there must be no others
+                more = len(row) - pattern.known
+                self._lengths[pattern.variable] = max(more, self._lengths[pattern.variable])
         targets = [
             pair
-            for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True))
-            for pair in self._targets(pattern, row, kind)
+            for pattern, row in zip(self._result, result, strict=True)
+            for pair in self._targets(pattern, row)
         ]
         self._learn_from_result(targets)
         everything = range(len(operands))
@@ -458,7 +463,7 @@ class Contraction:
             found.append(Read(each, at[is_kept], inside[is_kept]))
         return Points(target[is_kept], tuple(found))
 
-    def _targets(self, pattern: Pattern, row: Row, kind: int) -> list[tuple[Axis, int]]:
+    def _targets(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
         if pattern.variable is not None and pattern.variable not in self._lengths:
             self._lengths[pattern.variable] = max(0, len(row) - pattern.known)
         axes = self._flat(pattern, pattern.known)
@@ -467,11 +472,7 @@ class Contraction:
         more = len(row) - len(axes)
         if more < 0:
             raise Invalid("the result has too few axes")
-        # axes that uses ask for lie in the row variable where there must be no others
-        is_within = pattern.variable is not None and self._is_exact(pattern, kind)
-        gap = len(pattern.leading) if is_within else 0
-        further = [Unrelated()] * more
-        return list(zip([*axes[:gap], *further, *axes[gap:]], row, strict=True))
+        return list(zip([*[Unrelated()] * more, *axes], row, strict=True))
 
     def _learn_from_result(self, targets: list[tuple[Axis, int]]) -> None:
         """A label that no operand has takes its size from the result."""
