@@ -7,7 +7,7 @@ domain's variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import assert_never
@@ -77,9 +77,37 @@ class SubAxis:
 
 @dataclass(frozen=True, slots=True)
 class ConcatIndex:
-    """An axis traversed by several variables in sequence; lowering removes it."""
+    """An axis made of stretches, each with a variable of its own; lowering removes it.
 
-    parts: tuple[IndexVar, ...]
+    Attributes:
+        parts: The variables in sequence; a number stands for so many cells that are left out.
+    """
+
+    parts: tuple[IndexVar | int, ...]
+
+    @property
+    def variables(self) -> tuple[IndexVar, ...]:
+        """The variables in sequence."""
+        return tuple(part for part in self.parts if not isinstance(part, int))
+
+    def length(self, extents: Mapping[LoopVar, int]) -> int:
+        """Returns the number of cells of all parts."""
+        return sum(_extent(part, extents) for part in self.parts)
+
+    def stretches(self, extents: Mapping[LoopVar, int]) -> Iterator[tuple[IndexVar, int]]:
+        """Yields each variable with the position where its cells begin."""
+        start = 0
+        for part in self.parts:
+            if not isinstance(part, int):
+                yield part, start
+            start += _extent(part, extents)
+
+
+def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
+    """Returns the number of cells of a part; a static index is at one position."""
+    if isinstance(part, int):
+        return part
+    return extents[part] if isinstance(part, LoopVar) else 1
 
 
 AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
@@ -137,9 +165,12 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
                 offset += coefficient * inner_offset
             return affine(replaced, offset)
         case ConcatIndex(parts):
-            renamed = []
-            for var in parts:
-                new = values.get(var, VarIndex(var))
+            renamed: list[IndexVar | int] = []
+            for part in parts:
+                if isinstance(part, int):
+                    renamed.append(part)
+                    continue
+                new = values.get(part, VarIndex(part))
                 if not isinstance(new, VarIndex):
                     raise ValueError("a component of a concatenated index can only be renamed")
                 renamed.append(new.var)
@@ -157,8 +188,8 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
             return (var,)
         case AffineIndex(terms):
             return tuple(var for _, var in terms)
-        case ConcatIndex(parts):
-            return parts
+        case ConcatIndex():
+            return index.variables
         case _:
             assert_never(index)
 
@@ -259,7 +290,7 @@ def is_injective(projections: Projections) -> bool:
     """
     extents = projections.extents
     concatenated = [
-        index.parts
+        index.variables
         for index_map in projections.rhs
         for index in index_map
         if isinstance(index, ConcatIndex)

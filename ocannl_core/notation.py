@@ -111,7 +111,7 @@ class Names:
             case SubAxis():
                 return "_"
             case ConcatIndex(parts):
-                return "^".join(map(self.variable, parts))
+                return "^".join(str(p) if isinstance(p, int) else self.variable(p) for p in parts)
             case _:
                 assert_never(index)
 

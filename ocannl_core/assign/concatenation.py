@@ -23,25 +23,25 @@ Traversal = tuple[tuple[tuple[LoopVar, int], ...], tuple[IndexMap, ...]]
 def traversals(projections: Projections) -> Iterator[Traversal]:
     """Yields a domain with its index maps for each choice of a part of every concatenated axis.
 
-    Axes that share parts are at the same one: `a^b => b^a` exchanges them. A choice that leaves a
-    variable of some index map idle is left out: `a^b => a` reads only the first part. Without
-    concatenated axes there is one traversal.
+    Axes that share a part are all at it, or none is: `a^b => b^a` exchanges two parts. A choice
+    that leaves a variable of some index map idle is left out: `a^b => a` reads only the first part.
+    Cells that a number stands for are never visited. Without concatenated axes there is one
+    traversal.
 
     x[i^j] over i:2, j:3  -->  x[i] over i:2;  x[j + 2] over j:3
     """
     maps = (projections.lhs, *projections.rhs)
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
-    extents: dict[IndexVar, int] = dict(projections.domain)
-    parts: set[IndexVar] = {part for axis in axes for part in axis.parts}
-    for choice in product(*(range(len(axis.parts)) for axis in axes)):
-        active = {axis.parts[place] for axis, place in zip(axes, choice, strict=True)}
-        if any(len(active.intersection(axis.parts)) > 1 for axis in axes):
+    extents = projections.extents
+    parts: set[IndexVar] = {part for axis in axes for part in axis.variables}
+    for choice in product(*(axis.stretches(extents) for axis in axes)):
+        active = {part for part, _ in choice}
+        if any(len(active.intersection(axis.variables)) > 1 for axis in axes):
             continue
         idle = parts - active
         chosen: dict[AxisIndex, AxisIndex] = {}
-        for axis, place in zip(axes, choice, strict=True):
-            offset = sum(extents[part] for part in axis.parts[:place])
-            chosen[axis] = affine([(1, axis.parts[place])], offset)
+        for axis, (part, start) in zip(axes, choice, strict=True):
+            chosen[axis] = affine([(1, part)], start)
         chosen_maps = tuple(tuple(chosen.get(i, i) for i in index_map) for index_map in maps)
         if idle.isdisjoint(v for index_map in chosen_maps for i in index_map for v in variables(i)):
             yield tuple((v, n) for v, n in projections.domain if v not in idle), chosen_maps

@@ -139,6 +139,6 @@ class _Namer:
             case AffineIndex(terms, offset):
                 return tuple([(c, self._bound.get(var, var)) for c, var in terms]), offset
             case ConcatIndex(parts):
-                return tuple([self._bound.get(var, var) for var in parts])
+                return tuple([p if isinstance(p, int) else self._bound.get(p, p) for p in parts])
             case _:
                 assert_never(index)

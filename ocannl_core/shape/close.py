@@ -182,9 +182,12 @@ def _reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
-    """True when no open operand can still make the row longer."""
+    """True when no open operand can still make the row longer; one that is as long cannot."""
+    group = dict.fromkeys(ranks.group(state, var))
     return all(
-        next(ranks.open_operands(state, one), None) is None for one in ranks.group(state, var)
+        constraint.opnd.tail in group
+        for one in group
+        for constraint in ranks.open_operands(state, one)
     )
 
 

@@ -10,7 +10,7 @@ from ocannl_core.shape import ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, is_formula, linear, roles
+from ocannl_core.shape.derived import Role, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
@@ -30,6 +30,8 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
         for var, role in unknown:
+            if var is None:
+                continue
             if role > lowest:
                 waiting[var] = max(role, waiting.get(var, role))
             if role is Role.WHOLE:
@@ -41,8 +43,10 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     return waiting
 
 
-def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar, Role]]:
-    """Yields the undecided sizes of a formula and what they are in it."""
+def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, Role]]:
+    """Yields the undecided sizes of a formula and what they are in it; None for those of a row of
+    which the axes are not known yet.
+    """
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
             for var in state.undecided((dim,)):
@@ -53,7 +57,7 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar, Role]]:
         tail, unknown = state.unknowns(row)
         yield from ((var, Role.PART) for var in unknown)
         if tail is not None:
-            yield DimVar(-1), Role.PART
+            yield None, Role.PART
     yield from ((var, Role.PART) for var in state.undecided(formula.divided_by))
     if isinstance(formula.count, Strided):
         yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
@@ -74,7 +78,7 @@ def refuse_lost_parts(state: State) -> None:
         for part in parts:
             if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
                 known = state.values[state.find(part)]
-                if known.size.n == 0 and is_formula(known.cause):
+                if known.size.n == 0 and not known.stated:
                     raise part_without_cells(state, equation)
 
 

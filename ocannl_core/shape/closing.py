@@ -110,7 +110,7 @@ class Closing:
             else:
                 leaf = state.dim_leaves.get(dim)
                 origin = leaf.origin if leaf else Origin(f"closing {stage}")
-                dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin)))
+                dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin), size.n > 0))
         self.run()
         return bool(guesses)
 

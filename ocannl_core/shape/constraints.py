@@ -123,7 +123,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class ReverseEqual:
-    """A row has the axes of another one in reverse order."""
+    """A row has the axes of another one in reverse order.
+
+    No operation of this package asks for it; custom operations that turn whole rows around do.
+    """
 
     left: Row
     right: Row

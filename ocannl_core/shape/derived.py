@@ -20,7 +20,7 @@ from math import gcd
 from typing import NamedTuple, assert_never
 
 from ocannl_core.shape import formula_messages as messages
-from ocannl_core.shape.constraints import Constraint, DimEqual
+from ocannl_core.shape.constraints import DimEqual
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 
@@ -38,13 +38,6 @@ class Linear(NamedTuple):
 
     terms: dict[DimVar, int]
     constant: int
-
-
-def is_formula(cause: Constraint) -> bool:
-    """True if a constraint computes a size from others."""
-    return isinstance(cause, DimEqual) and not (
-        isinstance(cause.left, DimVar | Size) and isinstance(cause.right, DimVar | Size)
-    )
 
 
 class Outcome(NamedTuple):

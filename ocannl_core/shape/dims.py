@@ -7,13 +7,15 @@ is left to `close`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ocannl_core.errors import ShapeError
 from ocannl_core.shape import derived
 from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual
 from ocannl_core.shape.explain import sources
 from ocannl_core.shape.messages import sizes_differ, too_small
 from ocannl_core.shape.state import Edge, Floor, Known, State
-from ocannl_core.shape.terms import ConcatDim, DimVar, Size
+from ocannl_core.shape.terms import ConcatDim, DimVar, Size, dim_variables
 
 
 def equate(state: State, constraint: DimEqual) -> None:
@@ -48,7 +50,17 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
         _join(state, *outcome.same, equation)
     if outcome.solved is not None:
         var, size = outcome.solved
-        learn(state, var, Known(size, True, equation))
+        learn(state, var, Known(size, True, equation, _is_stated(state, equation, var)))
+
+
+def _is_stated(state: State, equation: DimEqual, var: DimVar) -> bool:
+    """True if a size that an equation gives is 0 because others are stated to be 0."""
+    sides = (equation.left, equation.right)
+    others = [Known(dim, True, equation) for dim in sides if isinstance(dim, Size)]
+    unknown = {state.find(dim) for side in sides for dim in dim_variables(side)} - {state.find(var)}
+    others += [state.values[dim] for dim in unknown if dim in state.values]
+    stated = [known.size.n == 0 and known.stated for known in others]
+    return any(stated) and (all(stated) or not any(isinstance(s, ConcatDim) for s in sides))
 
 
 def refine(state: State, constraint: DimBelow) -> None:
@@ -93,12 +105,14 @@ def propagate(state: State, edge: Edge) -> None:
         if above.explicit:
             _has_unit_operand(state, res, edge.cause)
     elif above is not None:
-        learn(state, res, Known(above.size, above.explicit, edge.cause), blame=above.cause)
-        learn(state, opnd, Known(state.values[res].size, above.explicit, edge.cause))
+        new = Known(above.size, above.explicit, edge.cause, above.stated)
+        learn(state, res, new, blame=above.cause)
+        learn(state, opnd, replace(new, size=state.values[res].size))
     elif below is not None:
-        _bound(state, opnd, Known(below.size, below.explicit, edge.cause), blame=below.cause)
+        new = Known(below.size, below.explicit, edge.cause, below.stated)
+        _bound(state, opnd, new, blame=below.cause)
     elif (ceiling := state.ceilings.get(res)) is not None:
-        _bound(state, opnd, Known(ceiling.size, True, edge.cause))
+        _bound(state, opnd, Known(ceiling.size, True, edge.cause, ceiling.stated))
 
 
 def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
@@ -119,7 +133,7 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         merged = _merged(old.size, size)
         if merged is None:
             raise _differ(state, old, Known(size, explicit, blame or cause))
-        is_stated = merged.n == 0 and derived.is_formula(old.cause) > derived.is_formula(cause)
+        is_stated = merged.n == 0 and new.stated and not old.stated
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
         cause = cause if is_stated else old.cause
@@ -134,7 +148,8 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         floor = state.floors.get(var)
         if floor is not None and size.n < floor.n:
             raise _lacks(state, Known(size, explicit, blame or cause), floor)
-    state.journal.put(state.values, var, Known(size, explicit, cause))
+    stated = new.stated or (old is not None and old.stated)
+    state.journal.put(state.values, var, Known(size, explicit, cause, stated))
     state.agenda.extend(state.formulas.get(var, ()))
     state.agenda.extend(
         each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
@@ -209,9 +224,10 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
     if merged is None:
         learn(state, var, Known(Size(1), var in state.units, new.cause))
         return
-    if old is not None and old.size.basis == merged.basis:
+    if old is not None and old.size.basis == merged.basis and old.stated >= new.stated:
         return
-    ceiling = Known(merged, True, old.cause if old else new.cause)
+    stated = new.stated or (old is not None and old.stated)
+    ceiling = Known(merged, True, old.cause if old else new.cause, stated)
     state.journal.put(state.ceilings, var, ceiling)
     state.touched_dims[var] = None
     if (floor := state.floors.get(var)) is not None:
@@ -267,7 +283,7 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     if (floor := state.floors.get(light)) is not None:
         _raise_floor(state, heavy, floor)
     if (known := state.values.get(light)) is not None:
-        learn(state, heavy, Known(known.size, known.explicit, cause), known.cause)
+        learn(state, heavy, replace(known, cause=cause), known.cause)
     elif (ceiling := state.ceilings.get(light)) is not None:
         _bound(state, heavy, ceiling)
     state.touched_dims[heavy] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ocannl_core.errors import ShapeError
+from ocannl_core.shape import ranks
 from ocannl_core.shape.state import Leaf, State
 from ocannl_core.shape.terms import DimVar, RowKind, RowVar
 
@@ -13,17 +14,22 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     """Refuses guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand. A size is, when it or a result that uses it lies above an operand of size 1: in
-    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum.
+    operand. Rows that must be as long as it are guessed with it, and must be fit, too. A size is,
+    when it or a result that uses it lies above an operand of size 1: in `param("w") @ x + b` with a
+    `b` of size 1, the 1 is the user's word for the size of the sum.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.
     """
     found: dict[tuple[int, RowKind], tuple[Leaf, str]] = {}
     for var in rows:
-        leaf = state.row_leaves.get(var)
-        if leaf and leaf.parameter and state.contracted.get(var) and not state.anchored.get(var):
-            found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
+        group = ranks.group(state, var)
+        if any(state.anchored.get(one) for one in group):
+            continue
+        for one in group:
+            leaf = state.row_leaves.get(one)
+            if leaf and leaf.parameter and state.contracted.get(one):
+                found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
     for dim in dims:
         if not may_be_guessed(state, dim):
             leaf = state.dim_leaves[state.find(dim)]

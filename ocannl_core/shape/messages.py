@@ -103,12 +103,20 @@ def too_many_axes(
     """An operand has more axes than the fixed result."""
     found = f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}"
     if ", against " in cause.origin.detail:
+        fix = (
+            "give the first operand more input axes, turn the surplus output axes of the\n"
+            "second into batch axes, or use `*` if its cells should meet one by one"
+        )
+        if not result.dims:
+            fix += (
+                ";\nthe axes of a nested list are outputs, unless input_axes= says otherwise:"
+                "\noc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix"
+            )
         return ShapeError(
             "The outputs of an operand must not have more axes than the inputs that they meet.",
             found=found,
             where=_all(cause, others),
-            fix="give the first operand more input axes, turn the surplus output axes of the\n"
-            "second into batch axes, or use `*` if its cells should meet one by one",
+            fix=fix,
         )
     return ShapeError(
         "An operand must not have more axes than the result that it is repeated to.",

@@ -9,6 +9,7 @@ an axis must agree.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import assert_never
@@ -209,6 +210,7 @@ class _Axes:
     Attributes:
         formulas: For a class, what computes its index; more than one must agree.
         plain: Axes of the spec that are named outside of concatenations.
+        axes_with: In how many concatenated axes each part occurs; the same parts count once.
         margins: For a class, the cells beyond the axis that its windows reach.
     """
 
@@ -221,6 +223,7 @@ class _Axes:
         self._formulas: dict[Axis, list[tuple[AffineDim | ConcatDim, DimBelow | DimEqual]]] = {}
         self._plain: set[Axis] = set()
         self._parts: set[Axis] = set()
+        self._axes_with: Counter[Axis | None] = Counter()
         self._margins: dict[Axis, Margin] = {}
         self._indices: dict[Axis, AxisIndex] = {}
         self._under_way: set[Axis] = set()
@@ -262,6 +265,13 @@ class _Axes:
         """Returns the index maps; the domain lists variables in order of first appearance."""
         self._parts = {self._find(axis) for axis in self._parts}
         self._plain = {self._find(axis) for axis in self._plain}
+        concatenated = {
+            self._part_roots(formula)
+            for formulas in self._formulas.values()
+            for formula, _ in formulas
+            if isinstance(formula, ConcatDim)
+        }
+        self._axes_with = Counter(root for roots in concatenated for root in {*roots})
         domain: dict[LoopVar, int] = {}
         lhs = self._index_map(result, domain)
         rhs = tuple(self._index_map(operand, domain) for operand in operands)
@@ -400,27 +410,34 @@ class _Axes:
         return affine(terms, offset)
 
     def _concatenated(self, formula: ConcatDim, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Returns the index of the one part that is taken, or all parts in sequence."""
-        roots = [None if isinstance(p, Size) else self._root(p) for p in formula.parts]
-        taken = [root for root in roots if root in self._plain] or list(filter(None, roots))
-        starts: list[int] = [0]
-        for part in formula.parts:
-            starts.append(starts[-1] + self._size(part))
-        if len(taken) == 1:
+        """Returns the index of the part that is taken, or all parts in sequence.
+
+        All of them remain where a part that is not taken belongs to another axis as well, which
+        must then not be at it either.
+        """
+        if len(formula.parts) == 1:
+            return FixedIndex(0)
+        roots = self._part_roots(formula)
+        named = [root for root in roots if root is not None]
+        taken = [root for root in named if root in self._plain] or named
+        if len(taken) == 1 and all(self._axes_with[root] == 1 for root in {*named} - {*taken}):
             position = roots.index(taken[0])
+            start = sum(self._size(part) for part in formula.parts[:position])
             index = self._index(formula.parts[position], "p", domain)
-            return affine(*_shifted(index, starts[position]))
-        parts: list[IndexVar] = []
+            return affine(*_shifted(index, start))
+        parts: list[IndexVar | int] = []
         for root, part in zip(roots, formula.parts, strict=True):
             if root is None:
-                var = fresh_var("skipped")
-                domain[var] = self._size(part)
-                parts.append(var)
+                parts.append(self._size(part))
                 continue
             index = self._index(part, "p", domain)
             assert isinstance(index, VarIndex), "parts of concatenations have loops"
             parts.append(index.var)
         return ConcatIndex(tuple(parts))
+
+    def _part_roots(self, formula: ConcatDim) -> tuple[Axis | None, ...]:
+        """Returns the axes that a concatenated axis is made of; None for those that are skipped."""
+        return tuple(None if isinstance(p, Size) else self._root(p) for p in formula.parts)
 
     def _root(self, dim: Dim) -> Axis | None:
         axis = self._axis(dim)
@@ -467,7 +484,7 @@ def _position(index: AxisIndex) -> str:
             text = " + ".join(f"{coefficient}*{_variable(var)}" for coefficient, var in terms)
             return text + (f" + {offset}" if offset else "")
         case ConcatIndex(parts):
-            return "^".join(map(_variable, parts))
+            return "^".join(str(p) if isinstance(p, int) else _variable(p) for p in parts)
         case SubAxis():
             return "0"
         case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ocannl_core.errors import VerifyError
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
@@ -19,12 +20,25 @@ _EMPTY = Row()
 
 
 def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
-    """Decides what a row variable stands for, and wakes what waits for it."""
+    """Decides what a row variable stands for, and wakes what waits for it.
+
+    A variable is decided once, in terms of another one that is not decided. So no variable ever
+    stands for a row that it is part of, and substitution ends.
+
+    Raises:
+        VerifyError: if the variable is decided already, or what it shall stand for is not open.
+    """
     journal = state.journal
+    tail = row.tail
+    if var in state.rows or tail == var or tail in state.rows:
+        raise VerifyError(
+            "A row variable is decided once, by axes and a variable that is not decided.",
+            found=f"{var} stands for {row}",
+            where=str(cause.origin),
+        )
     journal.put(state.rows, var, row)
     journal.put(state.row_causes, var, cause)
     journal.put(state.decided_rows, var, row)
-    tail = row.tail
     if tail is not None:
         for marks in (state.anchored, state.contracted):
             if marks.get(var):

@@ -47,11 +47,14 @@ class Known:
         explicit: False when the size is 1 only because uses of the axis disagree: this tells
             nothing to what refines it.
         cause: The constraint that decided it.
+        stated: False for a size 0 that is only what a formula leaves, or follows from such a one:
+            nobody said that there are no cells.
     """
 
     size: Size
     explicit: bool
     cause: Constraint
+    stated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class State:
     kept for representatives.
 
     Attributes:
+        journal: Undoes changes of all mappings below.
+        fresh: Gives new variables.
         agenda: Work to do.
         values: Sizes decided.
         ceilings: The greatest size: the variable has this size or 1.
@@ -121,6 +126,9 @@ class State:
         operands: For a variable, those above it: `variable ⊑ opnd`.
         units: Variables with an operand of size 1, which therefore need not be larger.
         rows: Rows decided, for row variables.
+        row_causes: What decided them.
+        row_leaves: For a row variable, the leaf that decides how it closes.
+        dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
         within: For a size, the suspended row constraints that mention it; may hold constraints that
             are done.
@@ -133,10 +141,15 @@ class State:
         optional: Parts of concatenated axes that may be empty.
         anchored: Row variables above a closed operand, which therefore need no more axes.
         contracted: Row variables that meet another row in a product, so that their axes are not
-            free to guess. touched_rows, touched_dims: Variables about which something may have been
-            learned; a hint for closing.
+            free to guess.
+        touched_rows: Row variables about which something may have been learned; a hint for closing.
+        touched_dims: As `touched_rows`, for sizes.
         rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
         rank_causes: What says so.
+        roots: For a row variable made to be a part of another one, the outermost of these, and how
+            many axes of it lie outside.
+        depths: How often a row variable was split off from another one.
+        parents: For a variable that was joined to another one, that one.
         joins: For a variable that is represented by another one, what made them equal.
         decided_rows: As `rows`, but never shortened by substitution.
         guesses: The stage of closing, for variables that it decided.

@@ -10,9 +10,11 @@ unknowns. What it finds is implied, never guessed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from ocannl_core.origin import Origin
 from ocannl_core.shape import formula_messages as messages
 from ocannl_core.shape.constraints import DimEqual, Formula
 from ocannl_core.shape.derived import difference
@@ -35,21 +37,24 @@ def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
 
 
 def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
-    """Returns the equations, those that share unknowns together."""
-    systems: dict[int, list[DimEqual]] = {}
-    members: dict[DimVar, int] = {}
-    for number, formula in enumerate(formulas):
-        if not isinstance(formula, DimEqual):
-            continue
-        unknown = set(difference(state, formula).terms)
-        shared = {members[var] for var in unknown if var in members}
-        merged = [formula]
-        for other in sorted(shared, reverse=True):
-            merged = systems.pop(other) + merged
-        systems[number] = merged
-        members.update(dict.fromkeys(unknown, number))
-        if shared:
-            members = {var: number if at in shared else at for var, at in members.items()}
+    """Returns the equations, those that share unknowns together (union-find)."""
+    parents: dict[DimVar, DimVar] = {}
+
+    def find(var: DimVar) -> DimVar:
+        while parents[var] != var:
+            parents[var] = parents[parents[var]]
+            var = parents[var]
+        return var
+
+    equations = [formula for formula in formulas if isinstance(formula, DimEqual)]
+    unknown = [tuple(difference(state, equation).terms) for equation in equations]
+    for terms in unknown:
+        for var in terms:
+            parents.setdefault(var, var)
+            parents[find(var)] = find(terms[0])
+    systems: dict[DimVar | None, list[DimEqual]] = {}
+    for equation, terms in zip(equations, unknown, strict=True):
+        systems.setdefault(find(terms[0]) if terms else None, []).append(equation)
     return systems.values()
 
 
@@ -58,8 +63,12 @@ Combination = tuple[dict[DimVar, Fraction], Fraction]
 
 
 def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
-    origin = system[0].origin
-    solutions = _eliminated([_combination(state, equation) for equation in system])
+    zeros = [_combination(state, equation) for equation in system]
+    origins: dict[DimVar, Origin] = {}
+    for equation, (mentioned, _) in zip(system, zeros, strict=True):
+        for var in mentioned:
+            origins.setdefault(var, equation.origin)
+    solutions = _eliminated(zeros)
     if solutions is None:
         raise messages.contradictory(state, system)
     found: list[DimEqual] = []
@@ -71,11 +80,11 @@ def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
         if terms:
             other = alike.setdefault((frozenset(terms.items()), size), var)
             if other != var:
-                found.append(DimEqual(var, other, origin))
+                found.append(DimEqual(var, other, origins[var]))
         elif size.denominator != 1 or size < 0:
             raise messages.contradictory(state, system)
         else:
-            found.append(DimEqual(var, Size(int(size)), origin))
+            found.append(DimEqual(var, Size(int(size)), origins[var]))
     return found
 
 
@@ -85,9 +94,15 @@ def _combination(state: State, equation: DimEqual) -> Combination:
     return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)
 
 
-def _eliminated(zeros: Iterable[Combination]) -> dict[DimVar, Combination] | None:
-    """Returns unknowns as combinations of those left free (Gauss, Jordan); None if impossible."""
+def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
+    """Returns unknowns as combinations of those left free (Gauss, Jordan); None if impossible.
+
+    Unknowns that few equations mention are solved for, so that the combinations of a long chain of
+    equations stay short.
+    """
+    mentions = Counter(var for terms, _ in zeros for var in terms)
     solutions: dict[DimVar, Combination] = {}
+    users: dict[DimVar, set[DimVar]] = {}
     for zero in zeros:
         terms, constant = zero
         for var in list(terms):
@@ -97,13 +112,17 @@ def _eliminated(zeros: Iterable[Combination]) -> dict[DimVar, Combination] | Non
             if constant:
                 return None
             continue
-        pivot = min(terms, key=lambda var: var.id)
+        pivot = min(terms, key=lambda var: (mentions[var], var.id))
         factor = -terms[pivot]
         rest = {var: each / factor for var, each in terms.items() if var != pivot}
         solution = rest, constant / factor
-        for var, earlier in solutions.items():
-            solutions[var] = _replaced(pivot, earlier, solution)
+        for var in users.pop(pivot, ()):
+            solutions[var] = _replaced(pivot, solutions[var], solution)
+            for free in rest:
+                users.setdefault(free, set()).add(var)
         solutions[pivot] = solution
+        for free in rest:
+            users.setdefault(free, set()).add(pivot)
     return solutions
 
 

@@ -13,6 +13,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.tensor import session as sessions
@@ -24,6 +25,7 @@ from ocannl_core.tensor.pointwise import add, lift, maximum, power_primitive
 from ocannl_core.tensor.pointwise import where as where_pointwise
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
+from ocannl_core.tensor.specifications import composing
 
 
 def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
@@ -396,13 +398,22 @@ def stack(*operands: Any, axis: str = "output", label: str | None = None) -> Any
             where=str(caller_location() or ""),
             fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
         )
+    return _stacked("stack", operands, axis, label)
+
+
+def _stacked(name: str, operands: tuple[Any, ...], axis: str, label: str | None) -> Any:
+    """Returns a stack as a part of the operation of some name."""
     single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
-    widened = [einsum(f"{single} => {stacked.format(0)}", operand) for operand in operands]
-    parts = [f"part{i}" for i in range(len(operands))]
-    if len(parts) == 1:
+    widened: list[Any] = []
+    for position, operand in enumerate(operands):
+        with composing(f"{operand_name(position)} of {name}", operands):
+            widened.append(einsum(f"{single} => {stacked.format(0)}", operand))
+    if len(widened) == 1:
         return widened[0]
+    parts = [f"part{i}" for i in range(len(operands))]
     inputs = "; ".join(stacked.format(part) for part in parts)
-    return concat(f"{inputs} => {stacked.format('^'.join(parts))}", *widened, label=label)
+    with composing(name, operands):
+        return concat(f"{inputs} => {stacked.format('^'.join(parts))}", *widened, label=label)
 
 
 def interleave(a: Any, b: Any, *, label: str | None = None) -> Any:
@@ -412,7 +423,9 @@ def interleave(a: Any, b: Any, *, label: str | None = None) -> Any:
     again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
     """
     spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
-    return einsum(spec, stack(a, b), label=label)
+    stacked = _stacked("interleave", (a, b), "output", None)
+    with composing("interleave", (a, b)):
+        return einsum(spec, stacked, label=label)
 
 
 @cache

@@ -28,7 +28,7 @@ from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
-from ocannl_core.tensor.specifications import naming, stated_logic
+from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Code = Callable[..., None]
@@ -155,7 +155,7 @@ class Operation:
         session = operands[0].session
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
-        origin = origin or Origin(self.describe(logic), caller_location())
+        origin = origin or Origin(composed_name() or self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with naming(operands):
             session.environment.relate(

@@ -1,11 +1,12 @@
-"""Which parts of a concatenated result have an operand."""
+"""Which parts of concatenated axes are accessed together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from ocannl_core.errors import SpecError
-from ocannl_core.shape.notation import Concat, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.notation import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 
 def covers_result(spec: Spec, where: str) -> bool:
@@ -26,7 +27,9 @@ def covers_result(spec: Spec, where: str) -> bool:
                 "Concatenation sums nothing: every axis of an operand is one of the result.",
                 found=f"{spec.text}, where {name} is not in the result",
                 where=where,
-                fix=f"reduce it first: oc.einsum sums over {name}",
+                fix="`^` makes names words, so that axes are separated by commas: " + ",".join(name)
+                if len(name) > 1 and kept.issuperset(name)
+                else f"reduce it first: oc.einsum sums over {name}",
             )
     parts = {part for axis in concats for part in axis.parts}
     is_complete = True
@@ -46,6 +49,45 @@ def covers_result(spec: Spec, where: str) -> bool:
             )
         is_complete = is_complete and bool(present)
     return is_complete
+
+
+def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
+    """Refuses a specification by which no cell would ever be accessed.
+
+    Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
+    so `a^b => a, b` asks for two parts of one axis at once. A number is a part that is skipped.
+
+    Args:
+        spec: The specification.
+        where: What to name in errors.
+        apart: True when each operand is placed by itself, not multiplied with the others.
+
+    Raises:
+        SpecError: if no choice of parts has cells on all axes.
+    """
+    groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
+    for shapes in groups:
+        rows = [row for shape in (*shapes, spec.result) for row in shape.rows()]
+        if not _is_reachable([axis for row in rows for axis in row.axes]):
+            raise SpecError(
+                "Some choice of one part of each concatenated axis has cells on all axes.",
+                found=f"{spec.text}, where none has",
+                where=where,
+                fix="take one part out at a time, as in a^b => a, and name what is not skipped",
+            )
+
+
+def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
+    """True if some choice of parts has cells on all axes."""
+    concats = [axis for axis in axes if isinstance(axis, Concat)]
+    named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
+    alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}
+    taken = alone.intersection(name for parts in named for name in parts)
+    for choice in product(*named):
+        visited = set(choice)
+        if taken <= visited and all(len(visited.intersection(parts)) == 1 for parts in named):
+            return True
+    return False
 
 
 def _names(shape: ShapeSpec) -> set[str]:

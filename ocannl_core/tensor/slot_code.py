@@ -14,7 +14,7 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.assign.traverse import leaves, targets
 from ocannl_core.dtypes import DType
-from ocannl_core.errors import UsageError
+from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.indexing import (
     ConcatIndex,
     IndexMap,
@@ -26,6 +26,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.margins import margins_of
@@ -222,7 +223,8 @@ class SlotCode:
         extents = self._projections.extents
         reduced = value_variables(value) - value_variables(target)
         if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
-            raise UsageError(
+            kind = SpecError if isinstance(self._definition.logic, Einsum) else UsageError
+            raise kind(
                 "An operation without an accumulation of its own cannot reduce axes.",
                 found=f"{self._tensor.origin.operation} with a logic that drops axes",
                 where=str(self._tensor.origin),
@@ -253,13 +255,12 @@ class SlotCode:
         args = tuple(self._settle(arg) for arg in value.args)
         applied = SlotApplication(value.op, args)
         extents = self._projections.extents
-        parts = {var: each for each in _concatenations(args) for var in each.parts}
+        parts = {var: each for each in _concatenations(args) for var in each.variables}
         varying = value_variables(applied)
         axes: dict[VarIndex | ConcatIndex, int] = {}
         for var, extent in self._projections.domain:
             if var in parts:
-                lengths = (extents[each] for each in parts[var].parts if isinstance(each, LoopVar))
-                axes[parts[var]] = sum(lengths)
+                axes[parts[var]] = parts[var].length(extents)
             elif var in varying:
                 axes[VarIndex(var)] = extent
         index, dims = tuple(axes), tuple(axes.values())

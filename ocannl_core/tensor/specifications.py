@@ -8,12 +8,16 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.origin import Origin, caller_depth, caller_location
+from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
 from ocannl_core.shape.notation import ShapeSpec, Spec, axis_names
+from ocannl_core.tensor.placement import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -44,6 +48,8 @@ def stated_logic(
         where = error.where or str(Origin(name, caller_location()))
         raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
     if isinstance(logic, Einsum):
+        where = str(Origin(name, caller_location()))
+        refuse_unreachable(logic.spec, where, apart=name == "concat")
         warn_about_summed_once(logic.spec, name)
     return logic
 
@@ -92,7 +98,23 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
 
 # ----- operands in messages -----------------------------------------------------------------------
 
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed", default=None)
+
+
+@contextmanager
+def composing(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
+    """Has messages name an operation that others make up, and its operands, in place of these."""
+    token = _composed.set((name, operands))
+    try:
+        yield
+    finally:
+        _composed.reset(token)
+
+
+def composed_name() -> str | None:
+    """Returns what the operation is called that is being made up of others; None if none is."""
+    composed = _composed.get()
+    return composed[0] if composed else None
 
 
 @contextmanager
@@ -102,12 +124,13 @@ def naming(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator
         yield
     except ShapeError as error:
         lines = [error.where] if error.where else []
+        if composed := _composed.get():
+            operands = [each for each in composed[1] if isinstance(each, Tensor)]
         if target is not None:
             lines.append(f"the target is {_described(target)}")
         for position, operand in enumerate(operands):
-            ordinal = f"{_ORDINALS[position]} " if position < len(_ORDINALS) else "next "
-            ordinal = ordinal if len(operands) > 1 else ""
-            lines.append(f"the {ordinal}operand is {_described(operand)}")
+            name = operand_name(position) if len(operands) > 1 else "the operand"
+            lines.append(f"{name} is {_described(operand)}")
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=error.fix
         ) from error

@@ -67,6 +67,8 @@ class Expected:
     freedoms: tuple[Freedom, ...]
     open_at: int | None = None
     """Where there may be further axes, under a row variable that no operand has."""
+    longer_at: int = 0
+    """Where the axes go that uses ask for."""
 
     def admits(
         self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
@@ -79,10 +81,12 @@ class Expected:
             may_stretch_first: True to let axes of position 0 become longer.
         """
         stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
+        if not row and self.sizes == (1,) and self.freedoms[0] is not Freedom.NONE:
+            return True  # a scalar
         more = len(row) - len(self.sizes)
         if more < 0 or (more and not may_lengthen and self.open_at is None):
             return False
-        gap = 0 if self.open_at is None else self.open_at
+        gap = self.longer_at if self.open_at is None else self.open_at
         return all(
             n == m or (n > m and (freedom is Freedom.GROW or (freedom in stretching and m == 1)))
             for n, m, freedom in zip(
@@ -131,15 +135,9 @@ def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
 
 
 def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells.
-
-    False for axes that share some parts but not all, as `a^b; b^c => c`: they are left out.
-    """
+    """True if there is a choice of parts for which all axes of a spec have cells."""
     patterns, result = parse(spec, context)
     axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
-    groups = {frozenset(axis.labels) for axis in axes if isinstance(axis, Parts)}
-    if sum(map(len, groups)) > len(frozenset().union(*groups)):
-        return False
     return next(choices(axes, _parted(axes)), None) is not None
 
 
@@ -382,13 +380,13 @@ class Contraction:
 
     def _learn_parts(self, axis: Parts, size: int) -> bool:
         unknown = [label for label in axis.labels if label not in self.sizes]
-        if len(unknown) > 1:
+        if len(set(unknown)) > 1:
             return False
         rest = size - sum(n or 0 for n in axis.sizes(self.sizes))
-        if rest < 0 or (rest and not unknown):
+        if rest < 0 or (rest and not unknown) or (unknown and rest % len(unknown)):
             raise Invalid(f"the parts {axis.parts} are more or fewer than {size}")
         if unknown:
-            self._set(unknown[0], rest)
+            self._set(unknown[0], rest // len(unknown))
             if not rest and not self._may_be_empty(unknown[0]):
                 raise Invalid(f"nothing is left for {unknown[0]}")
         return True
@@ -419,6 +417,11 @@ class Contraction:
             result: The sizes of the result's axes.
             apart: Every operand by itself, not their products.
         """
+        for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
+            if pattern.variable in self._lengths and self._is_exact(pattern, kind):
+                # axes that uses ask for lie in the row variable: there must be no others
+                more = len(row) - pattern.known
+                self._lengths[pattern.variable] = max(more, self._lengths[pattern.variable])
         targets = [
             pair
             for pattern, row in zip(self._result, result, strict=True)
@@ -464,6 +467,8 @@ class Contraction:
         if pattern.variable is not None and pattern.variable not in self._lengths:
             self._lengths[pattern.variable] = max(0, len(row) - pattern.known)
         axes = self._flat(pattern, pattern.known)
+        if not row and len(axes) == 1:
+            return []  # a scalar
         more = len(row) - len(axes)
         if more < 0:
             raise Invalid("the result has too few axes")

@@ -52,12 +52,17 @@ def broadcast(rows: Sequence[Row]) -> Row:
     return tuple(reversed(sizes))
 
 
+def is_scalar(own: Row, wanted: Row) -> bool:
+    """True for one axis of size 1 where no axes are wanted: either is a scalar."""
+    return own == (1,) and not wanted
+
+
 def stretched(value: Value, rows: Rows) -> Array:
     """Returns the cells repeated along what the rows have more."""
     dims = [
         n
         for own, wanted in zip(value.rows, rows, strict=True)
-        for n in (1,) * (len(wanted) - len(own)) + own
+        for n in (1,) * (len(wanted) - len(own)) + (() if is_scalar(own, wanted) else own)
     ]
     return np.broadcast_to(value.cells.reshape(dims), [n for row in rows for n in row])
 
@@ -148,7 +153,8 @@ def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expec
             rows = with_new_axis(_pointwise_rows(operands), call.spec, len(operands))
             found = [certain(row) for row in rows]
             kind = KINDS.index(call.spec)
-            found[kind] = Expected(rows[kind], (Freedom.NONE, *found[kind].freedoms[1:]))
+            freedoms = (Freedom.NONE, *found[kind].freedoms[1:])
+            found[kind] = Expected(rows[kind], freedoms, longer_at=1)
             return found[0], found[1], found[2]
         case _:
             rows = _pointwise_rows(operands)

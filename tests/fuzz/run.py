@@ -51,14 +51,6 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-KNOWN: dict[str, str] = {
-    # `a; b => a^b` where the result is required to be no longer than one of the operands, or could
-    # be: the other one is then taken for empty, although no part may be that stands alone
-    "accepted": r"nothing is left for",
-}
-"""Failures with a known cause: a pattern for the detail of each kind of outcome."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of a program.
@@ -80,7 +72,7 @@ class Outcome:
 
     @property
     def is_failure(self) -> bool:
-        return self.kind not in ("agrees", "refused", "inexact", "known")
+        return self.kind not in ("agrees", "refused", "inexact")
 
 
 class _Hang(BaseException):
@@ -329,9 +321,6 @@ def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> 
     """Returns what becomes of one program, in its own order and in another one."""
     program = program_of(seed, number, formulas)
     outcome = _outcome(program, number, backend)
-    pattern = KNOWN.get(outcome.kind)
-    if pattern is not None and re.search(pattern, outcome.detail):
-        return Outcome("known", outcome.detail)
     if outcome.is_failure:
         return outcome
     return _in_another_order(program, number, outcome)

@@ -157,7 +157,7 @@ class SpecAuthor:
             if size < 0 or share < 1:
                 return ""
             label = "" if self._chance(0.25) else self._label(share)
-            if label and (label == "_" or label in labels or self._sizes.get(label) != share):
+            if label and (label == "_" or self._sizes.get(label) != share):
                 return ""
             labels += [label] if label else []
             parts.append(label or str(share))
@@ -226,11 +226,11 @@ class SpecAuthor:
         """Takes parts of operands out of the labels; some come back as one axis."""
         wholes = []
         for parts in self._parts:
-            kept = [label for label in parts if label in labels]
+            kept = [label for label in dict.fromkeys(parts) if label in labels]
             for label in kept[self._chance(0.7) :]:
                 labels.remove(label)
             if self._chance(0.3):
-                for label in (each for each in parts if each in labels):
+                for label in (each for each in dict.fromkeys(parts) if each in labels):
                     labels.remove(label)
                 wholes.append("^".join(self._random.sample(parts, len(parts))))
         return wholes

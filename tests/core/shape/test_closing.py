@@ -346,6 +346,22 @@ def test_a_parameter_named_by_a_spec_must_get_its_sizes(model: Model) -> None:
     assert model.closed(z, p) == ["6", "4,6"]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
+    model: Model, order: tuple[int, int]
+) -> None:
+    w, v = model.param("w"), model.param("v", input=[4, 2])
+    x = model.matmul(w, v)
+    steps = (
+        lambda: model.apply("a,...;b,...=>a^b,...", x, w),
+        lambda: model.apply("i^j=>i", x),
+    )
+    results = [steps[position]() for position in order]
+    with pytest.raises(ShapeError, match="hidden dimension") as caught:
+        model.closed(model.matmul(x, v), *results)
+    assert "parameter w: its output axes can be anything" in caught.value.found
+
+
 def test_a_transposed_weight_can_be_shared(model: Model) -> None:
     w = model.param("w", output=[8])
     h = model.matmul(w, model.given(output=[3]))

@@ -293,7 +293,8 @@ oc.Context("interp").compile(oc.train.forward(s))
     assert message == snapshot("""\
 An axis of which only position 0 is written has 1 position.
   found  size 2
-  where  output axis -2 of the result of einsum "...|...->... => ...|...->0...", at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
+  where  output axis -2 of the result of the second operand of stack, at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
+         output axis -2 of the result of the first operand of stack, at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
   try    name the axis in place of 0, or read it as an axis of size 1\
 """)
 
@@ -548,3 +549,15 @@ code()
           ^
   where  einsum, at program.py:6: c[:] = oc.einsum("i&j => i", a)\
 """)
+
+
+def test_a_nested_list_as_a_matrix_advises_input_axes() -> None:
+    with oc.Session(), pytest.raises(oc.ShapeError) as caught:
+        oc.tensor([[1.0, 2.0], [3.0, 4.0]]) @ oc.tensor([1.0, 2.0])
+    assert "input_axes=1) is a matrix" in caught.value.fix
+
+
+def test_letters_side_by_side_next_to_parts_advise_commas() -> None:
+    with oc.Session(), pytest.raises(oc.SpecError) as caught:
+        oc.concat("ik;jk=>i^j,k", oc.tensor([[1.0]]), oc.tensor([[1.0]]))
+    assert caught.value.fix.endswith("separated by commas: i,k")

@@ -156,7 +156,8 @@ def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[
         Size, st.sampled_from([1, 2, 3, 3]), st.sampled_from([None, None, "a", "b"])
     )
     axes = st.lists(dim, max_size=2).map(tuple)
-    row = st.builds(Row, st.just(()), st.none() | st.sampled_from(rows), axes)
+    leading = st.lists(dim, max_size=1).map(tuple)
+    row = st.builds(Row, leading, st.none() | st.sampled_from(rows), axes)
     constraint: st.SearchStrategy[Constraint] = st.one_of(
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 
-from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.errors import ShapeError, UsageError, VerifyError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import (
@@ -28,7 +28,9 @@ from ocannl_core.shape.logic import (
     Transpose,
     logic_from_text,
 )
+from ocannl_core.shape.rows import solve
 from ocannl_core.shape.spec import parse_spec
+from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 ORIGIN = Origin("test", detail="output row")
@@ -277,6 +279,30 @@ def test_a_circle_of_rows_each_longer_than_the_next_is_an_error(scene: Scene, le
     scene.tell(*steps, RowBelow(Row(tail=ring[-1]), Row(tail=ring[0], trailing=(d,)), ORIGIN))
     with pytest.raises(ShapeError, match="in a circle"):
         scene.environment.close([Shape(output=Row(tail=row)) for row in ring])
+
+
+def test_a_circle_through_leading_and_trailing_axes_is_an_error_in_any_order() -> None:
+    for order in permutations(range(3)):
+        scene = Scene()
+        u, v, w = scene.rows(3)
+        a, b, c, d = scene.dims(4)
+        steps = (
+            RowBelow(Row(tail=v), Row((a, b), u), ORIGIN),
+            RowBelow(Row(tail=u), Row((a,), w, (c,)), ORIGIN),
+            RowEqual(Row((a,), v), Row((), w, (d,)), ORIGIN),
+        )
+        with pytest.raises(ShapeError, match="in a circle"):
+            scene.tell(*(steps[position] for position in order))
+
+
+def test_a_row_variable_is_decided_once_and_in_terms_of_an_undecided_one() -> None:
+    state = State()
+    u, v = state.fresh.row("u"), state.fresh.row("v")
+    cause = RowEqual(Row(tail=u), Row(tail=v), ORIGIN)
+    solve(state, u, Row(tail=v), cause)
+    for var, row in ((u, Row()), (v, Row(tail=u)), (v, Row(tail=v))):
+        with pytest.raises(VerifyError, match="decided once"):
+            solve(state, var, row, cause)
 
 
 def test_a_circle_of_rows_without_gain_is_fine(scene: Scene) -> None:

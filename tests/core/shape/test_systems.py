@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import permutations
 
 import pytest
@@ -14,7 +15,7 @@ from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual
 from ocannl_core.shape.solver import run
 from ocannl_core.shape.state import State
-from ocannl_core.shape.systems import consequences
+from ocannl_core.shape.systems import _eliminated, consequences
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Row, Shape, Size, Window
 
 ORIGIN = Origin("test")
@@ -106,3 +107,35 @@ def test_sums_of_known_sizes_give_these_sizes_back(data: st.DataObject) -> None:
     order = data.draw(st.permutations(system))
     if alternating:
         assert closed(list(order), *names) == sizes
+
+
+def test_a_size_is_said_to_follow_from_an_equation_that_mentions_it() -> None:
+    a, b, c, d = variables(4)
+    origins = {var: Origin(f"about {var}") for var in (a, b, c, d)}
+    state = State()
+    state.agenda.extend(
+        [
+            DimEqual(a, ConcatDim((c, Size(1))), origins[c]),
+            DimEqual(b, ConcatDim((a, c)), origins[b]),
+            DimEqual(d, AffineDim(2, b), origins[d]),
+            DimEqual(d, AffineDim(3, ConcatDim((a, Size(1)))), origins[a]),
+        ]
+    )
+    run(state)
+    found = {each.left: each.origin for each in consequences(state, state.open_formulas)}
+    assert found[d] in (origins[d], origins[a])
+    assert found[b] in (origins[b], origins[d])
+
+
+def test_a_long_chain_of_equations_stays_sparse() -> None:
+    links = variables(1200)
+    zeros = [
+        (
+            {links[i]: Fraction(1), links[i + 1]: Fraction(-1), links[i + 600]: Fraction(-1)},
+            Fraction(0),
+        )
+        for i in range(599)
+    ]
+    solutions = _eliminated(zeros)
+    assert solutions is not None
+    assert max(len(terms) for terms, _ in solutions.values()) == 2

@@ -138,7 +138,7 @@ def test_misuse_of_definitions_is_explained() -> None:
     x = oc.tensor([[1.0, 2.0]])
     with pytest.raises(oc.UsageError, match="Slots combine with slots and numbers only"):
         computed(oc.define_operation("tensors", forward=tensors)(x))
-    with pytest.raises(oc.UsageError, match="cannot reduce axes"):
+    with pytest.raises(oc.SpecError, match="cannot reduce axes"):
         computed(oc.define_operation("reducing", forward=reducing, logic="ij=>i")(x))
     with pytest.raises(oc.UsageError, match="bare primitives"):
         computed(oc.define_operation("contraction", forward=contraction)(x, x))

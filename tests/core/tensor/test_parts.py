@@ -1,0 +1,72 @@
+"""Which parts of concatenated axes are visited: values, and specifications that visit none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+
+def value(make: Callable[[], oc.Tensor]) -> Any:
+    with oc.Session(dtype="float64"):
+        tensor = make()
+        context = oc.Context("interp")
+        context.compile(oc.train.forward(tensor), keep=[tensor])()
+        return context[tensor].tolist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "cells", "values", "right"),
+    [
+        ("1^a^b=>0", [1, 2, 3, 4], {"a": 1}, [9]),
+        ("a^2^b=>0", [1, 2, 3, 4], {"a": 1}, [5]),
+        ("a^b^1=>b^a,", [1, 2, 3, 4], {"a": 1}, [2, 3, 1]),
+        ("a^a=>a,", [1, 2, 3, 4], {}, [4, 6]),
+    ],
+)
+def test_a_number_among_the_parts_is_never_read(
+    spec: str, cells: list[float], values: dict[str, int], right: list[float]
+) -> None:
+    x = np.array(cells, dtype=float)
+    assert value(lambda: oc.einsum(spec, oc.tensor(x), values=values)) == right
+
+
+@pytest.mark.filterwarnings("ignore:In n,d:ocannl_core.SpecWarning")
+def test_a_part_that_one_axis_is_not_at_is_visited_by_none() -> None:
+    x, y = np.array([[3.0, 30.0], [1.0, 10.0]]), np.array([2.0, 5.0])
+
+    def product() -> oc.Tensor:
+        operands = (oc.tensor(x), oc.tensor(y))
+        return oc.einsum("n,d^o; r^d=>r,", *operands, values={"o": 1})
+
+    # the second operand is at r, not at d; so that the first one is at o
+    assert value(product) == [(30.0 + 10.0) * 2.0]
+
+
+def test_the_gradient_reaches_only_the_parts_that_are_read() -> None:
+    with oc.Session(dtype="float64"):
+        p = oc.param("p", init=oc.tensor([1.0, 2.0, 3.0, 4.0]))
+        y = oc.einsum("1^a^b=>0", p, values={"a": 1})
+        context = oc.Context("interp")
+        context.compile(oc.train.grad_update(y), keep=[p.grad])()
+        assert context[p.grad].tolist() == [0.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("spec", ["a^b=>a,b", "2^3=>0", "1^a; a^b; b^2=>0"])
+def test_a_specification_that_visits_nothing_is_refused(spec: str) -> None:
+    with oc.Session():
+        operands = [oc.tensor([1.0, 2.0, 3.0, 4.0, 5.0]) for _ in spec.split(";")]
+        with pytest.raises(oc.SpecError, match="Some choice of one part") as caught:
+            oc.einsum(spec, *operands, values={})
+        assert caught.value.where.startswith("einsum")
+
+
+def test_an_axis_that_a_concatenation_would_drop_is_refused_as_a_specification() -> None:
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0]], batch_axes=1)
+        with pytest.raises(oc.SpecError, match="cannot reduce axes"):
+            oc.train.forward(oc.concat("a,|;b,|=>a^b,|", x, x)).resolve()
