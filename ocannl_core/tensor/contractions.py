@@ -9,6 +9,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
@@ -146,6 +147,7 @@ _einsum_of_three = define_operation(
     gradient=_triple_products,
     combine=BinaryOp.ADD,
 )
+_EINSUMS = (_einsum_of_one, _einsum_of_two, _einsum_of_three)
 _outer_sum = define_operation(
     "outer_sum",
     forward=_sum_of_sums,
@@ -174,15 +176,23 @@ _sum_of_where = define_operation(
 _fma = lift("fma", TernaryOp.FMA, _fused)
 
 
-def fma(a: Any, b: Any, c: Any, *, logic: str = "@", label: str | None = None) -> Any:
+def fma(
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    logic: str = "@",
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
     """Returns `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
     primitive `a * b + c`, which rounds once.
     """
     if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
         return slot_application(TernaryOp.FMA, (a, b, c))
     if logic == "@":
-        return add(matmul(a, b), c, label=label)
-    return _fma(a, b, c, logic=logic, label=label)
+        return add(matmul(a, b, dtype=dtype), c, label=label, dtype=dtype)
+    return _fma(a, b, c, logic=logic, label=label, dtype=dtype)
 
 
 def where(
@@ -196,6 +206,7 @@ def where(
     projections: str | None = None,
     capture: Capture = (),
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns `a` where the condition is not 0, and `b` elsewhere.
 
@@ -215,9 +226,16 @@ def where(
             projections=projections,
             capture=capture,
             label=label,
+            dtype=dtype,
         )
     return _sum_of_where(
-        *operands, logic=logic, padded=padded, values=values, capture=capture, label=label
+        *operands,
+        logic=logic,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
     )
 
 
@@ -228,6 +246,7 @@ def einsum(
     values: Mapping[str, int] | None = None,
     capture: Capture = (),
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns the sum of the products of the operands' cells, lined up by a specification.
 
@@ -249,32 +268,31 @@ def einsum(
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
+        label: A name for the result.
+        dtype: The number format of the result and of its sums; it follows from the operands when
+            not given.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
             operands.
         ShapeError: if the operands' shapes do not fit it.
     """
-    match len(operands):
-        case 1:
-            return _einsum_of_one(
-                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
-            )
-        case 2:
-            return _einsum_of_two(
-                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
-            )
-        case 3:
-            return _einsum_of_three(
-                *operands, logic=spec, padded=padded, values=values, capture=capture, label=label
-            )
-        case count:
-            raise UsageError(
-                "einsum takes one to three tensors after the specification.",
-                found=f"{count} tensors with {spec!r}",
-                where=str(caller_location() or ""),
-                fix="contract step by step, two or three tensors at a time",
-            )
+    if not 1 <= len(operands) <= len(_EINSUMS):
+        raise UsageError(
+            "einsum takes one to three tensors after the specification.",
+            found=f"{len(operands)} tensors with {spec!r}",
+            where=str(caller_location() or ""),
+            fix="contract step by step, two or three tensors at a time",
+        )
+    return _EINSUMS[len(operands) - 1](
+        *operands,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+    )
 
 
 def einmax(
@@ -285,6 +303,7 @@ def einmax(
     values: Mapping[str, int] | None = None,
     capture: Capture = (),
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns the greatest cells of the operand over the axes that the specification's result does
     not mention.
@@ -299,7 +318,9 @@ def einmax(
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
     """
-    return _einmax(operand, logic=spec, padded=padded, values=values, capture=capture, label=label)
+    return _einmax(
+        operand, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+    )
 
 
 def outer_sum(
@@ -311,12 +332,15 @@ def outer_sum(
     values: Mapping[str, int] | None = None,
     capture: Capture = (),
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
     Axes that the result does not mention are summed. Arguments are those of `einsum`.
     """
-    return _outer_sum(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
+    return _outer_sum(
+        a, b, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+    )
 
 
 def tropical(
@@ -328,6 +352,7 @@ def tropical(
     values: Mapping[str, int] | None = None,
     capture: Capture = (),
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns the greatest sums of the operands' cells over the axes that the specification's
     result does not mention.
@@ -336,7 +361,9 @@ def tropical(
     which fix the size of windows, it is max pooling. The gradient goes to every pair of cells whose
     sum is the maximum.
     """
-    return _tropical(a, b, logic=spec, padded=padded, values=values, capture=capture, label=label)
+    return _tropical(
+        a, b, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+    )
 
 
 @cache
@@ -349,7 +376,13 @@ def _concat_of(operands: int, covers_all: bool) -> Operation:
     )
 
 
-def concat(spec: str, *operands: Any, capture: Capture = (), label: str | None = None) -> Any:
+def concat(
+    spec: str,
+    *operands: Any,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
     """Returns the operands one after the other along axes of the result.
 
     `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
@@ -372,7 +405,7 @@ def concat(spec: str, *operands: Any, capture: Capture = (), label: str | None =
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
     return _concat_of(len(operands), covers_all)(
-        *operands, logic=spec, capture=capture, label=label
+        *operands, logic=spec, capture=capture, label=label, dtype=dtype
     )
 
 
@@ -383,7 +416,12 @@ _NEW_AXIS = {
 }
 
 
-def stack(*operands: Any, axis: str = "output", label: str | None = None) -> Any:
+def stack(
+    *operands: Any,
+    axis: str = "output",
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
     """Returns the operands, all of one shape, along a new axis.
 
     Args:
@@ -398,34 +436,42 @@ def stack(*operands: Any, axis: str = "output", label: str | None = None) -> Any
             where=str(caller_location() or ""),
             fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
         )
-    return _stacked("stack", operands, axis, label)
+    return _stacked("stack", operands, axis, label, dtype)
 
 
-def _stacked(name: str, operands: tuple[Any, ...], axis: str, label: str | None) -> Any:
+def _stacked(
+    name: str, operands: tuple[Any, ...], axis: str, label: str | None, dtype: DType | str | None
+) -> Any:
     """Returns a stack as a part of the operation of some name."""
     single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
+    widening = f"{single} => {stacked.format(0)}"
+    if len(operands) == 1:
+        with composing(f"{operand_name(0)} of {name}", operands):
+            return einsum(widening, *operands, label=label, dtype=dtype)
     widened: list[Any] = []
     for position, operand in enumerate(operands):
         with composing(f"{operand_name(position)} of {name}", operands):
-            widened.append(einsum(f"{single} => {stacked.format(0)}", operand))
-    if len(widened) == 1:
-        return widened[0]
+            widened.append(einsum(widening, operand))
     parts = [f"part{i}" for i in range(len(operands))]
-    inputs = "; ".join(stacked.format(part) for part in parts)
+    spec = (
+        f"{'; '.join(stacked.format(part) for part in parts)} => {stacked.format('^'.join(parts))}"
+    )
     with composing(name, operands):
-        return concat(f"{inputs} => {stacked.format('^'.join(parts))}", *widened, label=label)
+        return concat(spec, *widened, label=label, dtype=dtype)
 
 
-def interleave(a: Any, b: Any, *, label: str | None = None) -> Any:
+def interleave(
+    a: Any, b: Any, *, label: str | None = None, dtype: DType | str | None = None
+) -> Any:
     """Returns a tensor whose last output axis alternates between the cells of two tensors.
 
     The first operand is at the even positions, which `oc.einsum("..., 2*i => ..., i", x)` takes out
     again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
     """
     spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
-    stacked = _stacked("interleave", (a, b), "output", None)
+    stacked = _stacked("interleave", (a, b), "output", None, dtype)
     with composing("interleave", (a, b)):
-        return einsum(spec, stacked, label=label)
+        return einsum(spec, stacked, label=label, dtype=dtype)
 
 
 @cache
@@ -455,6 +501,7 @@ def power(
     logic: str | None = None,
     projections: str | None = None,
     label: str | None = None,
+    dtype: DType | str | None = None,
 ) -> Any:
     """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
@@ -469,8 +516,10 @@ def power(
         return power_primitive(base, exponent)
     is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
     if isinstance(exponent, Real) and projections is None and not is_recorded:
-        return _power_by(float(exponent))(base, logic=logic, label=label)
-    return power_primitive(base, exponent, logic=logic, projections=projections, label=label)
+        return _power_by(float(exponent))(base, logic=logic, label=label, dtype=dtype)
+    return power_primitive(
+        base, exponent, logic=logic, projections=projections, label=label, dtype=dtype
+    )
 
 
 def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.errors import UsageError
+from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor.registry import operations
 
@@ -33,14 +34,18 @@ def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
 
 
 def _not_an_operand(other: object) -> Any:
-    """Refuses arrays with advice; leaves other objects to their own operators."""
-    if not hasattr(other, "__array__"):
+    """Refuses arrays and indices with advice; leaves other objects to their own operators."""
+    if isinstance(other, StaticIndex):
+        fix = f"oc.number({other.name}) is the tensor that holds the index"
+    elif hasattr(other, "__array__"):
+        fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
+    else:
         return NotImplemented
     raise UsageError(
         "Operands are tensors and numbers.",
         found=f"{type(other).__name__} beside a tensor",
         where=str(caller_location() or ""),
-        fix="wrap arrays with oc.tensor(array, batch_axes=...)",
+        fix=fix,
     )
 
 

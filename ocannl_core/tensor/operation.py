@@ -88,11 +88,13 @@ class Operation:
         """
         self._check_operands(args)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
+            self._refuse_format(dtype)
             return self._apply_to_slots(args, logic)
         session = self._session(args)
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
         if projections is not None:
+            self._refuse_format(dtype)
             return self._with_stated_maps(session, args, projections)
         text = self.logic if logic is None else logic
         stated = stated_logic(self.name, text, self.operands, padded, values)
@@ -107,8 +109,10 @@ class Operation:
         is_bare = self.primitive is not None and self.combine is None and not captured
         if session.recorder is not None and is_bare:
             if any(isinstance(arg, MergeBuffer) for arg in args):
+                self._refuse_format(dtype)
                 return session.recorder.unreduced(self, settled(args, session), stated)
             if logic is not None and stated != Pointwise():
+                self._refuse_format(dtype)
                 return session.recorder.unreduced(self, as_tensors(args, session), stated)
         return self.tensor(
             as_tensors(args, session),
@@ -118,6 +122,20 @@ class Operation:
             requires_grad=requires_grad,
             capture=captured,
         )
+
+    def _refuse_format(self, dtype: DType | str | None) -> None:
+        """Raises an error about a format for a primitive that makes no tensor.
+
+        Raises:
+            UsageError: if a format is given.
+        """
+        if dtype is not None:
+            raise UsageError(
+                "A primitive that an assignment applies makes no tensor that could have a format.",
+                found=f"{self.name} with dtype={str(dtype)!r}",
+                where=str(Origin(self.name, caller_location())),
+                fix="convert an operand with oc.cast, or state the format of the assigned tensor",
+            )
 
     def _with_stated_maps(self, session: Session, args: tuple[Any, ...], text: str) -> Any:
         """Returns a primitive for an assignment whose index maps the user states."""

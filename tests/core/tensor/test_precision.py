@@ -60,6 +60,42 @@ def test_an_operation_can_state_the_format_of_its_result() -> None:
     assert w.dtype is oc.float32  # what an operation states is not what it computes from
 
 
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda a, **to: oc.einsum("...|i => 0", a, **to),
+        lambda a, **to: oc.einsum("i; i => 0", a, a, **to),
+        lambda a, **to: oc.einsum("i; i; i => 0", a, a, a, **to),
+        lambda a, **to: oc.einmax("i => 0", a, **to),
+        lambda a, **to: oc.outer_sum("i; j => ij", a, a, **to),
+        lambda a, **to: oc.tropical("i; i => 0", a, a, **to),
+        lambda a, **to: oc.concat("i; j => i^j", a, a, **to),
+        lambda a, **to: oc.stack(a, **to),
+        lambda a, **to: oc.stack(a, a, **to),
+        lambda a, **to: oc.interleave(a, a, **to),
+        lambda a, **to: oc.where(a, a, a, **to),
+        lambda a, **to: oc.where(a, a, a, logic="i; i; i => 0", **to),
+        lambda a, **to: oc.fma(oc.param("w"), a, a, **to),
+        lambda a, **to: oc.fma(a, a, a, logic=".", **to),
+        lambda a, **to: oc.power(a, 2.0, **to),
+        lambda a, **to: oc.power(a, a, **to),
+    ],
+)
+def test_operations_over_axes_can_state_label_and_format(apply: Callable[..., oc.Tensor]) -> None:
+    result = apply(make("bfloat16"), label="named", dtype="float32")
+    assert (result.label[0], result.dtype) == ("named", oc.float32)
+
+
+def test_a_long_sum_in_a_wider_format_loses_nothing() -> None:
+    ones = oc.placeholder("ones", output=[1000], dtype="bfloat16")
+    short, long = oc.einsum("i => 0", ones), oc.einsum("i => 0", ones, dtype="float32")
+    ctx = oc.Context("interp")
+    run = ctx.compile(oc.train.forward(short) + oc.train.forward(long))
+    ctx[ones] = np.ones(1000)
+    run()
+    assert (ctx.item(short), ctx.item(long)) == (256.0, 1000.0)  # in bfloat16, 256 + 1 is 256
+
+
 def test_gradients_flow_through_casts_to_floats_alone() -> None:
     w = oc.param("w", output=[2])
     narrow = oc.cast(w, "bfloat16")

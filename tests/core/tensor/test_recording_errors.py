@@ -31,6 +31,12 @@ def one():
 one()
 oc.train.forward(kept[0])
 """,
+    "format of a primitive that makes no tensor": """\
+@oc.cd
+def one():
+    oc.declare("d")[oc.neutral] += oc.mul(c, x, logic="i; i => 0", dtype="float64")
+one()
+""",
     "stale primitive": """\
 @oc.cd
 def one():
@@ -169,6 +175,12 @@ A tensor made in recorded code has its value there: it is no part of other code.
   found  <applied mul: ..mul.batch..|..mul.input..->2>, recorded in one, at program.py:9: one()
   where  program.py:10: oc.train.forward(kept[0])
   try    assign it to a tensor declared outside of that function, c = oc.declare("c"), or make the tensor outside\
+""",
+        "format of a primitive that makes no tensor": """\
+A primitive that an assignment applies makes no tensor that could have a format.
+  found  mul with dtype='float64'
+  where  mul, at program.py:6: oc.declare("d")[oc.neutral] += oc.mul(c, x, logic="i; i => 0", dtype="float64")
+  try    convert an operand with oc.cast, or state the format of the assigned tensor\
 """,
         "stale primitive": """\
 An operation whose reduction an assignment states is read by that assignment.

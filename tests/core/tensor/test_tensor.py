@@ -139,3 +139,10 @@ def test_users_define_operations_of_their_own() -> None:
     assert names == ["exp", "add", "log"]
     with pytest.raises(oc.UsageError, match="named after slots"):
         oc.define_operation("bad", forward=lambda result: None)
+
+
+def test_an_index_beside_a_tensor_is_refused_with_the_way_to_embed_it() -> None:
+    i, x = oc.static_index("i", range=4), oc.tensor([1.0, 2.0])
+    for apply in (lambda: x * i, lambda: i + x):
+        with pytest.raises(oc.UsageError, match=r"StaticIndex beside(.|\n)*oc\.number\(i\)"):
+            apply()
