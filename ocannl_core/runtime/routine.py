@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from typing import SupportsIndex, cast
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.errors import UsageError
@@ -14,7 +14,7 @@ from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import Run, Stored
+from ocannl_core.runtime.store import History, Run, Stored
 from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
@@ -34,11 +34,14 @@ class Routine:
     __slots__ = (
         "_accepted",
         "_build",
+        "_history",
         "_is_ready",
+        "_is_repeatable",
         "_launch",
         "_limits",
         "_needed",
         "_order",
+        "_plain",
         "_recomputed",
         "_run",
         "_written",
@@ -57,6 +60,7 @@ class Routine:
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
         run: Run,
+        history: History,
         recomputed: Sequence[Recomputed] = (),
     ) -> None:
         self.name = build.plan.name
@@ -66,7 +70,12 @@ class Routine:
         self.placements: Mapping[TensorNode, Placement] = build.placements
         self._build = build
         self._run = run
+        self._history = history
         self._recomputed = tuple(recomputed)
+        # a run may spoil what the next one computes again
+        self._is_repeatable = all(
+            operand.node not in usage.writes for each in recomputed for operand in each.operands
+        )
         self._launch = launch
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
@@ -79,6 +88,7 @@ class Routine:
             binding.name: _accepted_range(binding, self._limits) for binding in bindings
         }
         self._order = tuple(index.name for index in build.plan.indices)
+        self._plain = _accepted_alone(self._order, self._accepted, self._limits)
 
     def __call__(self, **indices: SupportsIndex) -> None:
         """Runs the routine; every binding is a required keyword argument.
@@ -91,18 +101,19 @@ class Routine:
             UsageError: if an index is missing, unknown or out of range.
         """
         values = self._values(indices) if indices or self._accepted else ()
+        if self._history.last is self._run:
+            self._launch(values)
+            return
         if self._recomputed:
             recompute.check_current(self._recomputed, self.name)
-        if self._is_ready:
-            self._launch(values)
-            self._run.at = recompute.now()
-            return
-        link.check_values(self._needed, self.name)
+        if not self._is_ready:
+            link.check_values(self._needed, self.name)
         self._launch(values)
-        self._run.at = recompute.now()
-        for stored in self._written:
-            stored.has_value = True
-        self._is_ready = True  # for good: a node that has a value never loses it
+        self._history.ran(self._run, is_repeatable=self._is_repeatable)
+        if not self._is_ready:
+            for stored in self._written:
+                stored.has_value = True
+            self._is_ready = True  # for good: a node that has a value never loses it
 
     @property
     def source(self) -> str:
@@ -140,6 +151,14 @@ class Routine:
 
     def _values(self, indices: Mapping[str, SupportsIndex]) -> tuple[int, ...]:
         """Returns the checked values of the static indices in the order of the compiled code."""
+        if len(indices) == len(self._plain):
+            # nearly every call: integers in ranges that do not depend on each other
+            values = [indices.get(name) for name, _ in self._plain]
+            if all(
+                type(value) is int and value in accepted
+                for value, (_, accepted) in zip(values, self._plain, strict=True)
+            ):
+                return tuple(cast("list[int]", values))
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}
@@ -216,6 +235,16 @@ class Routine:
 def _range_text(accepted: range) -> str:
     start = f"{accepted.start}, " if accepted.start else ""
     return f"range({start}{accepted.stop})"
+
+
+def _accepted_alone(
+    order: Sequence[str], accepted: Mapping[str, range | None], limits: Sequence[Limit]
+) -> tuple[tuple[str, range], ...]:
+    """Returns what each index accepts, in this order; empty if that is not all there is to check."""
+    if len(order) != len(accepted) or any(len(limit.terms) > 1 for limit in limits):
+        return ()
+    ranges = [(name, bounds) for name in order if (bounds := accepted[name]) is not None]
+    return tuple(ranges) if len(ranges) == len(order) else ()
 
 
 def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:
