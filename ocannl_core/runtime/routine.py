@@ -16,6 +16,7 @@ from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
 from ocannl_core.runtime.usage import Limit, Usage
+from ocannl_core.schedule.memory import MemoryPlan, memory_plan
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
 
@@ -124,6 +125,11 @@ class Routine:
     def plan(self) -> Plan:
         """The kernels and the order in which they run."""
         return self._build.plan
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the routine keeps its own nodes, and which share memory; printing it shows it."""
+        return memory_plan(self._build.plan)
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:

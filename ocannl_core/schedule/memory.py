@@ -61,13 +61,22 @@ class MemoryPlan:
     def __str__(self) -> str:
         if not self.places:
             return "no memory of its own"
-        lines = [f"{self.nbytes} bytes of its own; {self.nbytes_unshared} without sharing"]
-        for node, place in self.places.items():
-            lines.append(
-                f"  {node.name}: bytes {place.offset} to {place.end}, "
-                f"steps {place.first + 1} to {place.last + 1}"
-            )
+        rows = [
+            (node.name, f"bytes {place.offset} to {place.end}", _steps(place))
+            for node, place in self.places.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(cells).rstrip())
         return "\n".join(lines)
+
+
+def _steps(place: Place) -> str:
+    if place.first == place.last:
+        return f"in step {place.first + 1}"
+    return f"from step {place.first + 1} to {place.last + 1}"
 
 
 def memory_plan(plan: Plan) -> MemoryPlan:

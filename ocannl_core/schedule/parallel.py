@@ -34,8 +34,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.cost import own_cost
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 
-LEAST_WORK = 1 << 16
-"""The least work that is worth another thread, in additions: some ten microseconds."""
+LEAST_WORK = 1 << 19
+"""The least work that is worth another thread, in additions: some ten microseconds where vector
+registers do it, and what waking a thread takes.
+"""
 
 _ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
 

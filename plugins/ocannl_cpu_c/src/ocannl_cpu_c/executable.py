@@ -22,6 +22,8 @@ from ocannl_cpu_c.source import CSource, Launch
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
 
+_PARTS_PER_THREAD = 4
+
 
 @dataclass(frozen=True, slots=True)
 class CExecutable:
@@ -167,12 +169,14 @@ class _Linker:
 def _bounds(launch: Launch, threads: int) -> list[tuple[int, int]]:
     """Returns the first and the last iteration, exclusive, of each part of a kernel.
 
-    Parts differ by one iteration at most; none is too small to be worth waking a thread.
+    Parts differ by one iteration at most; none is too small to be worth waking a thread. There are
+    more of them than threads, for threads do not progress alike where others use the processor.
     """
     if launch.iterations is None:
         return [(0, 0)]
     start, stop = launch.iterations.start, launch.iterations.stop
-    count = max(1, min(threads, stop - start, launch.work // LEAST_WORK))
+    wanted = _PARTS_PER_THREAD * threads if threads > 1 else 1
+    count = max(1, min(wanted, stop - start, launch.work // LEAST_WORK))
     cuts = [start + (stop - start) * part // count for part in range(count + 1)]
     return list(zip(cuts, cuts[1:], strict=False))
 

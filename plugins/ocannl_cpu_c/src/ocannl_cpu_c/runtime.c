@@ -1,8 +1,9 @@
 /* Running routines: one call from Python runs all kernels in order, some on several threads.
 
    A kernel that may be cut has one table of arguments per part, which say, last of all, which
-   iterations are its own. Who runs a part does not change what it computes, so results do not
-   depend on the number of threads. */
+   iterations are its own. The caller and the workers of a pool take parts until none is left. Who
+   runs a part does not change what it computes, so results do not depend on the threads; and a
+   caller whose workers get no processor does it all. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -25,24 +26,18 @@ struct routine {
   int64_t index_count;
 };
 
-struct worker {
-  struct pool *pool;
-  int64_t number; /* from 1; the caller is number 0 */
-  uint64_t seen;  /* the last order that it has carried out */
-};
-
 struct pool {
   pthread_mutex_t owner; /* held by the caller whose step is running */
-  pthread_mutex_t mutex; /* guards `sleeping`, and orders while somebody sleeps */
+  pthread_mutex_t mutex; /* guards `sleeping`, and new orders while somebody sleeps */
   pthread_cond_t wake;
+  /* the number of the order, and in the lower half how many of its parts nobody has taken; only
+     who took a part may look at `step`, which stays until all parts are finished */
   _Atomic uint64_t order;
-  _Atomic int64_t pending; /* workers that have not finished the order */
-  const struct step *step; /* of the order; changes only while none is pending */
+  _Atomic int64_t unfinished;
+  const struct step *step;
   int64_t sleeping;
   int64_t threads; /* wanted, the caller included */
-  int64_t workers; /* started, the caller not included */
   int is_started;
-  struct worker *team;
   struct pool *next;
 };
 
@@ -52,7 +47,9 @@ enum { PATIENCE = 1000 };
 static _Atomic(struct pool *) pools;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void pause_briefly(void) {
+/* Waits a moment; now and then others get the processor, who may be what is waited for. */
+static void pause_briefly(unsigned tries) {
+  if (tries % 32 == 31) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -60,33 +57,45 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* Returns once there is an order newer than the last one seen. */
-static uint64_t next_order(struct pool *pool, uint64_t seen) {
-  for (int tries = 0; tries < PATIENCE; ++tries) {
-    const uint64_t order = atomic_load_explicit(&pool->order, memory_order_acquire);
-    if (order != seen) return order;
-    pause_briefly();
+static uint32_t number_of(uint64_t order) { return (uint32_t)(order >> 32); }
+
+/* Returns the number of an order other than the last one seen, once there is one. */
+static uint32_t next_order(struct pool *pool, uint32_t seen) {
+  uint32_t number = seen;
+  for (unsigned tries = 0; tries < PATIENCE; ++tries) {
+    number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire));
+    if (number != seen) return number;
+    pause_briefly(tries);
   }
   pthread_mutex_lock(&pool->mutex);
   ++pool->sleeping;
-  while (atomic_load_explicit(&pool->order, memory_order_acquire) == seen)
+  while ((number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire))) == seen)
     pthread_cond_wait(&pool->wake, &pool->mutex);
   --pool->sleeping;
   pthread_mutex_unlock(&pool->mutex);
-  return atomic_load_explicit(&pool->order, memory_order_acquire);
+  return number;
 }
 
-static void run_parts(const struct step *step, int64_t first, int64_t stride) {
-  for (int64_t part = first; part < step->parts; part += stride) step->kernel(step->args[part]);
+/* Runs parts of an order until all are taken. */
+static void take_parts(struct pool *pool, uint32_t number) {
+  uint64_t order = atomic_load_explicit(&pool->order, memory_order_acquire);
+  while (number_of(order) == number && (uint32_t)order != 0) {
+    if (!atomic_compare_exchange_weak_explicit(&pool->order, &order, order - 1,
+                                               memory_order_acq_rel, memory_order_acquire))
+      continue;
+    const struct step *step = pool->step;
+    step->kernel(step->args[step->parts - (uint32_t)order]);
+    atomic_fetch_sub_explicit(&pool->unfinished, 1, memory_order_release);
+    order = atomic_load_explicit(&pool->order, memory_order_acquire);
+  }
 }
 
 static void *work(void *given) {
-  struct worker *self = given;
-  struct pool *pool = self->pool;
+  struct pool *pool = given;
+  uint32_t number = 0;
   for (;;) {
-    self->seen = next_order(pool, self->seen);
-    run_parts(pool->step, self->number, pool->workers + 1);
-    atomic_fetch_sub_explicit(&pool->pending, 1, memory_order_release);
+    number = next_order(pool, number);
+    take_parts(pool, number);
   }
   return NULL;
 }
@@ -95,9 +104,8 @@ static void reset(struct pool *pool) {
   pthread_mutex_init(&pool->owner, NULL);
   pthread_mutex_init(&pool->mutex, NULL);
   pthread_cond_init(&pool->wake, NULL);
-  atomic_store(&pool->pending, 0);
+  atomic_store(&pool->order, 0);
   pool->sleeping = 0;
-  pool->workers = 0;
   pool->is_started = 0;
 }
 
@@ -118,14 +126,9 @@ static void start(struct pool *pool) {
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, (size_t)8 << 20);
-  for (int64_t number = 1; number < pool->threads; ++number) {
-    struct worker *worker = &pool->team[number - 1];
+  for (int64_t count = 1; count < pool->threads; ++count) {
     pthread_t thread;
-    worker->pool = pool;
-    worker->number = number;
-    worker->seen = atomic_load(&pool->order);
-    if (pthread_create(&thread, &attributes, work, worker) != 0) break; /* fewer do it all too */
-    ++pool->workers;
+    if (pthread_create(&thread, &attributes, work, pool) != 0) break; /* fewer do it all too */
   }
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -133,15 +136,9 @@ static void start(struct pool *pool) {
 
 struct pool *ocannl_pool(int64_t threads) {
   struct pool *pool = calloc(1, sizeof *pool);
-  struct worker *team = calloc(threads, sizeof *team);
-  if (!pool || !team) {
-    free(pool);
-    free(team);
-    return NULL;
-  }
+  if (!pool) return NULL;
   pthread_once(&once, watch_forks);
   pool->threads = threads;
-  pool->team = team;
   reset(pool);
   pool->next = atomic_load(&pools);
   while (!atomic_compare_exchange_weak(&pools, &pool->next, pool)) continue;
@@ -151,22 +148,23 @@ struct pool *ocannl_pool(int64_t threads) {
 static void run_together(struct pool *pool, const struct step *step) {
   /* another thread of the process is using the workers: one thread gives the same result */
   if (!pool || pthread_mutex_trylock(&pool->owner) != 0) {
-    run_parts(step, 0, 1);
+    for (int64_t part = 0; part < step->parts; ++part) step->kernel(step->args[part]);
     return;
   }
   if (!pool->is_started) start(pool);
+  uint32_t number = number_of(atomic_load_explicit(&pool->order, memory_order_relaxed)) + 1;
+  if (number == 0) number = 1; /* what workers start from */
   pool->step = step;
-  atomic_store_explicit(&pool->pending, pool->workers, memory_order_relaxed);
+  atomic_store_explicit(&pool->unfinished, step->parts, memory_order_relaxed);
   pthread_mutex_lock(&pool->mutex);
-  atomic_fetch_add_explicit(&pool->order, 1, memory_order_release);
-  if (pool->sleeping) pthread_cond_broadcast(&pool->wake);
+  atomic_store_explicit(&pool->order, (uint64_t)number << 32 | (uint32_t)step->parts,
+                        memory_order_release);
+  const int64_t sleeping = pool->sleeping;
   pthread_mutex_unlock(&pool->mutex);
-  run_parts(step, 0, pool->workers + 1);
-  for (int64_t tries = 0; atomic_load_explicit(&pool->pending, memory_order_acquire); ++tries)
-    if (tries < PATIENCE)
-      pause_briefly();
-    else
-      sched_yield();
+  if (sleeping) pthread_cond_broadcast(&pool->wake); /* who wakes up finds the mutex free */
+  take_parts(pool, number);
+  for (unsigned tries = 0; atomic_load_explicit(&pool->unfinished, memory_order_acquire); ++tries)
+    pause_briefly(tries);
   pthread_mutex_unlock(&pool->owner);
 }
 
