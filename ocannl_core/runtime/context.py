@@ -145,9 +145,7 @@ class Context:
         run = Run()
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         recomputed = recompute.located(recipes, self._store)
-        return Routine(
-            built, usage, bindings, memory, launch, run, self._store.history, recomputed
-        )
+        return Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
         """Gives every parameter that a tensor depends on its initial value.

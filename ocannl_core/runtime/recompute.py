@@ -24,6 +24,7 @@ from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.store import Run, Store, Stored
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
     """How later code computes a virtual node.

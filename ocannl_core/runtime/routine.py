@@ -246,7 +246,7 @@ def _range_text(accepted: range) -> str:
 def _accepted_alone(
     order: Sequence[str], accepted: Mapping[str, range | None], limits: Sequence[Limit]
 ) -> tuple[tuple[str, range], ...]:
-    """Returns what each index accepts, in this order; empty if that is not all there is to check."""
+    """Returns what each index accepts, in this order; empty if more has to be checked."""
     if len(order) != len(accepted) or any(len(limit.terms) > 1 for limit in limits):
         return ()
     ranges = [(name, bounds) for name in order if (bounds := accepted[name]) is not None]

@@ -1,4 +1,4 @@
-"""The memory of a routine's own nodes: one arena, in which nodes that never live together share bytes.
+"""The memory of a routine's own nodes: one arena, shared by nodes that never live together.
 
 step                  1   2   3   4
 a, 4096 bytes         #####                  at 0
@@ -9,8 +9,9 @@ c, 2048 bytes                 #####     -->  at 0, where a was
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
@@ -103,6 +104,26 @@ def memory_plan(plan: Plan) -> MemoryPlan:
         max((_aligned(place.end) for place in placed), default=0),
         sum(_aligned(place.nbytes) for place in placed),
     )
+
+
+def sink_fills(plan: Plan) -> Plan:
+    """Returns the plan with fills of the routine's own nodes right before they are needed.
+
+    A node whose cells are set long before anything is added to them keeps its memory for nothing.
+    """
+    scratch = set(plan.scratch)
+    steps: list[Step] = []
+    waiting: dict[TensorNode, Step] = {}
+    for step in plan.steps:
+        for node in _mentioned(step):
+            if node in waiting:
+                steps.append(waiting.pop(node))
+        match step:
+            case Nest(Block((Fill(node),))) if node in scratch:
+                waiting[node] = step
+            case _:
+                steps.append(step)
+    return replace(plan, steps=(*steps, *waiting.values()))
 
 
 def _lives(plan: Plan) -> dict[TensorNode, range]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ocannl_core import settings
@@ -178,7 +179,7 @@ def _bounds(launch: Launch, threads: int) -> list[tuple[int, int]]:
     wanted = _PARTS_PER_THREAD * threads if threads > 1 else 1
     count = max(1, min(wanted, stop - start, launch.work // LEAST_WORK))
     cuts = [start + (stop - start) * part // count for part in range(count + 1)]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))
 
 
 def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:

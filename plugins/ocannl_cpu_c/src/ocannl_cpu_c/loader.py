@@ -106,9 +106,7 @@ def _runtime() -> Any:
     return _found_runtime[0]
 
 
-def _built(
-    cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str
-) -> list[Entry]:
+def _built(cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str) -> list[Entry]:
     """Returns where code compiled now is, and can be loaded from."""
     try:
         entries = cache.build(keys, text)

@@ -47,9 +47,7 @@ enum { PATIENCE = 1000 };
 static _Atomic(struct pool *) pools;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Waits a moment; now and then others get the processor, who may be what is waited for. */
-static void pause_briefly(unsigned tries) {
-  if (tries % 32 == 31) sched_yield();
+static void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -65,7 +63,8 @@ static uint32_t next_order(struct pool *pool, uint32_t seen) {
   for (unsigned tries = 0; tries < PATIENCE; ++tries) {
     number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire));
     if (number != seen) return number;
-    pause_briefly(tries);
+    pause_briefly();
+    if (tries % 32 == 31) sched_yield(); /* the caller may be waiting for this processor */
   }
   pthread_mutex_lock(&pool->mutex);
   ++pool->sleeping;
@@ -164,7 +163,10 @@ static void run_together(struct pool *pool, const struct step *step) {
   if (sleeping) pthread_cond_broadcast(&pool->wake); /* who wakes up finds the mutex free */
   take_parts(pool, number);
   for (unsigned tries = 0; atomic_load_explicit(&pool->unfinished, memory_order_acquire); ++tries)
-    pause_briefly(tries);
+    if (tries < PATIENCE)
+      pause_briefly();
+    else
+      sched_yield(); /* a worker that has a part has no processor */
   pthread_mutex_unlock(&pool->owner);
 }
 
