@@ -197,6 +197,8 @@ def test_config_shows_values_with_their_sources(
             "cc_arch                      native  (from default)",
             "dump_dir                     not set  (from default)",
             "contract                     true  (from default)",
+            "threads                      not set  (from default)",
+            "host_devices                 1  (from default)",
             "seed                         7  (from OCANNL_SEED)",
             "threefry_rounds              20  (from default)",
             "default_dtype                float32  (from default)",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.dtypes import float32, uint4x32
 from ocannl_core.indexing import AxisIndex, FixedIndex, StaticIndex, VarIndex, affine, fresh_var
@@ -26,10 +29,15 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
+from ocannl_core.loopir.traverse import substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.parallel import LEAST_WORK, is_independent, mark_parallel, work_of
 from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import loop_programs
+
+Run = Callable[..., dict[TensorNode, Any]]
 
 A, B, C, T = (TensorNode(number, (name,)) for number, name in enumerate("abct"))
 NODES = {node: NodeInfo(float32, (64, 64)) for node in (A, B, C, T)}
@@ -151,3 +159,32 @@ def test_small_dependent_and_accompanied_loops_stay_as_they_are() -> None:
 def test_work_counts_every_iteration() -> None:
     once = work_of(Store(A, (i, j), load(B, i, j)))
     assert work_of(outer(inner(Store(A, (i, j), load(B, i, j)), extent=5))) == 40 * once
+
+
+def backwards(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> Stmt:
+    """Returns a top-level loop with its iterations in the opposite order, if they are independent."""
+    if not isinstance(stmt, For) or not is_independent(stmt, nodes):
+        return stmt
+    mirrored = affine([(-1, stmt.var)], stmt.start + stmt.stop - 1)
+    return replace(stmt, body=substitute_in_stmt(stmt.body, {stmt.var: mirrored}))
+
+
+def test_independent_iterations_give_the_same_bits_in_the_opposite_order(interpret: Run) -> None:
+    reversed_loops = 0
+
+    @settings(
+        max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(loop_programs())
+    def check(example: Example) -> None:
+        nonlocal reversed_loops
+        program = example.program
+        body = Block(tuple(backwards(stmt, program.nodes) for stmt in program.body.stmts))
+        reversed_loops += body != program.body
+        before = interpret(program, example.arrays, example.indices)
+        after = interpret(replace(program, body=body), example.arrays, example.indices)
+        for node, cells in before.items():
+            assert after[node].tobytes() == cells.tobytes()
+
+    check()
+    assert reversed_loops > 10
