@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("digits_step.py", "inference.py", "compile_latency.py")
+BENCHMARKS = ("digits_step.py", "tiny_step.py", "inference.py", "compile_latency.py")
 
 
 def main() -> int:

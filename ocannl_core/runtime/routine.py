@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex, cast
+from typing import SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.errors import UsageError
@@ -155,16 +155,18 @@ class Routine:
         arguments = ", ".join(binding.name for binding in self.bindings)
         return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
 
-    def _values(self, indices: Mapping[str, SupportsIndex]) -> tuple[int, ...]:
+    def _values(self, indices: Mapping[str, SupportsIndex]) -> Sequence[int]:
         """Returns the checked values of the static indices in the order of the compiled code."""
         if len(indices) == len(self._plain):
             # nearly every call: integers in ranges that do not depend on each other
-            values = [indices.get(name) for name, _ in self._plain]
-            if all(
-                type(value) is int and value in accepted
-                for value, (_, accepted) in zip(values, self._plain, strict=True)
-            ):
-                return tuple(cast("list[int]", values))
+            values: list[int] = []
+            for name, bounds in self._plain:
+                value = indices.get(name)
+                if type(value) is not int or value not in bounds:
+                    break
+                values.append(value)
+            else:
+                return values
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}

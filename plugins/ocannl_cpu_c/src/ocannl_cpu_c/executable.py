@@ -85,6 +85,7 @@ class _Linker:
         parts = self._parts()
         if self._count == 0 and len(parts) == 1:
             return parts[0]
+        first, *others = parts or [_nothing]
         count, kept = self._count, self._kept
 
         def launch(values: Sequence[int], _kept: object = kept) -> None:
@@ -92,7 +93,8 @@ class _Linker:
                 raise LinkError(
                     f"The routine takes {count} static indices.", found=f"{len(values)} given"
                 )
-            for part in parts:
+            first(values)
+            for part in others:
                 part(values)
 
         return launch
@@ -165,6 +167,10 @@ class _Linker:
             )
         _check_fit(node, buffer.info, self._nodes[node], what)
         return buffer.array
+
+
+def _nothing(values: Sequence[int]) -> None:
+    """Does what a routine without steps does."""
 
 
 def _bounds(launch: Launch, threads: int) -> list[tuple[int, int]]:
