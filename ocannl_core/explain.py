@@ -17,6 +17,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
 from ocannl_core.schedule.plan import External
+from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.tensor import Tensor
@@ -80,12 +81,15 @@ class KernelExplanation:
         arguments: Names of the nodes whose memory it is given.
         is_external: True for a call out of the loop language.
         is_parallel: True if its iterations may run on several threads.
+        schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
+            they were lowered.
     """
 
     title: str
     arguments: tuple[str, ...]
     is_external: bool = False
     is_parallel: bool = False
+    schedule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,8 @@ class RoutineExplanation:
             what = "external call " if kernel.is_external else ""
             threads = " [parallel]" if kernel.is_parallel else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
+            if kernel.schedule:
+                lines.append(f"     schedule: {kernel.schedule}")
         return "\n".join(lines)
 
 
@@ -222,6 +228,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
                 isinstance(each, For) and each.kind is AxisKind.PARALLEL
                 for each in step.body.stmts
             ),
+            schedule=to_text(step.schedule),
         )
         for step in routine.plan.steps
     )

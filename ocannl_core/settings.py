@@ -115,6 +115,16 @@ def _check_float_format(value: object) -> object:
     raise ValueError
 
 
+SCHEDULES = ("default", "none")
+"""The values of `schedule`."""
+
+
+def _check_schedule(value: object) -> object:
+    if value in SCHEDULES:
+        return value
+    raise ValueError
+
+
 def _check_optional_float_format(value: object) -> object:
     return None if value in (None, "") else _check_float_format(value)
 
@@ -129,6 +139,7 @@ def _check_rounds(value: object) -> object:
     raise ValueError
 
 
+_SCHEDULE = _Format("one of " + ", ".join(SCHEDULES), _check_schedule, _check_schedule)
 _TEXT = _Format("a text", _check_text, _check_text)
 _NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
@@ -179,6 +190,12 @@ class Settings:
     )
     dump_dir: str | None = _setting(
         None, _TEXT, "where compiled routines leave all stages as files; by default nowhere"
+    )
+    schedule: str = _setting(
+        "default",
+        _SCHEDULE,
+        "how loops run: `default` may add the terms of a sum in another order and without rounding "
+        "each product; `none` runs them as they are lowered",
     )
     contract: bool = _setting(
         True,

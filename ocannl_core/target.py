@@ -32,6 +32,9 @@ class Target:
         priority: The available backend of highest priority is the default one.
         vector_bytes: Width of a vector register; 0 when there is none.
         cores: Processors that can work in parallel.
+        vector_registers: How many vector registers there are; 0 leaves programs unscheduled.
+        has_fma: True if one instruction multiplies and adds with one rounding.
+        cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
     """
 
     backend: str
@@ -40,6 +43,9 @@ class Target:
     priority: int = 0
     vector_bytes: int = 0
     cores: int = 1
+    vector_registers: int = 0
+    has_fma: bool = False
+    cache_bytes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.device}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import dedent
 from typing import assert_never
@@ -21,7 +22,14 @@ from ocannl_core.codegen.dialect import NARROW, Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.registers import register_lanes
+from ocannl_core.codegen.simd import (
+    MOST_LANES,
+    NotVectorisedError,
+    VectorLoop,
+)
 from ocannl_core.codegen.text import Text
+from ocannl_core.codegen.vector_prelude import ELEMENTS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
@@ -95,9 +103,8 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
     """
-    kernel = _Kernel(nest, nodes, dialect)
     try:
-        kernel.block(nest.body)
+        kernel = _rendered(nest, nodes, dialect)
     except RecursionError:
         raise CodegenError(
             "Expressions must not be nested too deeply for the renderer to follow.",
@@ -117,10 +124,30 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     return KernelText(symbol, text(symbol), helpers, *kernel.launch, kernel.iterations)
 
 
+def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> _Kernel:
+    """Returns a kernel with vectors, or else with plain loops."""
+    if dialect.has_vectors:
+        with suppress(NotVectorisedError):
+            kernel = _Kernel(nest, nodes, dialect, has_vectors=True)
+            kernel.block(nest.body)
+            return kernel
+    kernel = _Kernel(nest, nodes, dialect)
+    kernel.block(nest.body)
+    return kernel
+
+
 class _Kernel:
     """The state of rendering one kernel."""
 
-    def __init__(self, nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        nodes: Mapping[TensorNode, NodeInfo],
+        dialect: Dialect,
+        *,
+        has_vectors: bool = False,
+    ) -> None:
+        self._has_vectors = has_vectors
         self._nest = nest
         self._nodes = nodes
         self._dialect = dialect
@@ -136,6 +163,7 @@ class _Kernel:
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
         self._enclosing: list[AxisKind] = []
+        self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
         self._cut = _loop_to_cut(nest.body) if dialect.cuts_parallel else None
         self._measure(nest.body)
@@ -210,10 +238,15 @@ class _Kernel:
         self._stack_bytes = stack_bytes
 
     def _statements(self, block: Block) -> None:
-        for stmt in block.stmts:
-            self._statement(stmt)
+        for position, stmt in enumerate(block.stmts):
+            if isinstance(stmt, Allocate) and stmt.scope is Scope.THREAD and self._has_vectors:
+                self._allocate_thread(stmt.node, block.stmts[position + 1 :])
+            else:
+                self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
+        if not isinstance(stmt, Block | For | Store | Remark):
+            self.writer.forget()
         match stmt:
             case Block():
                 self.block(stmt)
@@ -255,6 +288,14 @@ class _Kernel:
             return
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
+        if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
+            self._vector_loop(loop)
+            return
+        if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
+            for value in range(loop.start, loop.stop):
+                with self._names.single(loop.var, value):
+                    self.block(loop.body)
+            return
         if bound is None and extent == 1:
             with self._names.single(loop.var, loop.start):
                 self.block(loop.body)
@@ -266,6 +307,31 @@ class _Kernel:
             else:
                 self._device_axis(loop, name, bound)
         self._enclosing.pop()
+
+    def _uses_registers(self, loop: For) -> bool:
+        """True if a loop uses an array that is kept in variables."""
+        if not self._names.registers:
+            return False
+        if id(loop) not in self._mentioned:
+            self._mentioned[id(loop)] = frozenset(nodes_of(loop))
+        return not self._mentioned[id(loop)].isdisjoint(self._names.registers)
+
+    def _vector_loop(self, loop: For) -> None:
+        vector_loop = VectorLoop(
+            loop,
+            self._dialect,
+            self._names,
+            self._info,
+            self.writer,
+            self._expressions,
+            self._is_inside,
+            self._written.add,
+        )
+        match loop.body.stmts:
+            case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
+                vector_loop.render_square(inner, copy)
+            case _:
+                vector_loop.render(loop.body)
 
     def _serial_loop(self, loop: For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
@@ -299,7 +365,11 @@ class _Kernel:
         return self._dialect.bound_index(kind, self._enclosing.count(kind))
 
     def _store(self, node: TensorNode, cell: Text, value: Expr, stmt: Store) -> None:
+        if node in self._names.registers:
+            self.writer.assign(cell.code, self._expressions.stored(value).code)
+            return
         self._written.add(node)
+        self.writer.forget()
         symbol = _compound_symbol(value, Load(node, stmt.indices, value.dtype))
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
@@ -377,6 +447,24 @@ class _Kernel:
         self._note_type(info.dtype)
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
+
+    def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
+        """Declares memory of one iteration: variables if possible, else an array."""
+        info = self._info(node)
+        lanes = register_lanes(scope, node, info.buffer_dims)
+        if lanes is None or info.dtype.name not in ELEMENTS:
+            self._allocate(node, Scope.THREAD)
+            return
+        file = self._names.allocate_registers(node, lanes)
+        for position, count in lanes.items():
+            if count > MOST_LANES:
+                raise NotVectorisedError
+            width = 1 << (count - 1).bit_length()
+            vector = f"{info.dtype.name}x{width}"
+            if count > 1:
+                self.writer.helpers.add(vector)
+            type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
+            self.writer.line(f"{type_name} {file.variable(position)};")
 
     def _staged(self, staged: Staged) -> None:
         if staged.language != self._dialect.language:

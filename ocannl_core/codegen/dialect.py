@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ocannl_core.codegen.float32_math import own_function
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.text import Level, Text, call
 from ocannl_core.dtypes import (
@@ -65,6 +66,8 @@ class Dialect:
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
     headers: ClassVar[tuple[str, ...]] = ("<math.h>", "<stdint.h>", "<string.h>")
+    has_vectors: ClassVar[bool] = True
+    """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20
     """Bytes of arrays that a kernel may keep outside the buffers it is given."""
     cuts_parallel: ClassVar[bool] = False
@@ -130,6 +133,10 @@ class Dialect:
     def function(self, name: str, dtype: DType) -> str:
         """Returns the library function `name` for the format in which `dtype` is computed."""
         return name if self.value_type(dtype) == "double" else f"{name}f"
+
+    def own_function(self, name: str, dtype: DType) -> str | None:
+        """Returns the helper of the prelude that is used in place of a library function, if any."""
+        return own_function(name) if self.value_type(dtype) == "float" else None
 
     # ----- kernels --------------------------------------------------------------------------
 

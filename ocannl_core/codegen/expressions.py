@@ -132,6 +132,9 @@ class Expressions:
             )
         terms, offset = as_affine(row_major(indices, dims))
         position = self.index(affine(terms, offset + shift))
+        registers = self._names.registers.get(node)
+        if registers is not None and not is_merge:
+            return Text(registers.cell(int(position.code)))
         array = self._names.merge(node) if is_merge else self._names.array(node)
         return Text(f"{array}[{position}]")
 
@@ -322,7 +325,14 @@ class Expressions:
             case UnaryOp.RELU | UnaryOp.SAT01:
                 return self._primitive(op.value.name, dtype, x)
             case _:
-                return call(self._dialect.function(op.value.name, dtype), x)
+                return self._function(op.value.name, dtype, x)
+
+    def _function(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        """Returns the call of an elementary function."""
+        own = self._dialect.own_function(name, dtype)
+        if own is not None:
+            return self._helper(own, *arguments)
+        return call(self._dialect.function(name, dtype), *arguments)
 
     def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
         match op:
@@ -364,7 +374,7 @@ class Expressions:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
                 return infix(a, op.value.symbol, b)
             case BinaryOp.POW:
-                return call(self._dialect.function("pow", dtype), a, b)
+                return self._function("pow", dtype, a, b)
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 

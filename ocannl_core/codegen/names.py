@@ -7,9 +7,10 @@ loop, so sibling loops share names. Labels and hints never appear.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from ocannl_core.codegen.registers import RegisterFile
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
 from ocannl_core.loopir.nodes import Local
@@ -19,7 +20,11 @@ _LOOP_LETTERS = "ijkmnpqr"
 
 
 class Names:
-    """What everything is called at the current point of the text."""
+    """What everything is called at the current point of the text.
+
+    Attributes:
+        registers: Arrays of the kernel that are kept in variables.
+    """
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class Names:
             index: f"s{number}" for number, index in enumerate(indices)
         }
         self._locals: dict[Local, str] = {}
+        self.registers: dict[TensorNode, RegisterFile] = {}
         self._depth = 0
         self._allocated = 0
         self._variables = 0
@@ -99,12 +105,20 @@ class Names:
         self._allocated += 1
         return self._arrays[node]
 
+    def allocate_registers(self, node: TensorNode, lanes: Mapping[int, int]) -> RegisterFile:
+        """Names the variables of an array of the kernel for the rest of the block."""
+        file = RegisterFile(f"t{self._allocated}", lanes)
+        self.registers[node] = file
+        self._allocated += 1
+        return file
+
     @contextmanager
     def block(self) -> Iterator[None]:
         """Forgets, at the end of a block, what the block declared."""
         arrays, local_names = dict(self._arrays), dict(self._locals)
+        registers = dict(self.registers)
         yield
-        self._arrays, self._locals = arrays, local_names
+        self._arrays, self._locals, self.registers = arrays, local_names, registers
 
     @contextmanager
     def loop(self, var: LoopVar) -> Iterator[str]:

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Helper:
-    """A function or type of the prelude.
-
-    Attributes:
-        text: Its definition, with INLINE where a dialect's keywords go.
-        needs: The helpers that it mentions.
-    """
-
-    text: str
-    needs: tuple[str, ...] = ()
-
+from ocannl_core.codegen.float32_math import FLOAT32_MATH
+from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.vector_prelude import vector_helper
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _INTEGERS = {
@@ -40,10 +29,6 @@ INLINE T relu_NAME(T x) {
 }"""
 
 _ANY_NUMBER = {
-    "where": """\
-INLINE T where_NAME(int condition, T a, T b) {
-  return condition ? a : b;
-}""",
     "relu_gate": """\
 INLINE T relu_gate_NAME(T a, T b) {
   return a > 0 ? b : 0;
@@ -51,6 +36,14 @@ INLINE T relu_gate_NAME(T a, T b) {
 }
 
 _ANY_FLOAT = {
+    # without a branch, which compilers may turn into loads with wrong masks
+    "where": """\
+INLINE T where_NAME(int condition, T a, T b) {
+  union { T number; BITS bits; } x = {a}, y = {b};
+  const BITS chosen = -(BITS)(condition != 0);
+  x.bits = (x.bits & chosen) | (y.bits & ~chosen);
+  return x.number;
+}""",
     "relu": _RELU,
     "one_nan": """\
 INLINE T one_nan_NAME(T x) {
@@ -85,6 +78,11 @@ INLINE T mod_NAME(T a, T b) {
 }
 
 _ANY_INTEGER = {
+    "where": """\
+INLINE T where_NAME(int condition, T a, T b) {
+  const T chosen = -(T)(condition != 0);
+  return (a & chosen) | (b & ~chosen);
+}""",
     "max": """\
 INLINE T max_NAME(T a, T b) {
   return a >= b ? a : b;
@@ -364,12 +362,13 @@ def _instances() -> dict[str, Helper]:
 
 
 def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
-    words = {"T": type_name, "UT": f"u{type_name}"}
-    text = re.sub(r"\b(T|UT)\b", lambda match: words[match[1]], template)
+    bits = "uint32_t" if suffix else "uint64_t"
+    words = {"T": type_name, "UT": f"u{type_name}", "BITS": bits}
+    text = re.sub(r"\b(T|UT|BITS)\b", lambda match: words[match[1]], template)
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 
-HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | _instances()
+HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | FLOAT32_MATH | _instances()
 """Every helper by name. The order is that of their texts in a prelude."""
 
 
@@ -377,7 +376,7 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the helpers that these need, themselves included, each after what it needs."""
     ordered: dict[str, None] = {}
     for name in sorted(names):
-        for needed in closure(HELPERS[name].needs):
+        for needed in closure(_helper(name).needs):
             ordered.setdefault(needed)
         ordered.setdefault(name)
     return tuple(ordered)
@@ -385,4 +384,8 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
 
 def prelude(names: Iterable[str], inline: str = "static inline") -> str:
     """Returns the definitions of the helpers and of what they need, separated by blank lines."""
-    return "\n\n".join(HELPERS[name].text.replace("INLINE", inline) for name in closure(names))
+    return "\n\n".join(_helper(name).text.replace("INLINE", inline) for name in closure(names))
+
+
+def _helper(name: str) -> Helper:
+    return HELPERS.get(name) or vector_helper(name) or HELPERS[name]

@@ -11,10 +11,12 @@ class Writer:
 
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
+        known: Variables of the text by the expressions whose values they hold here.
     """
 
     def __init__(self) -> None:
         self.helpers: set[str] = set()
+        self.known: dict[str, str] = {}
         self._lines: list[str] = []
         self._depth = 1
         self._undefined: tuple[str, int] | None = None
@@ -27,6 +29,10 @@ class Writer:
         """Writes one statement, or several lines at the current depth."""
         for each in code.splitlines():
             self._lines.append("  " * self._depth + each if each else "")
+
+    def forget(self) -> None:
+        """Notes that memory or the scope changes: values are read again."""
+        self.known.clear()
 
     def declare(self, type_name: str, name: str) -> None:
         """Declares a scalar variable; a value that is set at once joins the declaration."""
@@ -52,6 +58,8 @@ class Writer:
         else:
             self.line(f"{head} {{".lstrip())
         self._depth += 1
+        self.forget()
         yield
+        self.forget()
         self._depth -= 1
         self.line("}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.transforms import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,14 @@ class Nest:
         arguments: Nodes whose memory the kernel is given, in order of first use.
         indices: Static indices that the kernel is given, in order of first use.
         title: What it computes, for readers; kernels that differ only in their titles are equal.
+        schedule: How the nest of the program became the body; empty if it is that nest.
     """
 
     body: Block
     arguments: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     title: str = ""
+    schedule: Schedule = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,18 @@ from ocannl_core.hooks.manager import Backend
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import run_passes
+from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.split import split
 from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
 from ocannl_core.testing.compare import Array
+
+Scheduler = Callable[[Plan, Target], Plan]
+"""Returns a plan that computes the same in another order."""
+
+
+def unscheduled(plan: Plan, target: Target) -> Plan:
+    """Returns the plan as it is."""
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +36,14 @@ class Subject:
     def __str__(self) -> str:
         return str(self.target)
 
-    def generate(self, program: LoopProgram) -> Source:
-        """Returns the backend's code for a program."""
+    def generate(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Source:
+        """Returns the backend's code for a program, scheduled by a function of the plan."""
         plan = split(run_passes(program, self.backend.passes(self.target)))
-        return self.backend.generate(plan, self.target)
+        return self.backend.generate(schedule(plan, self.target), self.target)
 
-    def compile(self, program: LoopProgram) -> Executable:
+    def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:
         """Returns the program as something that runs on buffers of this device."""
-        return self.backend.compile(self.generate(program), self.target)
+        return self.backend.compile(self.generate(program, schedule), self.target)
 
     def upload(self, array: Array, info: NodeInfo) -> Buffer:
         """Returns new memory of the device with these cells; the array includes margins."""
@@ -56,6 +65,7 @@ class Subject:
         program: LoopProgram,
         arrays: Mapping[TensorNode, Array] | None = None,
         indices: Sequence[int] = (),
+        schedule: Scheduler = unscheduled,
     ) -> dict[TensorNode, Array]:
         """Returns the cells of all parameters after one run.
 
@@ -63,8 +73,9 @@ class Subject:
             program: What to run.
             arrays: Cells of parameters before the run, margins included; the others are zero.
             indices: Values of the static indices.
+            schedule: What changes the plan before code is generated.
         """
-        executable = self.compile(program)
+        executable = self.compile(program, schedule)
         buffers = {
             node: self.upload(arrays[node], program.nodes[node])
             if arrays is not None and node in arrays

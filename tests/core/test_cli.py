@@ -196,6 +196,7 @@ def test_config_shows_values_with_their_sources(
             "cc                           not set  (from default)",
             "cc_arch                      native  (from default)",
             "dump_dir                     not set  (from default)",
+            "schedule                     default  (from default)",
             "contract                     true  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",

@@ -3,10 +3,13 @@
 #include <string.h>
 
 static inline float where_float32(int condition, float a, float b) {
-  return condition ? a : b;
+  union { float number; uint32_t bits; } x = {a}, y = {b};
+  const uint32_t chosen = -(uint32_t)(condition != 0);
+  x.bits = (x.bits & chosen) | (y.bits & ~chosen);
+  return x.number;
 }
 
-static void k_54259660080dda8d_body(
+static void k_6f6aa76fa2ac61bb_body(
     const float *restrict a0,
     const float *restrict a1,
     float *restrict a2,
@@ -21,6 +24,6 @@ static void k_54259660080dda8d_body(
   }
 }
 
-void k_54259660080dda8d(void *const *args) {
-  k_54259660080dda8d_body(args[0], args[1], args[2], *(const int64_t *)args[3]);
+void k_6f6aa76fa2ac61bb(void *const *args) {
+  k_6f6aa76fa2ac61bb_body(args[0], args[1], args[2], *(const int64_t *)args[3]);
 }

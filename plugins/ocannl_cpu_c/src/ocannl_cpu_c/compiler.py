@@ -42,6 +42,8 @@ class Compiler:
         flags: What it is given before the files.
         version: Its name and version.
         vector_bytes: Width of the vector registers it may use.
+        vector_registers: How many of them there are.
+        has_fma: True if it may use instructions that multiply and add.
         identity: A hash of everything that what it makes depends on: the flags, the version, and
             what they mean on this machine.
     """
@@ -50,6 +52,8 @@ class Compiler:
     flags: tuple[str, ...]
     version: str
     vector_bytes: int
+    vector_registers: int
+    has_fma: bool
     identity: str
 
     def build(self, source: Path, target: Path) -> None:
@@ -148,7 +152,15 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
     identity = hashlib.sha256("\n".join([*command, *flags, meaning]).encode()).hexdigest()
-    return Compiler(command, flags, _version(macros), vector_bytes, identity)
+    return Compiler(
+        command,
+        flags,
+        _version(macros),
+        vector_bytes,
+        vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
+        has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA"} & macros.keys()),
+        identity=identity,
+    )
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:

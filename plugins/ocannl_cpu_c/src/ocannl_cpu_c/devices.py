@@ -37,6 +37,9 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         priority=PRIORITY,
         vector_bytes=compiler.vector_bytes,
         cores=max(1, len(os.sched_getaffinity(0)) // count),
+        vector_registers=compiler.vector_registers,
+        has_fma=compiler.has_fma,
+        cache_bytes=_cache_bytes(),
     )
 
 
@@ -46,6 +49,24 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
         f"flags {' '.join(compiler.flags)}",
         f"cache {settings.cache_directory() / 'cpu_c'}",
     )
+
+
+@cache
+def _cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, ...]:
+    """Returns the sizes of the caches for data as Linux tells them, nearest first."""
+    sizes: dict[int, int] = {}
+    for index in sorted(Path(folder).glob("index*")):
+        try:
+            kind, level, size = (
+                (index / name).read_text(encoding="utf-8").strip()
+                for name in ("type", "level", "size")
+            )
+            unit = {"K": 10, "M": 20, "G": 30}.get(size[-1], 0)
+            if kind != "Instruction":
+                sizes[int(level)] = int(size.rstrip("KMG")) << unit
+        except (OSError, ValueError):
+            continue
+    return tuple(sizes[level] for level in sorted(sizes))
 
 
 @cache

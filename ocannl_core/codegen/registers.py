@@ -1,0 +1,149 @@
+"""Arrays of scope THREAD as variables: which registers an array takes.
+
+An array becomes variables if every access to it has a constant position once the unrolled loops
+are written out, or covers neighbouring cells with the lanes of a vector loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
+from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Stmt, Store
+from ocannl_core.loopir.traverse import nodes_of, walk
+from ocannl_core.node import TensorNode
+
+MOST_REGISTERS = 256
+"""An array that needs more variables stays an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterFile:
+    """The variables of one array.
+
+    Attributes:
+        name: What their names begin with.
+        lanes: The number of cells of each variable, by the position of its first cell.
+    """
+
+    name: str
+    lanes: Mapping[int, int]
+
+    def variable(self, position: int) -> str:
+        """Returns the variable that begins at a position."""
+        return f"{self.name}_{position}"
+
+    def cell(self, position: int) -> str:
+        """Returns the cell at a position."""
+        starts = sorted(self.lanes)
+        start = starts[bisect_right(starts, position) - 1]
+        name = self.variable(start)
+        return name if self.lanes[start] == 1 else f"{name}[{position - start}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The values of the variable of a vector loop."""
+
+    start: int
+    extent: int
+
+
+_Environment = Mapping[IndexVar, int | _Lane]
+
+
+def register_lanes(
+    stmts: Sequence[Stmt], node: TensorNode, dims: Sequence[int]
+) -> dict[int, int] | None:
+    """Returns the cells of each variable by position, or None if the array must be one.
+
+    Args:
+        stmts: The statements in the scope of the array.
+        node: The array.
+        dims: Its extents.
+    """
+    found: dict[int, int] = {}
+    for indices, values in _accesses(stmts, node):
+        place = _place(indices, dims, values)
+        if place is None:
+            return None
+        position, lanes = place
+        found[position] = max(lanes, found.get(position, 0))
+        if len(found) > 16 * MOST_REGISTERS:
+            return None
+    merged: dict[int, int] = {}
+    end, last = -1, -1
+    for position in sorted(found):
+        lanes = found[position]
+        if position >= end:
+            merged[position] = lanes
+            end, last = position + lanes, position
+        elif lanes > 1 or position + lanes > last + merged[last]:
+            return None  # vectors that overlap
+    return merged if 0 < len(merged) <= MOST_REGISTERS else None
+
+
+def _accesses(
+    stmts: Iterable[Stmt], node: TensorNode
+) -> Iterable[tuple[tuple[AxisIndex, ...], _Environment]]:
+    """Yields the indices of every access with what is known of their variables."""
+    pending: list[tuple[Stmt, _Environment]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
+    # written-out loops are met once for each iteration
+    mentions: dict[int, bool] = {}
+    loads: dict[int, list[tuple[AxisIndex, ...]]] = {}
+    while pending:
+        stmt, values = pending.pop()
+        if id(stmt) not in mentions:
+            mentions[id(stmt)] = node in nodes_of(stmt)
+        if not mentions[id(stmt)]:
+            continue
+        if isinstance(stmt, Store) and id(stmt) not in loads:
+            loads[id(stmt)] = _loads(stmt, node)
+        match stmt:
+            case For(var, start, stop, body, kind):
+                for value in _values(kind, start, stop):
+                    inner = values if value is None else {**values, var: value}
+                    pending.append((body, inner))
+            case Block(inner_stmts):
+                pending.extend((each, values) for each in reversed(inner_stmts))
+            case Store():
+                if stmt.node is node:
+                    yield stmt.indices, values
+                yield from ((indices, values) for indices in loads[id(stmt)])
+            case _:
+                yield (), values  # other code: the array stays one
+
+
+def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:
+    return [each.indices for each in walk(stmt) if isinstance(each, Load) and each.node is node]
+
+
+def _values(kind: AxisKind, start: int, stop: int) -> Iterable[int | _Lane | None]:
+    """Returns what the variable of a loop may be: its values one by one, or all at once."""
+    if stop - start <= 0:
+        return ()
+    if stop - start == 1 or kind is AxisKind.UNROLLED:
+        return range(start, stop)
+    return (_Lane(start, stop - start) if kind is AxisKind.VECTOR else None,)
+
+
+def _place(
+    indices: tuple[AxisIndex, ...], dims: Sequence[int], values: _Environment
+) -> tuple[int, int] | None:
+    """Returns the first cell of an access and the number of cells; None if either varies."""
+    if len(indices) != len(dims):
+        return None
+    terms, position = as_affine(row_major(indices, dims))
+    lanes = 1
+    for coefficient, var in terms:
+        match values.get(var):
+            case int() as value:
+                position += coefficient * value
+            case _Lane(start, extent) if coefficient == 1 and lanes == 1:
+                position += start
+                lanes = extent
+            case _:
+                return None
+    return position, lanes

@@ -1,0 +1,453 @@
+"""Vector loops as operations on vector registers, by the vector extensions of GCC and Clang.
+
+All lanes of one statement run before the next statement. A value that is the same in every lane is
+computed once, as a number, and spread; cells that lie together are one load or store, and so is a
+part of a register; other cells are gathered one by one. Values of memory are kept in variables
+until memory or the scope changes, so that written-out loops do not repeat loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.text import Text, call, cast, infix, negated
+from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
+from ocannl_core.codegen.writer import Writer
+from ocannl_core.dtypes import DType, Kind
+from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, row_major
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Block,
+    Const,
+    ConstBits,
+    Expr,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Remark,
+    Scoped,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
+
+MOST_LANES = 16
+
+
+class NotVectorisedError(Exception):
+    """A vector loop has something that vectors do not express; it is a plain loop then."""
+
+
+_MAPPED = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.LOG,
+        UnaryOp.EXP2,
+        UnaryOp.LOG2,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        UnaryOp.SQRT,
+        UnaryOp.TANH,
+        UnaryOp.TRUNC,
+    }
+)
+"""Functions that are called for each lane."""
+
+
+class VectorLoop:
+    """Renders the body of one vector loop.
+
+    Args:
+        loop: The loop.
+        dialect: The spellings.
+        names: What things are called here.
+        info: Extents and formats of the nodes.
+        writer: Where statements go.
+        expressions: Renders values that are the same in all lanes.
+        is_inside: True if an access surely addresses a cell of its node.
+        note_written: Told of every node that is written.
+    """
+
+    def __init__(
+        self,
+        loop: For,
+        dialect: Dialect,
+        names: Names,
+        info: Callable[[TensorNode], NodeInfo],
+        writer: Writer,
+        expressions: Expressions,
+        is_inside: Callable[[Load | LoadMerge], bool],
+        note_written: Callable[[TensorNode], None],
+    ) -> None:
+        self._var: LoopVar = loop.var
+        self._start = loop.start
+        self._count = loop.stop - loop.start
+        self._dialect = dialect
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._expressions = expressions
+        self._is_inside = is_inside
+        self._note_written = note_written
+        self._lanes = self._width(loop.body)
+
+    def _width(self, body: Block) -> int:
+        """Returns the lanes of a register: a power of two, and at least that of the variables."""
+        needed = self._count
+        for node in walk(body):
+            if isinstance(node, Load | Store) and node.node in self._names.registers:
+                place = self._place(node.node, node.indices)
+                if place[1] == 1:
+                    position = self._register(node.node, place[0])
+                    needed = max(needed, self._names.registers[node.node].lanes[position])
+        lanes = 1 << (needed - 1).bit_length()
+        if lanes > MOST_LANES:
+            raise NotVectorisedError
+        return lanes
+
+    # ----- statements -----------------------------------------------------------------------
+
+    def render(self, block: Block) -> None:
+        """Writes all iterations of the loop.
+
+        Raises:
+            NotVectorisedError: for what vectors do not express.
+        """
+        with self._names.single(self._var, self._start):
+            self._block(block)
+
+    def render_square(self, inner: For, statement: Store) -> None:
+        """Writes a copy whose rows become columns: this loop goes along rows of memory, the inner
+        one along rows of the copy.
+
+        Raises:
+            NotVectorisedError: if the copy is no square, or its rows do not lie together.
+        """
+        value = statement.value
+        count = inner.stop - inner.start
+        if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
+            raise NotVectorisedError
+        if {value.node, statement.node} & self._names.registers.keys():
+            raise NotVectorisedError
+        source, along = self._place(value.node, value.indices)
+        target, step = self._place(statement.node, statement.indices)
+        stride, beside = (
+            sum(c for c, var in as_affine(position)[0] if var == inner.var)
+            for position in (source, target)
+        )
+        if along != 1 or beside != 1:
+            raise NotVectorisedError
+        self._note_written(statement.node)
+        with (
+            self._names.single(self._var, self._start),
+            self._names.single(inner.var, inner.start),
+        ):
+            cells = self._cell(value.node, source), self._cell(statement.node, target)
+        transpose = self._helper(value.dtype, "transpose")
+        self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
+        self._writer.forget()
+
+    def _block(self, block: Block) -> None:
+        for stmt in block.stmts:
+            match stmt:
+                case Block():
+                    self._block(stmt)
+                case Store():
+                    self._store(stmt)
+                case Remark():
+                    pass
+                case _:
+                    raise NotVectorisedError
+
+    def _store(self, stmt: Store) -> None:
+        dtype = stmt.value.dtype
+        self._vector(dtype)
+        offset, stride = self._place(stmt.node, stmt.indices)
+        registers = self._names.registers.get(stmt.node)
+        if registers is not None:
+            if stride != 1:
+                raise NotVectorisedError
+            position = self._register(stmt.node, offset)
+            name = registers.variable(position)
+            value = self._value(stmt.value)
+            if self._count < registers.lanes[position]:
+                value = self._select(self._first_lanes(dtype), value, Text(name), dtype)
+            self._writer.assign(name, value.code)
+            return
+        self._note_written(stmt.node)
+        value = self._value(stmt.value)
+        if stride == 0:
+            raise NotVectorisedError
+        if stride == 1:
+            cell = self._cell(stmt.node, offset)
+            if self._count == self._lanes:
+                self._writer.line(f"*({self._vector(dtype)}_cells *)&{cell} = {value};")
+            else:
+                store = self._helper(dtype, "store")
+                self._writer.line(f"{store}(&{cell}, {value}, {self._count});")
+        else:
+            name = self._named(self._vector(dtype), value)
+            for lane in range(self._count):
+                cell = self._cell(stmt.node, offset, lane * stride)
+                self._writer.line(f"{cell} = {name}[{lane}];")
+        self._writer.forget()
+
+    # ----- places ---------------------------------------------------------------------------
+
+    def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, int]:
+        """Returns the first lane's position and the distance from one lane to the next."""
+        position = row_major(indices, self._info(node).buffer_dims)
+        stride = sum(c for c, var in as_affine(position)[0] if var == self._var)
+        return position, stride
+
+    def _register(self, node: TensorNode, position: AxisIndex) -> int:
+        """Returns the variable of an array in registers that the lanes are in."""
+        with self._names.single(self._var, self._start):
+            at = int(self._expressions.index(position).code)
+        if at not in self._names.registers[node].lanes:
+            raise NotVectorisedError
+        return at
+
+    def _cell(self, node: TensorNode, position: AxisIndex, shift: int = 0) -> str:
+        terms, offset = as_affine(position)
+        index = self._expressions.index(affine(terms, offset + shift))
+        return f"{self._names.array(node)}[{index}]"
+
+    # ----- values ---------------------------------------------------------------------------
+
+    def _value(self, expr: Expr) -> Text:
+        """Returns the vector of an expression's values, one per lane."""
+        self._vector(expr.dtype)
+        if not self._varies(expr):
+            return self._spread(expr)
+        match expr:
+            case Load():
+                return self._load(expr)
+            case Unary(op, arg, dtype):
+                return self._unary(op, arg, dtype)
+            case Binary(op, left, right, dtype):
+                return self._binary(op, left, right, dtype)
+            case Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
+                parts = [self._value(each) for each in (first, second, third)]
+                return call(self._helper(dtype, "fma"), *parts)
+            case Ternary(TernaryOp.WHERE, first, second, third, dtype):
+                for part in (*walk(second), *walk(third)):
+                    if isinstance(part, Load | LoadMerge) and not self._is_inside(part):
+                        raise NotVectorisedError
+                condition = self._mask(first, dtype)
+                return self._select(condition, self._value(second), self._value(third), dtype)
+            case IndexValue(index, dtype):
+                return self._index_value(index, dtype)
+            case Ternary() | LoadMerge() | Gather() | Scoped() | LocalRead():
+                raise NotVectorisedError
+            case Const() | ConstBits():
+                raise NotVectorisedError
+            case _:
+                assert_never(expr)
+
+    def _varies(self, expr: Expr) -> bool:
+        return self._var in free_variables(expr)
+
+    def _spread(self, expr: Expr) -> Text:
+        """Returns a vector of equal lanes."""
+        if any(isinstance(part, Gather | Scoped) for part in walk(expr)):
+            raise NotVectorisedError  # they write statements, which may be repeated by this
+        value = self._expressions.value(expr)
+        vector = call(self._helper(expr.dtype, "splat"), value)
+        if isinstance(expr, Const) or any(n in self._names.registers for n in nodes_of(expr)):
+            return vector
+        return Text(self._kept(self._vector(expr.dtype), vector))
+
+    def _load(self, load: Load) -> Text:
+        offset, stride = self._place(load.node, load.indices)
+        registers = self._names.registers.get(load.node)
+        if registers is not None:
+            if stride != 1:
+                raise NotVectorisedError
+            return Text(registers.variable(self._register(load.node, offset)))
+        vector = self._vector(load.dtype)
+        cell = self._cell(load.node, offset)
+        if stride == 1 and self._count == self._lanes:
+            value = Text(f"*(const {vector}_cells *)&{cell}")
+        elif stride == 1:
+            value = call(self._helper(load.dtype, "load"), Text(f"&{cell}"), Text(str(self._count)))
+        else:
+            cells = [self._cell(load.node, offset, lane * stride) for lane in range(self._count)]
+            value = Text(f"({vector}){{{', '.join(cells)}}}")
+        return Text(self._kept(vector, value))
+
+    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
+        if op is UnaryOp.IDENTITY:
+            return self._converted(arg, dtype)
+        if op is UnaryOp.NOT:
+            return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
+        if not dtype.is_float:
+            raise NotVectorisedError
+        x = self._value(arg)
+        zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
+        match op:
+            case UnaryOp.NEG:
+                return negated(x)
+            case UnaryOp.RECIP:
+                return infix(one, "/", x)
+            case UnaryOp.RECIP_SQRT:
+                root = self._dialect.function("sqrt", dtype)
+                return infix(one, "/", call(self._helper(dtype, f"map_{root}"), x))
+            case UnaryOp.RELU:
+                x = self._once(x, dtype)
+                return self._select(infix(x, "<", zero), zero, x, dtype)
+            case UnaryOp.SAT01:
+                x = self._once(x, dtype)
+                below = self._select(infix(x, ">=", one), one, x, dtype)
+                return self._select(infix(x, "<=", zero), zero, below, dtype)
+            case _ if op in _MAPPED:
+                name = op.value.name
+                own = self._dialect.own_function(name, dtype)
+                function = own or self._dialect.function(name, dtype)
+                return call(self._helper(dtype, f"map_{function}"), x)
+            case _:
+                raise NotVectorisedError
+
+    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Text:
+        if op is BinaryOp.FIRST:
+            return self._value(left)
+        if op is BinaryOp.SECOND:
+            return self._value(right)
+        if op in COMPARISONS or op in (BinaryOp.AND, BinaryOp.OR):
+            return self._flag(self._mask(Binary(op, left, right, dtype), dtype), dtype)
+        if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
+            return self._arithmetic(op.value.symbol, left, right, dtype)
+        if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
+            x = self._once(self._value(left), dtype)
+            return infix(x, "*", x)
+        if op is BinaryOp.POW and right == Const(-1.0, dtype):
+            return self._unary(UnaryOp.RECIP, left, dtype)
+        if op is BinaryOp.DIV and dtype.is_float:
+            return infix(self._value(left), "/", self._value(right))
+        a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
+        zero = self._number(0.0, dtype)
+        match op:
+            case BinaryOp.MAX | BinaryOp.MIN:
+                chosen = infix(a, ">=" if op is BinaryOp.MAX else "<=", b)
+                if dtype.is_float:
+                    chosen = infix(infix(a, "!=", a), "|", chosen)
+                return self._select(chosen, a, b, dtype)
+            case BinaryOp.RELU_GATE:
+                return self._select(infix(a, ">", zero), b, zero, dtype)
+            case BinaryOp.SAT01_GATE if dtype.is_float:
+                one = self._number(1.0, dtype)
+                inside = infix(infix(zero, "<", a), "&", infix(a, "<", one))
+                return self._select(inside, b, zero, dtype)
+            case _:
+                raise NotVectorisedError
+
+    def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> Text:
+        a, b = self._value(left), self._value(right)
+        if dtype.kind is not Kind.SIGNED:
+            return infix(a, symbol, b)
+        # signed integers wrap around, as unsigned ones do in C
+        vector = f"u{self._vector(dtype)}"
+        self._writer.helpers.add(vector)
+        return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
+
+    def _converted(self, arg: Expr, dtype: DType) -> Text:
+        if arg.dtype is dtype:
+            return self._value(arg)
+        if arg.dtype.is_float and not dtype.is_float:
+            raise NotVectorisedError  # numbers beyond the integers need care
+        return call("__builtin_convertvector", self._value(arg), Text(self._vector(dtype)))
+
+    def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
+        terms, _ = as_affine(index)
+        stride = sum(c for c, var in terms if var == self._var)
+        first = self._expressions.value(IndexValue(index, dtype))
+        steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
+        if dtype.is_float:
+            limit = 1 << (24 if dtype.nbytes == 4 else 53)
+            raise_if_inexact(self._expressions.index(index), limit)
+        spread = call(self._helper(dtype, "splat"), first)
+        return infix(spread, "+", Text(f"({self._vector(dtype)}){{{steps}}}"))
+
+    # ----- conditions -----------------------------------------------------------------------
+
+    def _mask(self, expr: Expr, dtype: DType) -> Text:
+        """Returns the lanes in which a value is not zero, to choose between values of a format."""
+        nbytes = dtype.nbytes
+        match expr:
+            case Unary(UnaryOp.NOT, arg) if arg.dtype.nbytes == nbytes:
+                return Text(f"~({self._mask(arg, dtype)})")
+            case Binary(op, left, right) if op in COMPARISONS and left.dtype.nbytes == nbytes:
+                compared = infix(self._value(left), op.value.symbol, self._value(right))
+                return Text(f"({compared})")
+            case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
+                symbol = "&" if op is BinaryOp.AND else "|"
+                return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
+            case _ if expr.dtype.nbytes == nbytes:
+                return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
+            case _:
+                raise NotVectorisedError
+
+    def _flag(self, mask: Text, dtype: DType) -> Text:
+        return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
+
+    def _first_lanes(self, dtype: DType) -> Text:
+        mask = mask_type(dtype.name, self._lanes)
+        self._writer.helpers.add(mask)
+        flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
+        return Text(f"({mask}){{{flags}}}")
+
+    def _select(self, mask: Text, chosen: Text, other: Text, dtype: DType) -> Text:
+        return call(self._helper(dtype, "select"), mask, chosen, other)
+
+    # ----- parts ----------------------------------------------------------------------------
+
+    def _number(self, value: float, dtype: DType) -> Text:
+        """Returns a vector of one number."""
+        return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
+
+    def _once(self, value: Text, dtype: DType) -> Text:
+        """Returns a name for a value that the text mentions repeatedly."""
+        return Text(self._named(self._vector(dtype), value))
+
+    def _named(self, vector: str, value: Text) -> str:
+        if value.code.isidentifier():
+            return value.code
+        name = self._names.fresh()
+        self._writer.line(f"const {vector} {name} = {value};")
+        return name
+
+    def _kept(self, vector: str, value: Text) -> str:
+        """Returns the variable that holds a value of memory."""
+        known = self._writer.known.get(value.code)
+        if known is None:
+            known = self._writer.known[value.code] = self._named(vector, value)
+        return known
+
+    def _vector(self, dtype: DType) -> str:
+        """Returns the type of a vector."""
+        if dtype.name not in ELEMENTS:
+            raise NotVectorisedError
+        name = f"{dtype.name}x{self._lanes}"
+        self._writer.helpers.add(name)
+        return name
+
+    def _helper(self, dtype: DType, function: str) -> str:
+        name = f"{self._vector(dtype)}_{function}"
+        self._writer.helpers.add(name)
+        return name
+
+
+def raise_if_inexact(index: Text, limit: int) -> None:
+    """Raises unless a position is a constant below a limit."""
+    if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
+        raise NotVectorisedError

@@ -1,0 +1,195 @@
+"""Vector types and the functions on them that generated C uses, by the vector extensions of GCC and
+Clang.
+
+A type is called `float32x16`; a helper `float32x16_load`. Parts of vectors are loaded and stored
+with masks where the processor has them, and with copies of constant size otherwise. A fused
+multiply-add is the processor's instruction where there is one; nothing else computes it exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from ocannl_core.codegen.float32_math import FLOAT32_MATH
+from ocannl_core.codegen.helper import Helper
+
+ELEMENTS = {
+    "float32": ("float", 4),
+    "float64": ("double", 8),
+    "int32": ("int32_t", 4),
+    "uint32": ("uint32_t", 4),
+    "int64": ("int64_t", 8),
+    "uint64": ("uint64_t", 8),
+}
+"""Formats that vectors are made of: the type in C and its size."""
+
+_NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
+
+_GNU_MASKS = "defined(__AVX512VL__) && defined(__GNUC__) && !defined(__clang__)"
+_MASKED = {("float32", 16): "ps512", ("float32", 8): "ps256", ("float32", 4): "ps128"}
+_MASKED |= {("float64", 8): "pd512", ("float64", 4): "pd256"}
+_FUSED = {
+    ("float32", 16): (
+        "__AVX512F__",
+        "__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4)",
+    ),
+    ("float64", 8): (
+        "__AVX512F__",
+        "__builtin_ia32_vfmaddpd512_mask(a, b, c, (unsigned char)-1, 4)",
+    ),
+    ("float32", 8): ("__FMA__", "__builtin_ia32_vfmaddps256(a, b, c)"),
+    ("float64", 4): ("__FMA__", "__builtin_ia32_vfmaddpd256(a, b, c)"),
+    ("float32", 4): ("__FMA__", "__builtin_ia32_vfmaddps(a, b, c)"),
+    ("float64", 2): ("__FMA__", "__builtin_ia32_vfmaddpd(a, b, c)"),
+}
+
+
+@cache
+def vector_helper(name: str) -> Helper | None:
+    """Returns the vector type or function of this name; None if it is the name of neither."""
+    found = _NAME.fullmatch(name)
+    if found is None or found["dtype"] not in ELEMENTS:
+        return None
+    dtype, lanes = found["dtype"], int(found["lanes"])
+    vector = f"{dtype}x{lanes}"
+    function = found["function"]
+    if function is None:
+        return Helper(_type(vector, dtype, lanes))
+    mask = mask_type(dtype, lanes)
+    needs = (vector,) if mask == vector else (vector, mask)
+    match function:
+        case "load":
+            return Helper(_load(vector, dtype, lanes), needs)
+        case "store":
+            return Helper(_store(vector, dtype, lanes), needs)
+        case "splat":
+            cells = ", ".join(["x"] * lanes)
+            head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
+            return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
+        case "select":
+            return Helper(_select(vector, mask), needs)
+        case "transpose":
+            return Helper(_transpose(vector, dtype, lanes), needs)
+        case "fma":
+            return Helper(_fma(vector, dtype, lanes), needs)
+        case _ if function.startswith("map_"):
+            called = function.removeprefix("map_")
+            own = (called,) if called in FLOAT32_MATH else ()
+            return Helper(_map(name, vector, dtype, lanes, called), (*needs, *own))
+        case _:
+            return None
+
+
+def mask_type(dtype: str, lanes: int) -> str:
+    """Returns the type of a comparison of vectors: all bits of a lane, or none."""
+    return f"int{8 * ELEMENTS[dtype][1]}x{lanes}"
+
+
+def _type(vector: str, dtype: str, lanes: int) -> str:
+    element, nbytes = ELEMENTS[dtype]
+    size = f"vector_size({nbytes * lanes})"
+    return (
+        f"typedef {element} {vector} __attribute__(({size}));\n"
+        f"typedef {element} {vector}_cells __attribute__(({size}, aligned({nbytes}), may_alias));"
+    )
+
+
+def _load(vector: str, dtype: str, lanes: int) -> str:
+    element = ELEMENTS[dtype][0]
+    plain = f"  {vector} x = {{0}};\n  __builtin_memcpy(&x, p, n * sizeof *p);\n  return x;"
+    masked = None
+    if (dtype, lanes) in _MASKED:
+        kind = _MASKED[dtype, lanes]
+        call = f"__builtin_ia32_loadu{kind}_mask(p, ({vector}){{0}}, {_mask(lanes)})"
+        masked = f"  return {call};"
+    body = _either(_GNU_MASKS, masked, plain)
+    return f"INLINE {vector} {vector}_load(const {element} *p, int n) {{\n{body}\n}}"
+
+
+def _store(vector: str, dtype: str, lanes: int) -> str:
+    element = ELEMENTS[dtype][0]
+    plain = "  __builtin_memcpy(p, &x, n * sizeof *p);"
+    masked = None
+    if (dtype, lanes) in _MASKED:
+        kind = _MASKED[dtype, lanes]
+        masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
+    body = _either(_GNU_MASKS, masked, plain)
+    return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
+
+
+def _mask(lanes: int) -> str:
+    return f"(unsigned {'short' if lanes > 8 else 'char'})((1u << n) - 1)"
+
+
+def _fma(vector: str, dtype: str, lanes: int) -> str:
+    scalar = "fmaf" if dtype == "float32" else "fma"
+    plain = f"  {vector} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
+    plain += "\n  return x;"
+    fused = None
+    condition = ""
+    if (dtype, lanes) in _FUSED:
+        macro, call = _FUSED[dtype, lanes]
+        condition = f"defined({macro}) && defined(__GNUC__) && !defined(__clang__)"
+        fused = f"  return {call};"
+    body = _either(condition, fused, plain)
+    return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
+
+
+def _transpose(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a function that copies a square of cells, rows becoming columns.
+
+    Interleaving the first half of the rows with the second one, as often as the number of rows can
+    be halved, turns the square.
+    """
+    element, half = ELEMENTS[dtype][0], lanes // 2
+    low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
+    high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
+    mask = mask_type(dtype, lanes)
+    rows = [f"x{row}" for row in range(lanes)]
+    lines = [
+        f"  {vector} {name} = *(const {vector}_cells *)(p + {row} * stride);"
+        for row, name in enumerate(rows)
+    ]
+    for stage in range(lanes.bit_length() - 1):
+        new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
+        for pair in range(half):
+            for name, order in ((new[2 * pair], low), (new[2 * pair + 1], high)):
+                a, b = rows[pair], rows[pair + half]
+                lines.append(f"  const {vector} {name} = SHUFFLE({a}, {b}, {order});")
+        rows = new
+    lines += [f"  *({vector}_cells *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
+    head = (
+        f"INLINE void {vector}_transpose(\n"
+        f"    const {element} *p, int64_t stride, {element} *q, int64_t step) {{"
+    )
+    gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({mask}){{__VA_ARGS__}})"
+    clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
+    shuffle = _either("defined(__clang__)", clang, gnu)
+    return "\n".join([shuffle, head, *lines, "}", "#undef SHUFFLE"])
+
+
+def _either(condition: str, special: str | None, plain: str) -> str:
+    if special is None:
+        return plain
+    return f"#if {condition}\n{special}\n#else\n{plain}\n#endif"
+
+
+def _select(vector: str, mask: str) -> str:
+    return (
+        f"INLINE {vector} {vector}_select({mask} m, {vector} a, {vector} b) {{\n"
+        f"  return ({vector})((m & ({mask})a) | (~m & ({mask})b));\n}}"
+    )
+
+
+def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:
+    """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
+    element = ELEMENTS[dtype][0]
+    return (
+        f"INLINE {vector} {name}({vector} x) {{\n"
+        f"  {element} cells[{lanes}];\n"
+        f"  __builtin_memcpy(cells, &x, sizeof x);\n"
+        f"  for (int l = 0; l < {lanes}; ++l) cells[l] = {function}(cells[l]);\n"
+        f"  __builtin_memcpy(&x, cells, sizeof x);\n"
+        f"  return x;\n}}"
+    )

@@ -1,0 +1,441 @@
+"""Applying a schedule to a nest: a pure function from a block to a block that computes the same.
+
+The nest is not edited step by step. The splits give a tree of parts for each axis; the leaves, in
+the order of the schedule, are the new loops. Emitting the loops goes from the outermost inwards and
+knows, at every point, how many iterations each part has there: where a split leaves something over,
+the rest of the nest is emitted a second time with the smaller number. So every loop has constant
+bounds, and nothing is guarded.
+
+    split j 4, for j in range(6)   -->   for j0 in range(1): for j1 in range(4): ... 4 * j0 + j1
+                                         for j1 in range(2): ... 4 + j1
+
+A reduction collects in an array of scope THREAD, with one axis per loop inside `accumulate over`
+that is no plain reduced loop; code generation keeps it in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+)
+from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.accumulators import Accumulators, finish_stores
+from ocannl_core.schedule.axes import AxisTree, Region, Run
+from ocannl_core.schedule.cells import CellNest, Reduction
+from ocannl_core.schedule.transforms import (
+    Accumulate,
+    Pack,
+    Parallelise,
+    Schedule,
+    Unroll,
+    Vectorise,
+    to_text,
+)
+
+_ALIASED_BYTES = 1024
+"""Rows as far apart as a multiple of this compete for a few places of a cache."""
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A nest after a schedule.
+
+    Attributes:
+        body: What computes the same.
+        nodes: The arrays that it allocates.
+    """
+
+    body: Block
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
+    """Returns a nest in the order and on the axes that a schedule says.
+
+    The cells of a `CellNest` are independent, so every order of its axes is safe; sums and products
+    of floats round differently when their terms are combined in another order.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nest.
+    """
+    emitter = _Emitter(nest, schedule)
+    body = emitter.block()
+    return Scheduled(body, emitter.nodes)
+
+
+def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
+    return UsageError(rule, found=found, where=f"schedule {to_text(schedule)!r}")
+
+
+@dataclass(slots=True)
+class _Emitter:
+    """The state of emitting one nest."""
+
+    nest: CellNest
+    schedule: Schedule
+    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    tree: AxisTree = field(init=False)
+    order: tuple[str, ...] = field(init=False)
+    kinds: dict[str, AxisKind] = field(init=False)
+    packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    over: str = ""
+    is_fused: bool = False
+
+    def __post_init__(self) -> None:
+        self.tree = AxisTree.of(self.nest.axes, self.schedule)
+        self.order = self.tree.order(self.schedule)
+        self.kinds = self._kinds()
+        self.packs = {}
+        for transform in self.schedule:
+            if isinstance(transform, Pack):
+                pair = transform, self._buffer(transform)
+                self.packs.setdefault(transform.inside, []).append(pair)
+        self._accumulators()
+
+    # ----- reading the schedule -------------------------------------------------------------
+
+    def _kinds(self) -> dict[str, AxisKind]:
+        kinds = dict.fromkeys(self.order, AxisKind.SERIAL)
+        for transform in self.schedule:
+            match transform:
+                case Unroll(axis):
+                    kind = AxisKind.UNROLLED
+                case Vectorise(axis):
+                    kind = AxisKind.VECTOR
+                case Parallelise(axis):
+                    kind = AxisKind.PARALLEL
+                case _:
+                    continue
+            self._expect_leaf(axis)
+            if kind is AxisKind.PARALLEL and self.tree.is_reduced(axis):
+                raise _misfit(self.schedule, "Reduced axes do not run in parallel.", axis)
+            kinds[axis] = kind
+        vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
+        if vectors and vectors != [self.order[-1]]:
+            raise _misfit(
+                self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
+            )
+        return kinds
+
+    def _accumulators(self) -> None:
+        """Finds where the registers of a reduction live."""
+        reduction = self.nest.reduction
+        if reduction is None:
+            if any(isinstance(each, Accumulate | Pack) for each in self.schedule):
+                raise _misfit(
+                    self.schedule,
+                    "Packing and accumulating need a reduction.",
+                    "a nest without one",
+                )
+            return
+        shifts = [
+            position
+            for position, name in enumerate(self.order)
+            if self.tree.axes[name[0]].is_shifting
+        ]
+        least = max(shifts, default=-1) + 1
+        reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
+        # without reduced axes every register survives nothing: at the very inside
+        self.over = reduced[0] if reduced else ""
+        for transform in self.schedule:
+            if isinstance(transform, Accumulate):
+                self._expect_leaf(transform.over)
+                self.over, self.is_fused = transform.over, transform.fused
+        outside = self.order[: self.order.index(self.over)] if self.over else self.order
+        if not self.nest.is_resumable and any(self.tree.is_reduced(name) for name in outside):
+            raise _misfit(
+                self.schedule,
+                "A reduced axis runs outside of the accumulators only where cells hold partial "
+                "results.",
+                f"accumulate over {self.over}",
+            )
+        if len(outside) < least:
+            raise _misfit(
+                self.schedule,
+                "Axes that shift the cells run outside of the accumulators.",
+                f"accumulate over {self.over}",
+            )
+
+    def _expect_leaf(self, name: str) -> None:
+        if name not in self.order:
+            raise _misfit(
+                self.schedule, f"The axes after all splits are {' '.join(self.order)}.", name
+            )
+
+    def _buffer(self, pack: Pack) -> TensorNode:
+        """Returns the node of a packed operand, checking that its axes are what it needs."""
+        reduction = self.nest.reduction
+        factors = reduction.factors if reduction else ()
+        if pack.operand >= len(factors):
+            raise _misfit(
+                self.schedule,
+                f"Operands of this nest are numbered from 0 to {len(factors) - 1}.",
+                str(pack.operand),
+            )
+        if pack.inside is not None:
+            self._expect_leaf(pack.inside)
+        factor = factors[pack.operand]
+        known = [each.operand for pairs in self.packs.values() for each, _ in pairs]
+        if pack.operand in known:
+            raise _misfit(self.schedule, "An operand is packed once.", str(pack.operand))
+        outer = self._outside(pack.inside)
+        mentioned = {leaf for root in self.tree.roots_of(factor) for leaf in self.tree.leaves(root)}
+        covered = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+        missing = [leaf for leaf in mentioned if leaf not in outer and leaf not in covered]
+        bound = [leaf for leaf in covered if leaf in outer]
+        if missing or bound or len(set(covered)) < len(covered):
+            raise _misfit(
+                self.schedule,
+                "A packed buffer has the axes that the operand runs along inside, each once.",
+                f"{to_text((pack,))}: missing {missing}, fixed already {bound}",
+            )
+        node = TensorNode(pack.operand, (f"packed{pack.operand}",))
+        dims = [self.tree.largest(axis) for axis in pack.axes]
+        if len(dims) > 1 and dims[-1] * factor.dtype.nbytes % _ALIASED_BYTES == 0:
+            dims[-1] += _LINE_BYTES // factor.dtype.nbytes
+        self.nodes[node] = NodeInfo(factor.dtype, tuple(dims))
+        return node
+
+    def _outside(self, inside: str | None) -> tuple[str, ...]:
+        """Returns the loops in each iteration of which a buffer is filled."""
+        if inside is None:
+            return ()
+        return self.order[: self.order.index(inside) + 1]
+
+    # ----- emitting -------------------------------------------------------------------------
+
+    def block(self) -> Block:
+        region = self.tree.whole()
+        return Block((*self._packing(None, region), *self._emit(self.order, region)))
+
+    def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
+        if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
+            return self._accumulating(self.nest.reduction, remaining, region)
+        if not remaining:
+            return finish_stores(self.nest, region, {})
+        return self._loop(
+            remaining[0], region, lambda inner: self._emit(remaining[1:], inner), packs=True
+        )
+
+    def _loop(
+        self,
+        name: str,
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops of one axis: one for each number of iterations inside it.
+
+        Args:
+            name: The axis.
+            region: Where the loops are.
+            body: Returns what is inside of an iteration.
+            packs: True for the loops that compute, in which buffers are filled.
+        """
+        made: list[Stmt] = []
+        for run in region.runs(name):
+            var = fresh_var(self.tree.hint(name))
+            index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
+            inner = region.bind(name, run, index)
+            packing = self._packing(name, inner) if packs else ()
+            stmts = (*packing, *body(inner))
+            if run.count > 1 and stmts:
+                made.append(For(var, 0, run.count, Block(stmts), self.kinds[name]))
+            else:
+                made += (Block(stmts),) if packing else stmts
+        return tuple(made)
+
+    def _loops(
+        self,
+        names: Sequence[str],
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
+    ) -> tuple[Stmt, ...]:
+        """Returns nested loops, as `_loop` does."""
+        if not names:
+            return body(region)
+        return self._loop(
+            names[0],
+            region,
+            lambda inner: self._loops(names[1:], inner, body, packs=packs),
+            packs=packs,
+        )
+
+    # ----- packing --------------------------------------------------------------------------
+
+    def _packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statements that fill the buffers of an axis."""
+        stmts: list[Stmt] = []
+        for pack, node in self.packs.get(inside, ()):
+            assert self.nest.reduction is not None
+            factor = self.nest.reduction.factors[pack.operand]
+            leaves = self._copy_order(pack)
+
+            def copy(
+                inner: Region,
+                pack: Pack = pack,
+                node: TensorNode = node,
+                factor: Expr = factor,
+            ) -> tuple[Stmt, ...]:
+                value = substitute_in_expr(factor, inner.substitution())
+                return (Store(node, self._places(pack, inner), value),)
+
+            copies = self._transposing(factor, leaves, region, copy)
+            stmts += [Allocate(node, Scope.KERNEL), *copies]
+        return tuple(stmts)
+
+    def _transposing(
+        self,
+        factor: Expr,
+        leaves: list[str],
+        region: Region,
+        copy: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops that fill a buffer, in squares if its lanes are apart in memory.
+
+        for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
+        """
+        along = self._contiguous_leaf(factor, leaves)
+        if along is None or self.kinds[leaves[-1]] is not AxisKind.VECTOR:
+            return self._loops(leaves, region, copy)
+        outer = [leaf for leaf in leaves if leaf not in (along, leaves[-1])]
+        return self._loops(outer, region, lambda inner: self._squares(along, leaves, inner, copy))
+
+    def _squares(
+        self,
+        along: str,
+        leaves: list[str],
+        region: Region,
+        copy: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        lane = leaves[-1]
+        extent = region.extents[along]
+        widths = [run.count for run in region.runs(lane)]
+        width = widths[0] if len(widths) == 1 else 1
+        is_power = width > 1 and width & (width - 1) == 0
+        squares = extent // width if is_power else 0
+        run = Run(extent, 0, 1, 0)
+
+        def lanes(index: AxisIndex) -> tuple[Stmt, ...]:
+            return self._loop(lane, region.bind(along, run, index), copy)
+
+        made: list[Stmt] = []
+        block, inside = fresh_var(self.tree.hint(along)), fresh_var(self.tree.hint(along))
+        if squares:
+            terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
+            square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
+            made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
+        if squares * width < extent:
+            rest = fresh_var(self.tree.hint(along))
+            body = Block(lanes(VarIndex(rest)))
+            made.append(For(rest, squares * width, extent, body))
+        return tuple(made)
+
+    def _contiguous_leaf(self, factor: Expr, leaves: list[str]) -> str | None:
+        """Returns the loop along which a cell of memory has its neighbours, if not the lanes'."""
+        if not isinstance(factor, Load) or not factor.indices:
+            return None
+        terms, _ = as_affine(factor.indices[-1])
+        if self.tree.axes[leaves[-1][0]].var in (var for _, var in terms):
+            return None
+        for leaf in leaves[:-1]:
+            root, whole = self.tree.axes[leaf[0]], leaf in self.tree.axes or leaf.endswith("1")
+            if (1, root.var) in terms and whole:
+                return leaf
+        return None
+
+    def _copy_order(self, pack: Pack) -> list[str]:
+        """Returns the loops that fill a buffer: in its own order, but numbers of blocks first."""
+        leaves = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+        ordered: list[str] = []
+        for leaf in leaves:
+            numbers = [f"{leaf[:end]}0" for end in range(1, len(leaf))]
+            ordered += [each for each in (*numbers, leaf) if each in leaves]
+        return list(dict.fromkeys(ordered))
+
+    def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
+        return tuple(region.position(axis) for axis in pack.axes)
+
+    # ----- accumulating ---------------------------------------------------------------------
+
+    def _accumulating(
+        self, reduction: Reduction, remaining: tuple[str, ...], region: Region
+    ) -> tuple[Stmt, ...]:
+        """Returns the reduction of the cells inside, from clearing registers to storing."""
+        registers = Accumulators(
+            TensorNode(len(self.nodes), ("sums",)),
+            self.nest,
+            self.kinds,
+            remaining,
+            region,
+            self._loop,
+            self.is_fused,
+        )
+        self.nodes[registers.node] = registers.info
+
+        def update(inner: Region) -> tuple[Stmt, ...]:
+            return (registers.updated(inner, self._term(reduction, inner)),)
+
+        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
+        body = (
+            Allocate(registers.node, Scope.THREAD),
+            *registers.cleared(),
+            *self._loops(remaining, region, update, packs=True),
+            *registers.combined(),
+            *self._loops(cells, region, registers.finished),
+        )
+        return (Block(body),)
+
+    def _term(self, reduction: Reduction, region: Region) -> Expr:
+        """Returns the term at a point, with packed operands read from their buffers."""
+        packed: dict[int, Expr] = {}
+        for pairs in self.packs.values():
+            for pack, node in pairs:
+                dtype = reduction.factors[pack.operand].dtype
+                packed[pack.operand] = Load(node, self._places(pack, region), dtype)
+        term = _with_factors(reduction.term, packed)
+        return substitute_in_expr(term, region.substitution())
+
+
+def _with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+    """Returns a product with some factors, counted from the left, replaced."""
+    if not packed:
+        return term
+    count = iter(range(1 << 30))
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                first = replaced(left)
+                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+            case _:
+                return packed.get(next(count), expr)
+
+    return replaced(term)

@@ -1,0 +1,303 @@
+"""The schedule of reductions on processors with vector registers: one rule for matrix products,
+convolutions, sums, maxima, and the gradients of all of them.
+
+What the operands' index maps say about the axes decides everything:
+
+- the *lanes* run along an axis on which most operands and the result are contiguous, or do not
+  depend; the *vector operands* are those that depend on it;
+- the *rows* are axes on which some vector operand does not depend, so that a loaded vector serves
+  several accumulators; they and a few vectors of lanes make a block of registers;
+- *outer* axes, on which the vector operands depend as well, run outside of everything;
+- an operand that is read again and again, and not in the order of the loops, is packed.
+
+The axis and the block that need the fewest cycles by a model of the processor win.
+
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 32; split j1 16; split i 14 evenly;
+                                       order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
+                                       vectorise j11; pack 1 inside j0 as k j1;
+                                       accumulate over k fused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ocannl_core.schedule.cells import CellNest
+from ocannl_core.schedule.lanes import has_lanes
+from ocannl_core.schedule.model import LATENCY, PER_CYCLE, Infos, Model, Operand, Tile
+from ocannl_core.schedule.transforms import (
+    Accumulate,
+    Order,
+    Pack,
+    Schedule,
+    Split,
+    Transform,
+    Unroll,
+    Vectorise,
+)
+from ocannl_core.target import Target
+
+_LEAST_WORK = 64
+"""Fewer steps than these are not worth a schedule."""
+_LEAST_REUSE = 32
+"""Operands of which a cell is used less often than this are not packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An axis of which blocks are inside.
+
+    Attributes:
+        axis: The whole axis.
+        number: The loop over blocks; None if one block is all.
+        inner: The inside of a block.
+    """
+
+    axis: str
+    number: str | None
+    inner: str
+
+
+def contraction_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | None:
+    """Returns the schedule of a reduction, or None where plain loops do as well.
+
+    Args:
+        nest: The nest.
+        nodes: Extents and formats of its nodes.
+        target: The processor.
+    """
+    if nest.reduction is None or not has_lanes(nest, nodes):
+        return None
+    model = Model(nest, nest.reduction, nodes, target)
+    candidates = [name for name in (*model.cells, *model.reduced) if model.extents[name] > 1]
+    if model.size(model.extents) < _LEAST_WORK or not candidates:
+        return None
+    lane = min(candidates, key=model.cycles)
+    if lane in model.reduced:
+        return _along_reduced(model, lane)
+    return _AlongCells(model, lane).schedule()
+
+
+def _blocks(splits: list[Transform], model: Model, axis: str, size: int, evenly: bool) -> Part:
+    """Returns an axis cut into blocks of a size; adds the split if it needs one."""
+    if size >= model.extents[axis]:
+        return Part(axis, None, axis)
+    splits.append(Split(axis, size, evenly))
+    return Part(axis, f"{axis}0", f"{axis}1")
+
+
+def _lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
+    """Returns the loops over the vectors of a block and over the lanes of each."""
+    if width in (1, block):
+        return [name]
+    splits.append(Split(name, width))
+    return [f"{name}0", f"{name}1"]
+
+
+def _kinds(model: Model, kept: Sequence[str]) -> Iterator[Transform]:
+    """Yields how the loops of a block of registers run."""
+    yield from (Unroll(name) for name in kept[:-1])
+    yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])
+
+
+# ----- lanes along an axis of cells ---------------------------------------------------------------
+
+
+class _AlongCells:
+    """The schedule of a nest whose lanes run along an axis of cells."""
+
+    def __init__(self, model: Model, lane: str) -> None:
+        self._model = model
+        tile = model.tile(lane)
+        splits: list[Transform] = []
+        width = min(model.lanes, model.extents[lane])
+        self._block = min(width * tile.vectors, model.extents[lane])
+        self._lane = _blocks(splits, model, lane, self._block, evenly=False)
+        lanes = _lane_loops(splits, self._lane.inner, self._block, width)
+        self._rows = self._row_parts(splits, tile)
+        self._reduced = self._reduced_order()
+        self._cut = self._cut_reduction(splits)
+        chains = None if self._cut is not None else self._chains(splits, tile)
+        self._has_chains = chains is not None
+        kept = [part.inner for part in self._rows]
+        self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
+        self._splits = tuple(splits)
+
+    def schedule(self) -> Schedule:
+        """Returns the transforms, splits first."""
+        over = (self._reduced or self._kept)[0]
+        return (
+            *self._splits,
+            Order(self._order()),
+            *_kinds(self._model, self._kept),
+            *self._packs(),
+            Accumulate(over, self._model.is_fused),
+        )
+
+    def _order(self) -> tuple[str, ...]:
+        model, lane = self._model, self._lane.axis
+        outer = model.outer(lane)
+        rows = {part.axis: part.number for part in self._rows}
+        middle = [name for name in model.cells if name != lane and name not in outer]
+        numbers = (
+            self._cut.number if self._cut is not None else None,
+            self._lane.number,
+            *(rows.get(name, name) for name in middle),
+        )
+        loops = [name for name in numbers if name is not None]
+        return (*outer, *loops, *model.shifting, *self._reduced, *self._kept)
+
+    # ----- parts ----------------------------------------------------------------------------
+
+    def _row_parts(self, splits: list[Transform], tile: Tile) -> list[Part]:
+        """Returns the row axes, cut so that a block has as many rows as it has registers."""
+        parts: list[Part] = []
+        left = tile.rows
+        for name in reversed(self._model.tile_rows(self._lane.axis)):
+            size = min(left, self._model.extents[name])
+            left = max(1, left // size)
+            parts.insert(0, _blocks(splits, self._model, name, size, evenly=True))
+        return parts
+
+    def _reduced_order(self) -> list[str]:
+        """Returns the reduced axes with one inside along which spread operands are contiguous."""
+        model = self._model
+        names = list(model.reduced)
+        spread = [each for each in model.operands if self._lane.axis not in each.axes]
+        for name in reversed(names):
+            if model.extents[name] > 1 and any(each.stride(name) == 1 for each in spread):
+                names.remove(name)
+                return [*names, name]
+        return names
+
+    def _cut_reduction(self, splits: list[Transform]) -> Part | None:
+        """Returns a long reduced axis, cut so that the vectors of a block stay in the cache."""
+        model = self._model
+        if not model.nest.is_resumable or len(self._reduced) != 1:
+            return None
+        (name,) = self._reduced
+        extent = model.extents[name]
+        nbytes = max(operand.nbytes for operand in model.operands)
+        most = max(64, model.cache(1) // 8 // (self._block * nbytes))
+        if extent <= most * 3 // 2:
+            return None
+        fewest = -(-extent // most)
+        # a few more blocks if they are equal then: the code is there once
+        counts = [n for n in range(fewest, fewest + 3) if extent % n == 0] or [fewest]
+        part = _blocks(splits, model, name, -(-extent // counts[0]), evenly=False)
+        self._reduced = [part.inner]
+        return part
+
+    def _chains(self, splits: list[Transform], tile: Tile) -> str | None:
+        """Returns the loop over accumulators of one cell, if a block would wait for its results."""
+        model = self._model
+        needed = int(LATENCY * PER_CYCLE) // (tile.vectors * tile.rows)
+        if needed < 2 or not self._reduced:
+            return None
+        name = max(self._reduced, key=lambda each: model.extents[each])
+        if model.extents[name] < 4 * needed:
+            return None
+        splits.append(Split(name, needed))
+        self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
+        return f"{name}1"
+
+    # ----- packing --------------------------------------------------------------------------
+
+    def _packs(self) -> Iterator[Transform]:
+        if self._has_chains:
+            return  # blocks with few rows do not use anything often
+        for operand in self._model.operands:
+            if self._lane.axis in operand.axes:
+                yield from self._packed_vectors(operand)
+            elif len(self._rows) == 1 and self._lane.number is not None:
+                yield from self._packed_rows(operand, self._rows[0])
+
+    def _packed_vectors(self, operand: Operand) -> Iterator[Transform]:
+        """Yields the packing of the vectors that a block of lanes needs."""
+        model, lane = self._model, self._lane
+        outer = model.outer(lane.axis)
+        cut = self._cut.number if self._cut is not None else None
+        inside = lane.number or cut or (outer[-1] if outer else None)
+        open_cells = [name for name in model.cells if name != lane.axis and name not in outer]
+        if any(name in operand.axes for name in open_cells):
+            return
+        loops = [*model.shifting, *self._reduced]
+        used = [name for name in loops if name[0] in operand.axes]
+        if self._is_packed(operand, used):
+            yield Pack(operand.position, inside, (*used, lane.inner))
+
+    def _is_packed(self, operand: Operand, used: Sequence[str]) -> bool:
+        """True if a vector operand is read better from a copy."""
+        model = self._model
+        if model.reuse(operand) < _LEAST_REUSE:
+            return False
+        if not operand.is_load or operand.stride(self._lane.axis) != 1:
+            return True
+        steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
+        farthest = max(steps, default=0)
+        spread = farthest * operand.nbytes * model.size(model.reduced)
+        size = model.size(name[0] for name in used) * self._block * operand.nbytes
+        is_spread = spread > model.cache(0) and farthest > self._block
+        return is_spread and size <= model.cache(1) // 2
+
+    def _packed_rows(self, operand: Operand, row: Part) -> Iterator[Transform]:
+        """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
+        they compete for the same places in the cache.
+        """
+        model, lane = self._model, self._lane.axis
+        is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
+        if row.number is None or row.axis not in operand.axes or not is_alone:
+            return
+        if any(name in operand.axes for name in model.shifting):
+            return
+        if model.extents[row.axis] < _LEAST_REUSE or model.extents[lane] < 4 * self._block:
+            return
+        used = [name for name in self._reduced if name[0] in operand.axes]
+        inside = self._cut.number if self._cut is not None else None
+        step = operand.stride(self._reduced[-1][0]) * operand.nbytes if self._reduced else 0
+        if step > 512:
+            yield Pack(operand.position, inside, (row.number, *used, row.inner))
+        elif not operand.is_load or operand.stride(row.axis) * operand.nbytes % 1024 == 0:
+            yield Pack(operand.position, inside, (row.axis, *used))
+
+
+# ----- lanes along a reduced axis -----------------------------------------------------------------
+
+
+def _along_reduced(model: Model, lane: str) -> Schedule:
+    """Returns a schedule in which every cell has a vector of accumulators."""
+    splits: list[Transform] = []
+    sizes = _shared_rows(model)
+    rows = {name: _blocks(splits, model, name, size, evenly=False) for name, size in sizes.items()}
+    width = min(model.lanes, model.extents[lane])
+    made = prod(sizes.values())
+    chains = max(1, min(int(LATENCY * PER_CYCLE) // made, model.extents[lane] // (2 * width)))
+    along = _blocks(splits, model, lane, width * chains, evenly=False)
+    lanes = _lane_loops(splits, along.inner, min(width * chains, model.extents[lane]), width)
+    kept = [*(rows[name].inner for name in model.cells if name in rows), *lanes]
+    cells = [rows[name].number if name in rows else name for name in model.cells]
+    reduced = [name for name in model.reduced if name != lane]
+    reduced += [along.number] if along.number is not None else []
+    return (
+        *splits,
+        Order((*(n for n in cells if n is not None), *model.shifting, *reduced, *kept)),
+        *_kinds(model, kept),
+        Accumulate((reduced or kept)[0], model.is_fused),
+    )
+
+
+def _shared_rows(model: Model) -> dict[str, int]:
+    """Returns the axes of cells that share loads, one for each operand, and the rows of a block."""
+    chosen: dict[str, int] = {}
+    most = 4 if model.registers >= 32 else 3
+    for operand in model.operands[:2]:
+        shared = [
+            name
+            for name in model.cells
+            if model.extents[name] > 1 and name not in operand.axes and name not in chosen
+        ]
+        if shared:
+            chosen[shared[-1]] = min(most, model.extents[shared[-1]])
+    return chosen

@@ -1,0 +1,184 @@
+"""Kernels that share cells become one: fills join the sums that follow, and neighbours over one
+domain run together.
+
+    c[:] = 0.0                                      for i, j: c[i, j] = 0.0 + sum of k
+    for i, j, k: c[i, j] += a[i, k] * b[k, j]  -->            r[i, j] = relu(c[i, j])
+    for i, j: r[i, j] = relu(c[i, j])
+
+Every operation stays what it was and each cell sees its operations in the same order, so all bits
+stay the same; what is saved are passes over memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
+from ocannl_core.loopir.nodes import Block, Const, Expr, Fill, Load, Remark, Store
+from ocannl_core.loopir.traverse import (
+    accesses,
+    allocated,
+    map_expr,
+    nodes_of,
+    static_indices,
+    substitute_in_stmt,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
+from ocannl_core.schedule.plan import External, Nest, Step
+
+_MOST_STORES = 8
+"""Kernels with more stores than these need too many streams of memory at once."""
+
+Infos = Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A step and what schedules can see of it.
+
+    Attributes:
+        step: The step.
+        cells: The nest, if it is one of independent cells.
+        is_changed: True if `cells` is no longer what the step's body says.
+    """
+
+    step: Step
+    cells: CellNest | None
+    is_changed: bool = False
+
+
+def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
+    """Returns the steps of a plan with fills and neighbours joined."""
+    parts = [Part(step, cell_nest(step.body) if isinstance(step, Nest) else None) for step in steps]
+    return _neighbours_joined(_fills_joined(parts, nodes))
+
+
+def rebuilt(part: Part, body: Block) -> Nest:
+    """Returns the nest of a part with another body, which may mention other nodes."""
+    assert isinstance(part.step, Nest)
+    own = set(allocated(body))
+    arguments = tuple(node for node in nodes_of(body) if node not in own)
+    return replace(part.step, body=body, arguments=arguments, indices=static_indices(body))
+
+
+# ----- fills --------------------------------------------------------------------------------------
+
+
+def _fills_joined(parts: Sequence[Part], nodes: Infos) -> list[Part]:
+    """Returns the steps without fills that only give sums their first value.
+
+    c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
+    """
+    result = list(parts)
+    for position, part in enumerate(parts):
+        fill = _fill(part.step)
+        if fill is None:
+            continue
+        for later in range(position + 1, len(result)):
+            if fill.node in _mentioned(result[later].step):
+                started = _started(result[later], fill, nodes)
+                if started is not None:
+                    result[later] = started
+                    result[position] = Part(part.step, None, is_changed=True)
+                break
+    return [part for part in result if part.cells is not None or not part.is_changed]
+
+
+def _fill(step: Step) -> Fill | None:
+    if not isinstance(step, Nest):
+        return None
+    match [stmt for stmt in step.body.stmts if not isinstance(stmt, Remark)]:
+        case [Fill() as fill]:
+            return fill
+        case _:
+            return None
+
+
+def _mentioned(step: Step) -> frozenset[TensorNode]:
+    match step:
+        case Nest(body):
+            return frozenset(nodes_of(body))
+        case External(call):
+            return frozenset((*call.inputs, *call.outputs))
+
+
+def _started(part: Part, fill: Fill, nodes: Infos) -> Part | None:
+    """Returns a nest that starts from the number of a fill; None if it needs the filled cells."""
+    nest = part.cells
+    if nest is None:
+        return None
+    stores = [store for store in nest.finish if store.node is fill.node]
+    if len(stores) != 1 or any(axis.is_shifting for axis in nest.axes):
+        return None
+    (store,) = stores
+    before = nest.finish[: nest.finish.index(store)]
+    if any(access.node is fill.node for each in before for access in accesses(each)):
+        return None
+    info = nodes[fill.node]
+    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    places = Projections(domain, store.indices, (), info.buffer_dims, ())
+    if any(axis.start for axis in nest.cells) or not is_surjective(places):
+        return None
+    cell = Load(fill.node, store.indices, info.dtype)
+    number = Const(fill.value, info.dtype)
+
+    def started(expr: Expr) -> Expr:
+        return number if expr == cell else expr
+
+    reduction = nest.reduction
+    if reduction is not None:
+        reduction = replace(reduction, initial=map_expr(reduction.initial, started))
+    new = replace(store, value=map_expr(store.value, started))
+    finish = tuple(new if each is store else each for each in nest.finish)
+    return Part(part.step, CellNest(nest.axes, reduction, finish), is_changed=True)
+
+
+# ----- neighbours ---------------------------------------------------------------------------------
+
+
+def _neighbours_joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Returns the steps with each one joined to the one before where both run over one domain."""
+    result: list[Part] = []
+    for part in parts:
+        joined = _joined(result[-1], part) if result else None
+        if joined is None:
+            result.append(part)
+        else:
+            result[-1] = joined
+    return tuple(result)
+
+
+def _joined(first: Part, second: Part) -> Part | None:
+    """Returns two steps as one, in every cell one after the other; None if the second must wait."""
+    a, b = first.cells, second.cells
+    if a is None or b is None or b.reduction is not None:
+        return None
+    if len(a.finish) + len(b.finish) > _MOST_STORES or any(axis.is_shifting for axis in a.axes):
+        return None
+    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (a, b)]
+    if domains[0] != domains[1]:
+        return None
+    names: dict[IndexVar, AxisIndex] = {
+        theirs.var: VarIndex(ours.var) for ours, theirs in zip(a.cells, b.cells, strict=True)
+    }
+    finish = [*a.finish]
+    for store in b.finish:
+        finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
+    nest = CellNest(a.axes, a.reduction, tuple(finish))
+    if not is_independent(nest):
+        return None
+    titles = [part.step.title for part in (first, second) if part.step.title]
+    step = replace(first.step, title="; ".join(titles))
+    return Part(step, nest, is_changed=True)
+
+
+def plain(part: Part, nodes: dict[TensorNode, NodeInfo]) -> Step:
+    """Returns the step of a part without a schedule."""
+    if not part.is_changed or part.cells is None:
+        return part.step
+    result = apply(part.cells, ())
+    nodes.update(result.nodes)
+    return rebuilt(part, result.body)

@@ -1,0 +1,245 @@
+"""What a reduction asks of a processor: operands and their distances in memory, and a small model
+of how many cycles a block of registers takes.
+
+The model: two fused multiply-adds and two loads start in each cycle, and a result can be used again
+four cycles later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ocannl_core.indexing import as_affine, row_major
+from ocannl_core.loopir.nodes import Binary, Expr, Load, Store
+from ocannl_core.loopir.traverse import free_variables, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.cells import Axis, CellNest, Reduction
+from ocannl_core.schedule.lanes import widest
+from ocannl_core.target import Target
+
+LATENCY = 4.0
+"""Cycles until the result of an addition can be added to."""
+PER_CYCLE = 2.0
+"""Multiply-adds, and loads, that start in one cycle."""
+_MOST_VECTORS = 4
+
+# cycles for each cell, beside those of the block of registers; scattered stores take fewer, but
+# much code
+_SCATTERED = 6.0
+_GATHERED = 1.5
+_TURNED = 0.5
+
+_CACHES = (32 << 10, 512 << 10)
+"""Sizes of the caches where a target does not tell them."""
+
+Infos = Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One factor of the reduced term.
+
+    Attributes:
+        position: Its number among the factors.
+        axes: The axes on which it depends.
+        strides: Per axis, the largest distance in memory that one step along it makes, in cells.
+        is_load: True if it is a cell of memory, and not computed.
+        nbytes: The size of a cell.
+    """
+
+    position: int
+    axes: frozenset[str]
+    strides: Mapping[str, int]
+    is_load: bool
+    nbytes: int
+
+    def stride(self, axis: str) -> int:
+        return self.strides.get(axis, 0)
+
+    def is_contiguous(self, axis: str) -> bool:
+        """True if neighbours along an axis are neighbours in memory, or one cell."""
+        return self.stride(axis) in (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block of registers.
+
+    Attributes:
+        vectors: How many registers along the lanes.
+        rows: How many along the row axes.
+        cycles: What the model says about the whole nest.
+    """
+
+    vectors: int
+    rows: int
+    cycles: float
+
+
+class Model:
+    """A nest with a reduction as a processor sees it.
+
+    Attributes:
+        nest: The nest.
+        lanes: Numbers in one vector register.
+        registers: How many vector registers there are.
+        extents: Iterations of each axis.
+        cells: Axes of cells, outermost first.
+        reduced: Reduced axes that may be anywhere.
+        shifting: Reduced axes that move the cells.
+        operands: The factors of the term.
+        is_fused: True if products can be added without being rounded.
+    """
+
+    def __init__(self, nest: CellNest, reduction: Reduction, nodes: Infos, target: Target) -> None:
+        self.nest = nest
+        self.lanes = max(1, target.vector_bytes // widest(nest, nodes))
+        self.registers = max(target.vector_registers, 8)
+        self.extents = {axis.name: axis.extent for axis in nest.axes}
+        self.cells = [axis.name for axis in nest.cells]
+        self.reduced = [axis.name for axis in nest.reduced if not axis.is_shifting]
+        self.shifting = [axis.name for axis in nest.axes if axis.is_shifting]
+        self.operands = tuple(
+            _operand(position, factor, nest.axes, nodes)
+            for position, factor in enumerate(reduction.factors)
+        )
+        self._stores = [_strides(nest.axes, (store,), nodes) for store in nest.finish]
+        self._caches = target.cache_bytes
+        is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
+        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
+        self.is_fused = target.has_fma and is_sum and is_product
+
+    def size(self, names: Iterable[str]) -> int:
+        """Returns the iterations of several axes together."""
+        return prod(self.extents[name] for name in names)
+
+    def cache(self, level: int) -> int:
+        """Returns the size of a cache, 0 being the nearest."""
+        known = self._caches if level < len(self._caches) else _CACHES
+        return known[min(level, len(known) - 1)]
+
+    def vector_operands(self, lane: str) -> list[Operand]:
+        """Returns the operands whose cells differ from lane to lane."""
+        return [operand for operand in self.operands if lane in operand.axes]
+
+    def reuse(self, operand: Operand) -> int:
+        """Returns how often each cell of an operand is used."""
+        return self.size(name for name in self.cells if name not in operand.axes)
+
+    def rows(self, lane: str) -> list[str]:
+        """Returns the axes along which a vector operand is used again."""
+        vectors = self.vector_operands(lane)
+        return [
+            name
+            for name in self.cells
+            if name != lane
+            and self.extents[name] > 1
+            and any(name not in operand.axes for operand in vectors)
+        ]
+
+    def outer(self, lane: str) -> list[str]:
+        """Returns the axes of cells on which all vector operands depend."""
+        rows = self.rows(lane)
+        vectors = self.vector_operands(lane)
+        return [
+            name
+            for name in self.cells
+            if name != lane
+            and name not in rows
+            and vectors
+            and all(name in operand.axes for operand in vectors)
+        ]
+
+    def tile_rows(self, lane: str) -> list[str]:
+        """Returns the row axes of a block: the innermost, and more while they are short."""
+        chosen: list[str] = []
+        for name in reversed(self.rows(lane)):
+            if chosen and self.size((*chosen, name)) > self.registers // 2:
+                break
+            chosen.insert(0, name)
+        return chosen
+
+    # ----- cycles ---------------------------------------------------------------------------
+
+    def cycles(self, lane: str) -> float:
+        """Returns about how long the nest takes with its lanes along an axis."""
+        cells = self.size(self.cells)
+        if lane in self.reduced:
+            steps = self.size(self.extents) / self.extents[lane]
+            vectors = self._vectors(lane) * (1.0 if self.rows(lane) else 2.0)
+            total = steps * vectors / PER_CYCLE + cells * 1.5 * self.lanes
+        else:
+            total = self.tile(lane).cycles
+            apart = sum(strides.get(lane, 0) != 1 for strides in self._stores)
+            total += _SCATTERED * cells * apart
+        for operand in self.operands:
+            if operand.is_contiguous(lane):
+                continue
+            if lane not in self.reduced and self.reuse(operand) >= 8:
+                turns = operand.is_load and any(operand.stride(k) == 1 for k in self.reduced)
+                total += (_TURNED if turns else _GATHERED) * self.size(operand.axes)
+            else:
+                total += _GATHERED * self.size(self.extents)
+        return total
+
+    def _vectors(self, lane: str) -> int:
+        return -(-self.extents[lane] // self.lanes)
+
+    def tile(self, lane: str) -> Tile:
+        """Returns the block of registers that takes the fewest cycles."""
+        rows = self.size(self.tile_rows(lane))
+        steps = self.size(self.extents) / (rows * self.extents[lane])
+        tiles = []
+        for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
+            # a register for the spread operand, and one for each vector
+            most = max(1, (self.registers - vectors - 1) // vectors)
+            blocks = -(-rows // most)
+            count = -(-rows // blocks)
+            full, rest = divmod(self._vectors(lane), vectors)
+            once = full * _block_cycles(count, vectors)
+            once += _block_cycles(count, rest) if rest else 0.0
+            # what is left over is code once more
+            copies = 1.02 if rest else 1.0
+            tiles.append(Tile(vectors, count, steps * blocks * once * copies))
+        return min(tiles, key=lambda tile: tile.cycles)
+
+
+def _block_cycles(rows: int, vectors: int) -> float:
+    """Returns the cycles of one step of a block of registers."""
+    registers = rows * vectors
+    waiting = LATENCY if registers < LATENCY * PER_CYCLE else 0.0
+    return max(registers / PER_CYCLE, (rows + vectors) / PER_CYCLE, waiting) + 0.1
+
+
+def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) -> Operand:
+    used = set(free_variables(factor))
+    loads = [each for each in walk(factor) if isinstance(each, Load)]
+    return Operand(
+        position,
+        frozenset(axis.name for axis in axes if axis.var in used),
+        _strides(axes, loads, nodes),
+        isinstance(factor, Load),
+        factor.dtype.nbytes,
+    )
+
+
+def _strides(
+    axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos
+) -> dict[str, int]:
+    """Returns how far apart the cells of two neighbouring iterations are, per axis.
+
+    Neighbours in descending order are no closer than 2: vectors run upwards.
+    """
+    found: dict[str, int] = {}
+    for access in accesses:
+        terms, _ = as_affine(row_major(access.indices, nodes[access.node].buffer_dims))
+        steps = {
+            var: max(-coefficient, 2) if coefficient < 0 else coefficient
+            for coefficient, var in terms
+        }
+        for axis in axes:
+            found[axis.name] = max(found.get(axis.name, 0), steps.get(axis.var, 0))
+    return found

@@ -1,0 +1,189 @@
+"""The steps of a schedule as values, and their notation.
+
+A schedule is a tuple of transforms of one nest. Its axes are named by letters, outermost loop
+first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which block) and `j1` (where
+inside the block), whose parts are `j10` and `j11`, and so on.
+
+    split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
+    unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
+
+The text says all of it: `parse(to_text(schedule)) == schedule`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import assert_never
+
+from ocannl_core.errors import UsageError
+
+AXIS_LETTERS = "ijkmnpqrstuvw"
+"""Names of the axes of a nest, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis becomes blocks of `size` iterations. The last block has what is left over, as code
+    of its own, so that no iteration is guarded.
+
+    Attributes:
+        axis: The axis.
+        size: The iterations of a block.
+        evenly: True if instead all blocks are as large as each other, or smaller by one, and
+            `size` is the largest they may be.
+    """
+
+    axis: str
+    size: int
+    evenly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The axes that are left after all splits, outermost first."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """The iterations of an axis are written out."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorise:
+    """The iterations of an axis are lanes of a vector register."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelise:
+    """The iterations of an axis may run on different threads."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A factor of the reduced term is computed into a buffer first, and read from there.
+
+    The buffer holds what one iteration of `inside` needs, laid out along `axes`: so the axes that
+    the inner loops run along lie together, whatever the index maps of the operand are.
+
+    Attributes:
+        operand: The position of the factor in the term, from the left.
+        inside: The axis in each iteration of which the buffer is filled; None for once.
+        axes: The axes of the buffer, outermost first.
+    """
+
+    operand: int
+    inside: str | None
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """A reduction collects in registers while the axis `over` and all inside it run.
+
+    Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
+    inside that are reduced and unrolled or vectorised have accumulators of their own, which are
+    combined at the end.
+
+    Attributes:
+        over: The outermost axis that registers survive.
+        fused: True if products are added without rounding them first.
+    """
+
+    over: str
+    fused: bool = False
+
+
+Transform = Split | Order | Unroll | Vectorise | Parallelise | Pack | Accumulate
+Schedule = tuple[Transform, ...]
+
+
+def to_text(schedule: Schedule) -> str:
+    """Returns the notation of a schedule: its transforms, separated by semicolons."""
+    return "; ".join(_text(each) for each in schedule)
+
+
+def _text(transform: Transform) -> str:
+    match transform:
+        case Split(axis, size, evenly):
+            return f"split {axis} {size}{' evenly' if evenly else ''}"
+        case Order(axes):
+            return f"order {' '.join(axes)}"
+        case Unroll(axis):
+            return f"unroll {axis}"
+        case Vectorise(axis):
+            return f"vectorise {axis}"
+        case Parallelise(axis):
+            return f"parallelise {axis}"
+        case Pack(operand, inside, axes):
+            where = "" if inside is None else f" inside {inside}"
+            return f"pack {operand}{where} as {' '.join(axes)}"
+        case Accumulate(over, fused):
+            return f"accumulate over {over}{' fused' if fused else ''}"
+        case _:
+            assert_never(transform)
+
+
+_AXIS = rf"[{AXIS_LETTERS}][01]*"
+_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
+        rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>unroll|vectorise|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
+        rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?",
+    )
+)
+
+
+def parse(text: str) -> Schedule:
+    """Returns the schedule that a text denotes.
+
+    Raises:
+        UsageError: for a text that is no schedule.
+    """
+    parts = [" ".join(part.split()) for part in text.split(";")]
+    return tuple(_transform(part) for part in parts if part)
+
+
+def _transform(text: str) -> Transform:
+    for form in _FORMS:
+        found = form.fullmatch(text)
+        if found is not None:
+            return _matched(found.groupdict(), found["verb"])
+    raise UsageError(
+        "A schedule is made of split, order, unroll, vectorise, parallelise, pack and accumulate.",
+        found=repr(text),
+        fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+    )
+
+
+def _matched(parts: dict[str, str | None], verb: str) -> Transform:
+    axis = parts.get("axis") or ""
+    axes = tuple((parts.get("axes") or "").split())
+    flag = parts.get("flag") is not None
+    match verb:
+        case "split":
+            return Split(axis, int(parts["size"] or 0), flag)
+        case "order":
+            return Order(axes)
+        case "unroll":
+            return Unroll(axis)
+        case "vectorise":
+            return Vectorise(axis)
+        case "parallelise":
+            return Parallelise(axis)
+        case "pack":
+            return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
+        case _:
+            return Accumulate(axis, flag)

@@ -1,0 +1,111 @@
+"""Scheduled reductions in C give what the reference interpreter gives for the plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+from ocannl_core import settings as core_settings
+from ocannl_core.dtypes import float32, int32, uint32
+from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.default import scheduled, scheduled_by
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.target import Target
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.reductions import fitting_schedules, random_reductions
+from ocannl_core.testing.strategies import random_programs
+from ocannl_core.testing.subject import Scheduler, subject_named
+
+LONG = (1, 2, 3, 5, 8, 16, 19, 33)
+REDUCTIONS = random_reductions(int32, LONG, 5000) | random_reductions(float32, LONG, 5000)
+
+
+def check(example: Example, schedule: Scheduler) -> None:
+    """Small integers are exact in whatever order they are added."""
+    expected = subject_named("interp").run(example.program, example.arrays)
+    found = subject_named("cpu_c").run(example.program, example.arrays, (), schedule)
+    for node in example.program.params:
+        np.testing.assert_array_equal(found[node], expected[node])
+
+
+@settings(
+    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=REDUCTIONS, data=st.data())
+def test_c_code_of_any_schedule_is_right(example: Example, data: st.DataObject) -> None:
+    nest = cell_nest(example.program.body)
+    assert nest is not None
+    schedule = data.draw(fitting_schedules(nest))
+    check(example, lambda plan, target: scheduled_by(plan, lambda nest, nodes: schedule))
+
+
+PROCESSORS = {
+    "wide": {"vector_bytes": 64, "vector_registers": 32, "has_fma": True},
+    "narrow": {"vector_bytes": 32, "vector_registers": 16, "has_fma": True},
+    "plain": {"vector_bytes": 0, "vector_registers": 16, "has_fma": False},
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@settings(
+    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=REDUCTIONS)
+def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example: Example) -> None:
+    def schedule(plan: Plan, target: Target) -> Plan:
+        return scheduled(plan, replace(target, **PROCESSORS[processor]))
+
+    check(example, schedule)
+
+
+@settings(
+    max_examples=10,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(example=random_programs(dtypes=(int32, uint32), max_nests=6))
+def test_scheduled_programs_of_many_kernels_are_right(example: Example) -> None:
+    expected = subject_named("interp").run(example.program, example.arrays, example.indices)
+    found = subject_named("cpu_c").run(example.program, example.arrays, example.indices, scheduled)
+    for node in example.program.params:
+        np.testing.assert_array_equal(found[node], expected[node])
+
+
+@pytest.mark.parametrize("shape", [(64, 300, 48), (7, 1000, 129), (1, 513, 1)])
+def test_sums_of_products_are_within_the_bound(shape: tuple[int, int, int]) -> None:
+    """`n u / (1 - n u)` times the sum of magnitudes, for sums of `n` products in `float32`."""
+    rows, terms, columns = shape
+    random = np.random.default_rng(terms)
+    a, b = random.normal(size=(rows, terms)), random.normal(size=(terms, columns))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    with oc.Session():
+        product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b))
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.forward(product))
+        routine()
+        found = context[product]
+    assert any(kernel.schedule for kernel in oc.explain(routine).kernels)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    bound = (terms + 1) * 2.0**-24 / (1 - (terms + 1) * 2.0**-24) * (np.abs(a) @ np.abs(b))
+    assert (np.abs(found - exact) <= bound).all()
+
+
+def test_without_schedules_the_bits_are_those_of_the_interpreter() -> None:
+    random = np.random.default_rng(3)
+    a, b = (random.normal(size=(40, 40)).astype(np.float32) for _ in range(2))
+    results = []
+    for backend in ("interp", "cpu_c"):
+        with core_settings.overrides(schedule="none"), oc.Session():
+            product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b))
+            context = oc.Context(backend)
+            routine = context.compile(oc.train.forward(product))
+            routine()
+            results.append(context[product])
+        assert not any(kernel.schedule for kernel in oc.explain(routine).kernels)
+    assert results[0].tobytes() == results[1].tobytes()

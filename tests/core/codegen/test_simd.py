@@ -1,0 +1,141 @@
+"""Vector loops and arrays in registers as C."""
+
+from __future__ import annotations
+
+from inline_snapshot import snapshot
+
+from ocannl_core.dtypes import bfloat16, float32, int32
+from ocannl_core.indexing import AxisIndex, VarIndex, affine
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+
+
+def vector(var, extent: int, *body: Stmt) -> For:
+    return For(var, 0, extent, Block(body), AxisKind.VECTOR)
+
+
+def unrolled(var, extent: int, *body: Stmt) -> For:
+    return For(var, 0, extent, Block(body), AxisKind.UNROLLED)
+
+
+def test_neighbours_are_loaded_and_stored_together(build):
+    out, x = build.node("out", 4, 16), build.node("x", 16)
+    i, j = build.vars(2)
+    doubled = Binary(BinaryOp.ADD, build.load(x, VarIndex(j)), Const(1.0, float32), float32)
+    store = Store(out, (VarIndex(i), VarIndex(j)), doubled)
+    assert build.body(For(i, 0, 4, Block((vector(j, 16, store),)))) == snapshot("""\
+for (int64_t i = 0; i < 4; ++i) {
+  const float32x16 v0 = *(const float32x16_cells *)&a0[0];
+  *(float32x16_cells *)&a1[16 * i] = v0 + float32x16_splat(1.0f);
+}\
+""")
+
+
+def test_a_part_of_a_vector_is_loaded_and_stored_alone(build):
+    out, x = build.node("out", 5), build.node("x", 5)
+    (j,) = build.vars(1)
+    store = Store(out, (VarIndex(j),), build.load(x, VarIndex(j)))
+    assert build.body(vector(j, 5, store)) == snapshot("""\
+const float32x8 v0 = float32x8_load(&a0[0], 5);
+float32x8_store(&a1[0], v0, 5);\
+""")
+
+
+def test_cells_apart_are_gathered_and_scattered(build):
+    out, x = build.node("out", 4, 2), build.node("x", 8)
+    (j,) = build.vars(1)
+    cell = build.load(x, affine([(2, j)], 1))
+    assert build.body(vector(j, 4, Store(out, (VarIndex(j), affine([], 1)), cell))) == snapshot("""\
+const float32x4 v0 = (float32x4){a0[1], a0[3], a0[5], a0[7]};
+a1[1] = v0[0];
+a1[3] = v0[1];
+a1[5] = v0[2];
+a1[7] = v0[3];\
+""")
+
+
+def test_accumulators_are_variables(build):
+    out, a, b = build.node("out", 2, 8), build.node("a", 2, 3), build.node("b", 3, 8)
+    sums = build.node("sums", 2, 8)
+    i, j, k = build.vars(3)
+    place: tuple[AxisIndex, ...] = (VarIndex(i), VarIndex(j))
+    factors = build.load(a, VarIndex(i), VarIndex(k)), build.load(b, VarIndex(k), VarIndex(j))
+    added = Ternary(TernaryOp.FMA, *factors, Load(sums, place, float32), float32)
+
+    def block(node, value: Expr) -> For:
+        return unrolled(i, 2, vector(j, 8, Store(node, place, value)))
+
+    stmts = (
+        Allocate(sums, Scope.THREAD),
+        block(sums, Const(0.0, float32)),
+        For(k, 0, 3, Block((block(sums, added),))),
+        block(out, Load(sums, place, float32)),
+    )
+    assert build.body(Block(stmts)) == snapshot("""\
+  const float *restrict a0,
+  const float *restrict a1,
+  const float *restrict a2,
+  float *restrict a3) {
+float32x8 t0_0;
+float32x8 t0_8;
+t0_0 = float32x8_splat(0.0f);
+t0_8 = float32x8_splat(0.0f);
+for (int64_t i = 0; i < 3; ++i) {
+  const float32x8 v0 = float32x8_splat(a1[i]);
+  const float32x8 v1 = *(const float32x8_cells *)&a2[8 * i];
+  t0_0 = float32x8_fma(v0, v1, t0_0);
+  const float32x8 v2 = float32x8_splat(a1[i + 3]);
+  t0_8 = float32x8_fma(v2, v1, t0_8);
+}
+*(float32x8_cells *)&a3[0] = t0_0;
+*(float32x8_cells *)&a3[8] = t0_8;\
+""")
+
+
+def test_choices_are_made_lane_by_lane(build):
+    out, x = build.node("out", 8), build.node("x", 8)
+    (j,) = build.vars(1)
+    cell = build.load(x, VarIndex(j))
+    clipped = Binary(BinaryOp.MAX, Unary(UnaryOp.RELU, cell, float32), cell, float32)
+    assert build.body(vector(j, 8, Store(out, (VarIndex(j),), clipped))) == snapshot("""\
+const float32x8 v0 = *(const float32x8_cells *)&a0[0];
+const float32x8 v1 = float32x8_select(v0 < float32x8_splat(0.0f), float32x8_splat(0.0f), v0);
+*(float32x8_cells *)&a1[0] = float32x8_select((v1 != v1) | (v1 >= v0), v1, v0);\
+""")
+
+
+def test_a_square_is_turned_in_registers(build):
+    out, x = build.node("out", 4, 4), build.node("x", 4, 9)
+    i, j = build.vars(2)
+    copy = Store(out, (VarIndex(i), VarIndex(j)), build.load(x, VarIndex(j), affine([(1, i)], 2)))
+    text = build.body(vector(i, 4, vector(j, 4, copy)))
+    assert text == "float32x4_transpose(&a0[2], 9, &a1[0], 4);"
+
+
+def test_what_vectors_do_not_express_is_a_plain_loop(build):
+    out, x = build.node("out", 8, dtype=int32), build.node("x", 8, dtype=int32)
+    (j,) = build.vars(1)
+    rest = Binary(BinaryOp.MOD, build.load(x, VarIndex(j)), Const(3, int32), int32)
+    text = build.body(vector(j, 8, Store(out, (VarIndex(j),), rest)))
+    assert text.startswith("#pragma GCC ivdep\nfor (")
+
+
+def test_narrow_floats_are_a_plain_loop(build):
+    out, x = build.node("out", 8, dtype=bfloat16), build.node("x", 8, dtype=bfloat16)
+    (j,) = build.vars(1)
+    text = build.body(vector(j, 8, Store(out, (VarIndex(j),), build.load(x, VarIndex(j)))))
+    assert text.startswith("#pragma GCC ivdep\nfor (")

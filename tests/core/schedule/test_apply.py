@@ -1,0 +1,97 @@
+"""Every schedule of a nest computes what the nest computes, by the reference interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ocannl_core.dtypes import float32
+from ocannl_core.errors import UsageError
+from ocannl_core.indexing import fresh_var
+from ocannl_core.loopir.nodes import Binary, Block, LoopProgram
+from ocannl_core.loopir.verify import verify
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.cells import CellNest, cell_nest
+from ocannl_core.schedule.transforms import Schedule, parse, to_text
+from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.reductions import fitting_schedules, random_reductions
+from ocannl_core.testing.subject import subject_named
+
+
+def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
+    nest = cell_nest(program.body)
+    assert nest is not None
+    result = apply(nest, schedule)
+    # inside a loop, blocks keep their own memory when the program is cut into kernels
+    body = Block((loop(fresh_var(), 1, result.body),))
+    return replace(program, nodes={**program.nodes, **result.nodes}, body=body)
+
+
+@settings(
+    max_examples=150,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    example=random_reductions(most_steps=400) | random_reductions(float32, most_steps=400),
+    data=st.data(),
+)
+def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> None:
+    nest = cell_nest(example.program.body)
+    assert nest is not None
+    schedule = data.draw(fitting_schedules(nest))
+    assert parse(to_text(schedule)) == schedule
+    program = scheduled(example.program, schedule)
+    verify(program)
+    interp = subject_named("interp")
+    before = interp.run(example.program, example.arrays)
+    after = interp.run(program, example.arrays)
+    for node in example.program.params:
+        np.testing.assert_array_equal(after[node], before[node], to_text(schedule))
+
+
+def product(rows: int = 6, terms: int = 7, columns: int = 5) -> CellNest:
+    """Returns `c[i, j] += a[i, k] * b[k, j]`."""
+    draft, (i, j, k) = Draft("product"), (fresh_var(name) for name in "ijk")
+    a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
+    c = draft.node("c", float32, rows, columns)
+    term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
+    update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=term)
+    nest = cell_nest(Block((loop(i, rows, loop(j, columns, loop(k, terms, update))),)))
+    assert nest is not None
+    return nest
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rule"),
+    [
+        ("split m 2", "An axis, or what is inside its blocks, is split once"),
+        ("split i 2; split i0 2", "An axis, or what is inside its blocks, is split once"),
+        ("order i j", "An order has the axes i j k, each once"),
+        ("split i 2; order i1 i0 j k", "The number of a block is decided outside"),
+        ("unroll i0", "The axes after all splits are i j k"),
+        ("vectorise i", "The innermost axis alone is vectorised"),
+        ("parallelise k", "Reduced axes do not run in parallel"),
+        ("pack 2 as i", "Operands of this nest are numbered from 0 to 1"),
+        ("pack 0 as i", "A packed buffer has the axes that the operand runs along"),
+        ("pack 0 inside i as i k", "A packed buffer has the axes that the operand runs along"),
+        ("pack 0 as i k; pack 0 as k i", "An operand is packed once"),
+        ("accumulate over k0", "The axes after all splits are i j k"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_refused(schedule: str, rule: str) -> None:
+    with pytest.raises(UsageError, match=rule):
+        apply(product(), parse(schedule))
+
+
+def test_rows_of_a_packed_buffer_do_not_compete_for_places_of_the_cache() -> None:
+    result = apply(product(8, 512, 8), parse("pack 0 as i k; accumulate over k"))
+    packed = next(node for node in result.nodes if node.name.startswith("packed"))
+    assert result.nodes[packed].dims == (8, 528)

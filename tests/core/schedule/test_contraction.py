@@ -1,0 +1,162 @@
+"""Which schedules are chosen: one rule for everything that multiplies and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inline_snapshot import snapshot
+
+from ocannl_core.dtypes import float32, float64
+from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
+from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.transforms import to_text
+from ocannl_core.target import Target
+from ocannl_core.testing.drafts import Draft, loop
+
+WIDE = Target(
+    "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
+)
+NARROW = Target("narrow", vector_bytes=32, vector_registers=16, has_fma=True)
+PLAIN = Target("plain", vector_registers=16)
+
+Place = AxisIndex | LoopVar
+
+
+def chosen(
+    axes: Sequence[tuple[LoopVar, int]],
+    result: tuple[tuple[Place, ...], tuple[int, ...]],
+    *operands: tuple[tuple[Place, ...], tuple[int, ...]],
+    target: Target = WIDE,
+    dtype: object = float32,
+) -> str | None:
+    """Returns the schedule of a sum of products."""
+    draft = Draft("contraction")
+    kind = float64 if dtype is float64 else float32
+    cell = draft.node("c", kind, *result[1])
+    loads: list[Expr] = [
+        draft.load(draft.node("x", kind, *dims), *places) for places, dims in operands
+    ]
+    term = loads[0]
+    for load in loads[1:]:
+        term = Binary(BinaryOp.MUL, term, load, kind)
+    body: Stmt = draft.accumulate(cell, *result[0], op=BinaryOp.ADD, value=term)
+    for var, extent in reversed(axes):
+        body = loop(var, extent, body)
+    nest = cell_nest(Block((body,)))
+    assert nest is not None
+    schedule = contraction_schedule(nest, draft.nodes, target)
+    return None if schedule is None else to_text(schedule)
+
+
+B, I, J, K, Y, X, V, U = (fresh_var(name) for name in "bijkyxvu")  # noqa: E741
+
+
+def product(size: int, target: Target = WIDE, dtype: object = float32) -> str | None:
+    axes = [(I, size), (J, size), (K, size)]
+    square = (size, size)
+    return chosen(
+        axes, ((I, J), square), ((I, K), square), ((K, J), square), target=target, dtype=dtype
+    )
+
+
+def test_a_small_product_reads_its_operands_in_place() -> None:
+    assert product(64) == snapshot(
+        "split j 32; split j1 16; split i 13 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+    )
+
+
+def test_a_large_product_packs_both_operands() -> None:
+    assert product(512) == snapshot(
+        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; pack 1 inside j0 as k j1; accumulate over k fused"
+    )
+
+
+def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
+    axes = [(I, 64), (J, 64), (K, 8192)]
+    text = chosen(axes, ((I, J), (64, 64)), ((I, K), (64, 8192)), ((K, J), (8192, 64)))
+    assert text == snapshot(
+        "split j 32; split j1 16; split i 13 evenly; split k 1024; order k0 j0 i0 k1 i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k1 fused"
+    )
+
+
+def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
+    assert product(64, NARROW) == snapshot(
+        "split j 32; split j1 8; split i 2 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+    )
+    assert product(64, PLAIN) == snapshot(
+        "split j 4; split i 2 evenly; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k"
+    )
+    assert product(64, WIDE, float64) == snapshot(
+        "split j 16; split j1 8; split i 13 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+    )
+
+
+def test_a_weight_that_is_contiguous_along_the_sum_is_turned_while_it_is_packed() -> None:
+    axes = [(B, 128), (J, 256), (K, 784)]
+    text = chosen(axes, ((B, J), (128, 256)), ((J, K), (256, 784)), ((B, K), (128, 784)))
+    assert text == snapshot(
+        "split j 32; split j1 16; split i 13 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
+    )
+
+
+def test_a_batch_runs_outside() -> None:
+    axes = [(B, 16), (I, 64), (J, 64), (K, 32)]
+    cube, left, right = (16, 64, 64), (16, 64, 32), (16, 32, 64)
+    text = chosen(axes, ((B, I, J), cube), ((B, I, K), left), ((B, K, J), right))
+    assert text == snapshot(
+        "split k 32; split k1 16; split j 13 evenly; order i k0 j0 m j1 k10 k11; unroll j1; unroll k10; vectorise k11; accumulate over m fused"
+    )
+
+
+def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
+    axes = [(B, 8), (Y, 28), (X, 28), (J, 64), (V, 3), (U, 3), (K, 64)]
+    rows, columns = affine([(1, Y), (1, V)]), affine([(1, X), (1, U)])
+    text = chosen(
+        axes,
+        ((B, Y, X, J), (8, 28, 28, 64)),
+        ((B, rows, columns, K), (8, 30, 30, 64)),
+        ((J, V, U, K), (64, 3, 3, 64)),
+    )
+    assert text == snapshot(
+        "split m 32; split m1 16; split k 14 evenly; order m0 i j k0 n p q k1 m10 m11; unroll k1; unroll m10; vectorise m11; pack 1 inside m0 as n p q m1; accumulate over n fused"
+    )
+
+
+def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
+    axes = [(B, 8), (Y, 28), (X, 28), (J, 64), (V, 3), (U, 3), (K, 64)]
+    rows, columns = affine([(1, Y), (1, V)]), affine([(1, X), (1, U)])
+    text = chosen(
+        axes,
+        ((B, rows, columns, K), (8, 30, 30, 64)),
+        ((B, Y, X, J), (8, 28, 28, 64)),
+        ((J, V, U, K), (64, 3, 3, 64)),
+    )
+    assert text == snapshot(
+        "split q 32; split q1 16; split k 14 evenly; order q0 i j k0 n p m k1 q10 q11; unroll k1; unroll q10; vectorise q11; pack 1 inside q0 as n p m q1; accumulate over m fused"
+    )
+
+
+def test_sums_of_rows_have_several_vectors_of_accumulators() -> None:
+    assert chosen([(I, 32), (K, 1024)], ((I,), (32,)), ((I, K), (32, 1024))) == snapshot(
+        "split j 128; split j1 16; order i j0 j10 j11; unroll j10; vectorise j11; accumulate over j0"
+    )
+
+
+def test_sums_of_columns_have_lanes_along_the_result() -> None:
+    assert chosen([(J, 1024), (K, 32)], ((J,), (1024,)), ((K, J), (32, 1024))) == snapshot(
+        "split i 64; split i1 16; split j 2; order i0 j0 j1 i10 i11; unroll j1; unroll i10; vectorise i11; accumulate over j0"
+    )
+
+
+def test_a_matrix_times_a_vector_shares_the_vector_among_rows() -> None:
+    text = chosen([(I, 512), (K, 512)], ((I,), (512,)), ((I, K), (512, 512)), ((K,), (512,)))
+    assert text == snapshot(
+        "split i 4; split j 32; split j1 16; order i0 j0 i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over j0 fused"
+    )
+
+
+def test_little_work_keeps_its_loops() -> None:
+    assert product(3) is None

@@ -1,0 +1,62 @@
+"""The notation of schedules."""
+
+from __future__ import annotations
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.errors import UsageError
+from ocannl_core.schedule.transforms import (
+    Accumulate,
+    Order,
+    Pack,
+    Parallelise,
+    Split,
+    Unroll,
+    Vectorise,
+    parse,
+    to_text,
+)
+
+
+def test_every_transform_reads_back_what_it_prints() -> None:
+    schedule = (
+        Split("j", 32),
+        Split("j1", 16, evenly=True),
+        Order(("i", "k", "j0", "j10", "j11")),
+        Parallelise("i"),
+        Unroll("j10"),
+        Vectorise("j11"),
+        Pack(1, None, ("k", "j10", "j11")),
+        Pack(0, "i", ("k",)),
+        Accumulate("k"),
+        Accumulate("j0", fused=True),
+    )
+    text = to_text(schedule)
+    assert text == snapshot(
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused"
+    )
+    assert parse(text) == schedule
+
+
+def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
+    assert parse(" split  i 4 ;\n unroll i1;; ") == (Split("i", 4), Unroll("i1"))
+    assert parse("") == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i 4"]
+)
+def test_what_is_no_transform_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="A schedule is made of"):
+        parse(text)
+
+
+def test_the_refusal_shows_an_example() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse("split i 4; tile j 3")
+    assert str(caught.value) == snapshot("""\
+A schedule is made of split, order, unroll, vectorise, parallelise, pack and accumulate.
+  found  'tile j 3'
+  try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
+""")
