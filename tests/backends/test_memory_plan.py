@@ -38,7 +38,9 @@ def relays(draw: st.DrawFn) -> Example:
     def made(number: int) -> list[Stmt]:
         alive = [each for each in range(number) if last[each] >= number]
         i = fresh_var("i")
-        start = Binary(BinaryOp.ADD, IndexValue(VarIndex(i), int32), draft.load(rows, number, i), int32)
+        start = Binary(
+            BinaryOp.ADD, IndexValue(VarIndex(i), int32), draft.load(rows, number, i), int32
+        )
         stmts: list[Stmt] = [loop(i, sizes[number], draft.store(nodes[number], i, value=start))]
         for source in alive:
             j = fresh_var("j")
