@@ -225,8 +225,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
             step.title,
             tuple(node.name for node in step.arguments),
             is_parallel=any(
-                isinstance(each, For) and each.kind is AxisKind.PARALLEL
-                for each in step.body.stmts
+                isinstance(each, For) and each.kind is AxisKind.PARALLEL for each in step.body.stmts
             ),
             schedule=to_text(step.schedule),
         )
