@@ -1,6 +1,8 @@
 """Time from expressions to a compiled training step, stage by stage, for transformers.
 
-The last column is the power of the number of operations with which a stage grows between the two
+Times are those of this process on its processor, so that they hardly depend on what else the
+machine does; for the compiler of generated code, a process of its own, those on the wall. The last
+column is the power of the number of operations with which a stage grows between the two
 largest sizes; 1 is linear. Nothing is read from the cache of compiled code.
 """
 
@@ -13,7 +15,7 @@ import math
 import pstats
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,17 +45,17 @@ class Stopwatch:
         self._profiled = profiled
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Times what runs inside."""
+    def stage(self, name: str, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
+        """Times what runs inside, by default on the processor."""
         gc.collect()
         profiler = cProfile.Profile() if name == self._profiled else None
-        start = time.perf_counter()
+        start = clock()
         if profiler:
             profiler.enable()
         yield
         if profiler:
             profiler.disable()
-        self.seconds[name] = time.perf_counter() - start
+        self.seconds[name] = clock() - start
         if profiler:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
 
@@ -68,6 +70,7 @@ class Measurement:
         kernels: How many kernels one call of the routine runs.
         lines: The lines of generated code.
         seconds: Times by stage, in the order in which stages ran.
+        passes: Which of the stages are passes over the loop language.
     """
 
     layers: int
@@ -75,6 +78,7 @@ class Measurement:
     kernels: int
     lines: int
     seconds: dict[str, float]
+    passes: tuple[str, ...]
 
 
 def measure(layers: int, backend: str | None, profiled: str | None) -> Measurement:
@@ -99,18 +103,20 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
             usage_of(lowered)
             code = link.Unlinked(program, computation.literals(), computation.tensors())
             stored = link.stored_nodes(code, Store(context.backend, context.target), None)
-        for each in (*core_passes(Findings(stored)), *context.backend.passes(context.target)):
+        passes = (*core_passes(Findings(stored)), *context.backend.passes(context.target))
+        for each in passes:
             with watch.stage(each.name):
                 lowered = each.run(lowered)
         with watch.stage("split into kernels"):
             plan = split(lowered)
         with watch.stage("generate"):
             source = context.backend.generate(plan, context.target)
-        with watch.stage("compile generated code"):
+        with watch.stage("compile generated code", time.perf_counter):
             context.backend.compile(source, context.target)
     operations = sum(isinstance(t.definition, Applied) for t in ancestors([loss]))
     lines = source.text.count("\n")
-    return Measurement(layers, operations, len(plan.steps), lines, watch.seconds)
+    names = tuple(each.name for each in passes)
+    return Measurement(layers, operations, len(plan.steps), lines, watch.seconds, names)
 
 
 def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
@@ -130,9 +136,10 @@ def table(found: list[Measurement]) -> str:
     rows += [
         f"{name:<26}" + "".join(f"{value:>13}" for value in row) for name, row in counts.items()
     ]
-    totals = [sum(each.seconds.values()) for each in found]
     stages = {name: [each.seconds[name] for each in found] for name in found[0].seconds}
-    for stage, seconds in {**stages, "total": totals}.items():
+    stages["all passes"] = [sum(each.seconds[n] for n in each.passes) for each in found]
+    stages["total"] = [sum(each.seconds.values()) for each in found]
+    for stage, seconds in stages.items():
         row = "".join(f"{value:>11.3f} s" for value in seconds)
         rows.append(f"{stage:<26}{row}{growth(seconds, counts['operations'])}")
     return "\n".join(rows)

@@ -165,6 +165,7 @@ class Reason(IntEnum):
     LOCAL_MEMORY_DISABLED = 213
     NOT_EMBEDDED = 214
     STRIDED_REDUCTION = 215
+    INLINING_REQUESTED = 216
 
     @property
     def text(self) -> str:
@@ -224,6 +225,7 @@ _REASON_TEXT = {
     Reason.NOT_EMBEDDED: "the code uses it without being all that computes it",
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
     "it is in memory",
+    Reason.INLINING_REQUESTED: "it was named in inline=",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
 
@@ -256,6 +258,7 @@ class Placement:
             f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
             f"{requested.mode.value} was asked for because {_why(requested)}",
+            fix="withdraw one of the two, or change what makes it necessary",
         )
 
     def settled(self) -> Placement:

@@ -211,6 +211,12 @@ class Settings:
     host_devices: int = _setting(
         1, _COUNT, "into how many devices a backend divides the cores of this machine"
     )
+    tables_are_finite: bool = _setting(
+        False,
+        _BOOLEAN,
+        "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
+        "other that is infinite or NaN would make the sum NaN",
+    )
     seed: int = _setting(42, _INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20,
@@ -267,8 +273,8 @@ class Settings:
     inline_simple_computations: bool = _setting(
         True,
         _BOOLEAN,
-        "whether copies, constants and functions of the position alone are inlined however often "
-        "they are read",
+        "whether copies, constants, functions of the position alone and comparisons with it are "
+        "inlined however often they are read",
     )
     inline_complex_computations: bool = _setting(
         False,

@@ -179,6 +179,7 @@ class NativeCode:
         headers: Header files, such as `<math.h>`.
         grid: Extents of the grid of thread blocks, for devices that have one.
         block: Extents of a thread block, likewise.
+        origin: The operation and the user's line that applied it, for messages.
     """
 
     body: str
@@ -188,6 +189,7 @@ class NativeCode:
     headers: tuple[str, ...] = ()
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    origin: str = ""
 
 
 @runtime_checkable

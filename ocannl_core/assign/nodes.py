@@ -127,7 +127,8 @@ class ExternalCall:
     """Runs a computation that assignments do not express: reads the inputs, overwrites the targets.
 
     A destroyed input keeps its cells for every other reader, wherever that stands: the call runs
-    after all of them (`calls.settle`).
+    after all of them (`calls.settle`). A call that has a place is different for inputs that outlive
+    the program: it is an assignment to them, which later readers see.
 
     Attributes:
         op: The computation.
@@ -136,6 +137,7 @@ class ExternalCall:
         destroyed: Inputs whose cells are lost.
         shared: Pairs of a target and the destroyed input whose memory it takes over.
         views: Pairs of a target and the input of which it may be a view.
+        has_place: It stands in code that was written statement by statement.
         origin: What asked for it.
     """
 
@@ -145,6 +147,7 @@ class ExternalCall:
     destroyed: tuple[TensorNode, ...] = ()
     shared: tuple[tuple[TensorNode, TensorNode], ...] = ()
     views: tuple[tuple[TensorNode, TensorNode], ...] = ()
+    has_place: bool = False
     origin: Origin | None = field(default=None, compare=False)
 
 

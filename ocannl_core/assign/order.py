@@ -1,7 +1,11 @@
 """The order of assignments where some destroy what they read.
 
 Assignments keep their order as far as possible; a call that destroys a value moves behind the other
-readers of this value and of its views, and what needs the call moves along.
+readers of this value and of its views, and what needs the call moves along. In code that was
+written statement by statement a call is an assignment, at its place, to what outlives the program:
+
+    p[:] = update_in_place(p)
+    q[:] = p                        # reads what the update wrote
 """
 
 from __future__ import annotations
@@ -118,11 +122,12 @@ class _Order:
                     since[each].add(position)
             if isinstance(leaf, ExternalCall):
                 self._note(leaf, position)
-            for node in targets(leaf):
+            written = [*targets(leaf), *self._assigned(leaf)]
+            for node in written:
                 if node in self._writer:
                     needed.add(self._writer[node])
                 needed |= since.pop(node, set())
-            for node in targets(leaf):
+            for node in written:
                 self._writer[node] = position
                 self._memory.pop(node, None)
             if isinstance(leaf, ExternalCall):
@@ -133,6 +138,12 @@ class _Order:
             self._in_memory_of(node)
         for value, position in self.destroyers.items():
             self.before[position] |= set(self.readers[value]) - {position}
+
+    def _assigned(self, leaf: Leaf) -> list[TensorNode]:
+        """Returns the inputs of a call to which it is an assignment."""
+        if not isinstance(leaf, ExternalCall) or not leaf.has_place:
+            return []
+        return [node for node in leaf.destroyed if node in self.persistent]
 
     def _in_memory_of(self, node: TensorNode) -> list[TensorNode]:
         """Returns a node and those whose memory it took over, as long as that holds its value.
@@ -198,7 +209,9 @@ class _Order:
         )
 
     def check(self) -> None:
-        """Refuses programs whose results are destroyed."""
+        """Refuses programs whose results are destroyed, or have to be in two places."""
+        for target, written in sorted(self.unshared, key=lambda value: (value[1], value[0].id)):
+            self._check_update_is_readable(target, written)
         for node in sorted(self.results, key=lambda node: node.id):
             value = (node, self._writer.get(node, -1))
             position = self.destroyers.get(self._viewed.get(value, value))
@@ -211,6 +224,21 @@ class _Order:
                 where=str(self.leaves[position].origin or ""),
                 fix="give the operation a copy: a tensor computed from its input",
             )
+
+    def _check_update_is_readable(self, target: TensorNode, position: int) -> None:
+        """Refuses an update in place of which two readers want different cells."""
+        call = self.leaves[position]
+        if not isinstance(call, ExternalCall):
+            return
+        for source in self._assigned(call):
+            if (target, source) in call.shared and self.readers.get((source, position)):
+                raise OpError(
+                    "The output of an update in place is the tensor that was updated.",
+                    found=f"the output of {_described(call)} is read after another assignment to "
+                    f"{source.name}",
+                    where=str(call.origin or ""),
+                    fix="keep a copy of it before that assignment",
+                )
 
     def leaf(self, position: int) -> Leaf:
         """Returns an assignment, with outputs in memory of their own where they need it."""

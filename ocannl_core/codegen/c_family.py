@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import assert_never
 
@@ -83,6 +83,8 @@ class KernelText:
         block: Extents of the BLOCK axes that the device itself runs, likewise.
         iterations: Those of its loop, if it is given which of them to run: the first one and the
             end, as two more arguments after all others.
+        author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
+            in this are equal.
     """
 
     symbol: str
@@ -91,6 +93,7 @@ class KernelText:
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     iterations: range | None = None
+    author: str = field(default="", compare=False)
 
 
 def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> KernelText:

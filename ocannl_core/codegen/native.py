@@ -7,7 +7,8 @@ may be said about each, only what the body mentions is declared:
     const int64_t table_shape[] = {10, 4};
     typedef float table_type;
 
-`$name` becomes a name that starts with the kernel's symbol, so that no two operations meet.
+`$name` becomes a name that starts with the kernel's symbol, so that no two operations meet. The
+operation's name is not part of the text: equal code is one kernel, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def render_native(
     def text(symbol: str) -> str:
         opening = "\n".join(dialect.opening(symbol, parameters))
         closing = "\n".join(dialect.closing(symbol, parameters))
-        parts = [support.strip(), f"// {_comment(call.op.name)}", opening, body, closing]
+        parts = [support.strip(), opening, body, closing]
         whole = "\n".join(part for part in parts if part) + "\n"
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
@@ -77,7 +78,8 @@ def render_native(
         [dialect.language, prelude(helpers), str((code.grid, code.block)), text("kernel")]
     )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
-    return KernelText(symbol, text(symbol), helpers, code.grid, code.block)
+    author = code.origin or call.op.name
+    return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author=author)
 
 
 def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:
@@ -97,7 +99,7 @@ def _check_names(call: CallExternal, code: NativeCode) -> None:
             "Native code has a name for each input and each output.",
             found=f"{', '.join(names)} for {len(call.inputs)} inputs and {len(call.outputs)} "
             "outputs",
-            where=call.op.name,
+            where=code.origin or call.op.name,
         )
     wrong = [name for name in names if not _IDENTIFIER.fullmatch(name)]
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -105,7 +107,7 @@ def _check_names(call: CallExternal, code: NativeCode) -> None:
         raise OpError(
             "The names of native code are different identifiers.",
             found=", ".join(wrong or repeated),
-            where=call.op.name,
+            where=code.origin or call.op.name,
         )
 
 
@@ -118,11 +120,6 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"const {dialect.index_type} {name}_shape[] = {{{extents}}};"
     if f"{name}_type" in used:
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
-
-
-def _comment(text: str) -> str:
-    """Returns text that a line comment cannot end before."""
-    return " ".join(text.split()).rstrip("\\")
 
 
 def _dedented(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core.assign.nodes import ExternalCall
+from ocannl_core.custom.checks import problems
 from ocannl_core.custom.gradients import backward
 from ocannl_core.custom.running import OpCall
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
@@ -104,11 +105,13 @@ class Op:
         variables = as_variables(inputs)
         count = len(self.statement().outputs)
         dtypes = self.output_dtypes(*(variable.dtype for variable in variables))
-        if len(dtypes) != count:
+        if not isinstance(dtypes, list | tuple) or len(dtypes) != count:
+            is_list = isinstance(dtypes, list | tuple)
             raise OpError(
-                "An op has a number format for each output.",
-                found=f"{len(dtypes)} formats for the {count} outputs of {self.spec!r}",
-                where=repr(self),
+                "`output_dtypes` returns a list of a number format for each output.",
+                found=f"{len(dtypes) if is_list else repr(dtypes)} for the {count} outputs of "
+                f"{self.spec!r}",
+                where=f"{self!r}, at {caller_location()}",
             )
         return Apply(self, variables, [TensorType(dtype) for dtype in dtypes])
 
@@ -177,9 +180,12 @@ class Op:
                 node = self.make_node(*inputs)
         finally:
             _caller.reset(token)
-        if not isinstance(node, Apply):
+        if not isinstance(node, Apply) or node.op != self:
             raise OpError(
-                "`make_node` returns an Apply.", found=f"{node!r}", where=f"{self!r}.make_node"
+                "`make_node` returns an Apply of the op.",
+                found=f"{node!r}",
+                where=f"{self!r}.make_node, at {caller_location()}",
+                fix="return Apply(self, inputs, outputs)",
             )
         if self.default_output is not None:
             return node.outputs[self.default_output]
@@ -191,6 +197,8 @@ class Op:
         Raises:
             SpecError: if it does not follow the notation.
         """
+        if not isinstance(self.spec, str | None):
+            raise SpecError("A spec is a text.", found=repr(self.spec), where=f"spec of {self!r}")
         try:
             return parse_statement(self.spec or "=>")
         except SpecError as error:
@@ -223,7 +231,25 @@ class Op:
 
     # ----- identity -------------------------------------------------------------------------------
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if isinstance(cls.__props__, str):
+            raise OpError(
+                "__props__ is a tuple of names.",
+                found=repr(cls.__props__),
+                where=cls.__qualname__,
+                fix=f"__props__ = ({cls.__props__!r},)",
+            )
+
     def _parameters(self) -> tuple[Any, ...]:
+        missing = [name for name in self.__props__ or () if not hasattr(self, name)]
+        if missing:
+            raise OpError(
+                "An op has the attributes that __props__ names.",
+                found=f"no {', '.join(missing)}",
+                where=type(self).__qualname__,
+                fix="set them in __init__",
+            )
         return tuple(getattr(self, name) for name in self.__props__ or ())
 
     def __eq__(self, other: object) -> bool:
@@ -237,7 +263,8 @@ class Op:
         return hash((type(self), self._parameters()))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__props__ or ())
+        names = [name for name in self.__props__ or () if hasattr(self, name)]
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({shown})"
 
 
@@ -260,7 +287,16 @@ class Apply:
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 
-    __slots__ = ("__weakref__", "_backward", "_call", "inputs", "op", "origin", "outputs")
+    __slots__ = (
+        "__weakref__",
+        "_backward",
+        "_call",
+        "_has_place",
+        "inputs",
+        "op",
+        "origin",
+        "outputs",
+    )
 
     def __init__(
         self,
@@ -268,14 +304,23 @@ class Apply:
         inputs: Sequence[Tensor],
         outputs: Sequence[TensorType | ObjectType],
     ) -> None:
+        if not isinstance(op, Op):
+            raise OpError(
+                "An Apply has an op, which the inputs are given to.",
+                found=f"{type(op).__name__}: {op!r}",
+                where=str(_caller.get() or caller_location() or ""),
+                fix="Apply(self, inputs, outputs)",
+            )
         self.op = op
-        self.inputs: list[Tensor] = list(inputs)
         self.origin = Origin(repr(op), _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
         self._backward: Backward | None = None
+        self._has_place = False
+        for problem in problems(op, inputs, outputs):
+            raise self._error(*problem)
+        self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
-        self._check(types)
         session = self._session()
         if self._joins(session, types):
             return
@@ -290,53 +335,6 @@ class Apply:
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self.origin), fix=fix)
-
-    def _check(self, types: list[TensorType | ObjectType]) -> None:
-        for variable in self.inputs:
-            if not isinstance(variable, Tensor):
-                raise self._error(
-                    "The inputs of an Apply are tensors.",
-                    f"{type(variable).__name__}: {variable!r}",
-                    "as_variable(x) makes a tensor of a number or an array",
-                )
-        for each in types:
-            if not isinstance(each, TensorType | ObjectType):
-                raise self._error(
-                    "The outputs of an Apply are given by their types.",
-                    f"{type(each).__name__}: {each!r}",
-                    "TensorType.of(x), TensorType(dtype), or ObjectType()",
-                )
-        if not any(isinstance(each, TensorType) for each in types):
-            raise self._error("An op has an output that is a tensor.", f"{len(types)} outputs")
-        tensors = {k for k, each in enumerate(types) if isinstance(each, TensorType)}
-        default = self.op.default_output
-        if default is not None and default not in tensors:
-            raise self._error(
-                "default_output is the position of an output that is a tensor.", f"{default}"
-            )
-        for title, aliases in (
-            ("destroy_map", self.op.destroy_map),
-            ("view_map", self.op.view_map),
-        ):
-            for output, sources in aliases.items():
-                scratch = title == "destroy_map" and output is None
-                if not scratch and (output not in tensors or len(sources) > 1):
-                    raise self._error(
-                        f"{title} gives for an output that is a tensor one input at most.",
-                        f"{output}: {list(sources)}",
-                    )
-                if any(not 0 <= source < len(self.inputs) for source in sources):
-                    raise self._error(
-                        f"{title} names inputs by their positions.",
-                        f"{output}: {list(sources)}, with {len(self.inputs)} inputs",
-                    )
-
-        taken = [i for k, each in self.op.destroy_map.items() if k is not None for i in each]
-        if len(set(taken)) < len(taken):
-            raise self._error(
-                "One output at most takes over the memory of an input.",
-                f"destroy_map = {dict(self.op.destroy_map)}",
-            )
 
     def _session(self) -> Session:
         found = list(dict.fromkeys(variable.session for variable in self.inputs))
@@ -393,10 +391,9 @@ class Apply:
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
         with naming(self.inputs):
-            environment.derive(
-                shapes, terms, lambda fresh: op.constraints(terms, shapes, self.origin, fresh)
-            )
+            environment.derive(shapes, terms, lambda fresh: self._constraints(terms, shapes, fresh))
         recorder = session.recorder
+        self._has_place = recorder is not None
         flows = recorder is None and any(variable.requires_grad for variable in self.inputs)
         remaining = iter(shapes)
         for position, each in enumerate(types):
@@ -416,6 +413,19 @@ class Apply:
             self.outputs.append(result)
             if recorder is not None:
                 recorder.made(result, is_named=False)
+
+    def _constraints(
+        self, terms: list[Shape], shapes: list[Shape], fresh: Supply
+    ) -> list[Constraint]:
+        found: Any = self.op.constraints(terms, shapes, self.origin, fresh)
+        listed = list(found) if isinstance(found, Iterable) else [found]
+        for each in listed:
+            if not isinstance(each, Constraint):
+                raise self._error(
+                    "`constraints` returns a sequence of constraints.",
+                    f"{type(each).__name__}: {each!r}",
+                )
+        return listed
 
     def _check_shape_is_stated(self, type: TensorType) -> None:
         silent = self.op.spec is None and _is_inherited(self.op, "constraints")
@@ -489,6 +499,7 @@ class Apply:
             tuple(inputs[i] for i in self.destroyed),
             pairs(shared),
             pairs(views),
+            self._has_place,
             self.origin,
         )
 

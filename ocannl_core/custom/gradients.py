@@ -50,6 +50,9 @@ def _gradients(node: Apply) -> list[Any] | tuple[Any, ...]:
     try:
         with session:
             found = grad(list(node.inputs), given)
+    except Exception as error:
+        error.add_note(f"while `grad` of {node.origin} was asked")
+        raise
     finally:
         session.recorder = recorder
     if not isinstance(found, list | tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,11 +57,25 @@ class OpCall:
                 f"The op {op!r} gives its code in {language}, or raises NoNativeCode.",
                 f"{type(error).__name__}: {error}",
             ) from error
-        if code is not None and not isinstance(code.body, str):
+        if code is None:
+            return None
+        if not isinstance(code.body, str) or not isinstance(code.support, str):
+            wrong = code.support if isinstance(code.body, str) else code.body
             raise self._error(
-                f"The code of an op in {language} is a text.", f"{type(code.body).__name__}"
+                f"The code of an op in {language} is a text.", f"{type(wrong).__name__}"
             )
-        return code
+        for title, names in (
+            ("input_names", code.inputs),
+            ("output_names", code.outputs),
+            (f"{language}_headers", code.headers),
+        ):
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+                raise self._error(
+                    f"{title} is a tuple of texts.",
+                    repr(names),
+                    f"{title} = ({names!r},)" if isinstance(names, str) else "",
+                )
+        return replace(code, origin=str(self._node.origin))
 
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Runs the op's `perform`.
@@ -81,12 +96,10 @@ class OpCall:
         try:
             self._run(given, storage, list(storage))
             found = self._results(storage, targets)
-        except BaseException as error:
+        except BaseException:
             for position, cells in destroyed.items():
                 inputs[position][...] = cells
-            if isinstance(error, OpError) or not isinstance(error, Exception):
-                raise
-            raise self._failure(error) from error
+            raise
         _copy_out(found, targets, [inputs[position] for position in destroyed])
         with self._lock:
             self._idle.append(objects)
@@ -117,7 +130,10 @@ class OpCall:
     # ----- running --------------------------------------------------------------------------------
 
     def _run(self, inputs: list[Array], storage: list[list[Any]], cells: list[list[Any]]) -> None:
-        returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
+        try:
+            returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
+        except Exception as error:
+            raise self._failure(error) from error
         if returned is not None:
             raise self._error(
                 "`perform` puts the outputs into output_storage and returns nothing.",
@@ -145,7 +161,7 @@ class OpCall:
         if value is None:
             raise self._error("`perform` sets every output.", f"None for {what}")
         if isinstance(value, bool | int | float):
-            value = np.asarray(value, target.dtype)
+            value = self._number(value, target, what)
         if not isinstance(value, np.ndarray | np.generic):
             raise self._error(
                 "An output is an array, or a number where it has one cell.",
@@ -167,6 +183,15 @@ class OpCall:
                 )
             array = array.reshape(target.shape)
         return array
+
+    def _number(self, value: float, target: Array, what: str) -> Array:
+        try:
+            return np.asarray(value, target.dtype)
+        except (OverflowError, ValueError) as error:  # 300 in uint8, NaN in int32
+            raise self._error(
+                "An output that is a number fits the output's format.",
+                f"{value} for {what}, which is {target.dtype}",
+            ) from error
 
     # ----- errors ---------------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ class TensorType:
     shape: Shape | None = None
     label: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))  # "float32" and np.float32 will do
+
     @classmethod
     def of(cls, variable: Tensor) -> TensorType:
         """Returns the type of a tensor: an output of this type has its format and its shape."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,17 +28,20 @@ from ocannl_core.loopir.nodes import (
     Fill,
     For,
     Gather,
+    IndexValue,
     Load,
     LoadMerge,
     LocalRead,
     LoopProgram,
+    Scoped,
     Store,
     Ternary,
     Unary,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Node, fold
+from ocannl_core.loopir.traverse import Node, fold, walk
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import COMPARISONS
 from ocannl_core.passes.coverage import Coverage, written_cells
 from ocannl_core.passes.units import Site, Unit, units_of
 from ocannl_core.passes.visits import MOST_ENUMERATED, Counts, Frequency, counts, frequency
@@ -271,26 +275,48 @@ def computes(value: Expr, own: TensorNode | None = None) -> bool:
     Combining the node's own cell with a value is no computation if the cell holds a constant; who
     asks has to know that.
     """
-    return fold(value, lambda each, inner: cost(each, inner, own))[1]
+    return fold(value, lambda each, inner: cost(each, inner, own)).computes
 
 
-Cost = tuple[bool, bool]
-"""Whether memory is accessed, and whether something is computed from it."""
+class Cost(NamedTuple):
+    """What a part of a program takes.
+
+    Comparing a position with something is not computing: it costs no more than a load.
+
+    Attributes:
+        reads: True if it reads memory or variables.
+        computes: True if it computes something from those, or loops.
+        loads: True if it reads memory.
+    """
+
+    reads: bool
+    computes: bool
+    loads: bool
 
 
 def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
     """Returns what a node of the loop language costs, given the costs of what is inside."""
-    accesses = any(each[0] for each in inner) or _is_access(node, own)
-    complex_inside = any(each[1] for each in inner)
+    reads = any(each.reads for each in inner) or _is_access(node, own)
+    computes = any(each.computes for each in inner)
+    loads = any(each.loads for each in inner) or (
+        not isinstance(node, LocalRead) and _is_access(node, own)
+    )
     match node:
         case Binary(_, Load(loaded), _) if loaded is own:
-            return accesses, complex_inside
+            return Cost(reads, computes, loads)
+        case Binary(op, left, right) if op in COMPARISONS and (
+            isinstance(left, IndexValue) or isinstance(right, IndexValue)
+        ):
+            # a flag is no dearer than a load, and where it is known, reductions may select
+            return Cost(reads, computes, loads)
         case Unary() | Binary() | Ternary():
-            return accesses, complex_inside or accesses
+            return Cost(reads, computes or reads, loads)
         case For():
-            return accesses, True
+            return Cost(reads, True, loads)
+        case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
+            return Cost(False, False, False)  # a constant, whatever its variables take
         case _:
-            return accesses, complex_inside
+            return Cost(reads, computes, loads)
 
 
 def _is_access(node: Node, own: TensorNode | None) -> bool:

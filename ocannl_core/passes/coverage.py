@@ -63,7 +63,9 @@ class _Written:
         """Returns whether all cells are written, taking the latest writes into account."""
         if self.is_complete or not self.pending:
             return self.is_complete
-        self.boxes += (box for site in self.pending if (box := _box(site, self.info)) is not None)
+        self.boxes += (
+            box for site in self.pending if (box := certain_cells(site, self.info)) is not None
+        )
         self.partial += self.pending
         self.pending = []
         self.is_complete = boxes_cover(self.boxes, self.info.buffer_dims)
@@ -189,21 +191,30 @@ def is_whole(site: Site, info: NodeInfo) -> bool:
     )
 
 
-def _box(site: Site, info: NodeInfo) -> Box | None:
+def certain_cells(site: Site, info: NodeInfo) -> Box | None:
     """Returns cells that a site is certain to write; None when unsure."""
+    if site.never_runs or site.is_staged:
+        return None
     loops = ranges_of(site.loops)
     match site.by:
+        case Fill():
+            return whole(info)
         case Store(_, indices):
             return certain_box(indices, loops)
         case StoreVector(_, indices, length):
             cells, lane = _lanes(indices, length, info)
             box = certain_box((cells,), {**loops, **lane})
-            whole = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
-            return tuple(Range(0, dim - 1) for dim in info.buffer_dims) if whole else None
+            is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
+            return whole(info) if is_all else None
         case CallExternal():
             return _interior(info)
         case _:
             return None
+
+
+def whole(info: NodeInfo) -> Box:
+    """Returns all cells of a node."""
+    return tuple(Range(0, dim - 1) for dim in info.buffer_dims)
 
 
 def _lanes(

@@ -7,7 +7,7 @@ for i in range(4):            -->   for i in range(4):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
 
@@ -30,12 +30,13 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
-from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box, index_range
+from ocannl_core.loopir.ranges import Box, Range, boxes_cover, index_range
 from ocannl_core.loopir.traverse import (
     Replacement,
     accesses,
     allocated,
     map_expr,
+    nodes_of,
     reads,
     rewrite,
     statements,
@@ -43,7 +44,9 @@ from ocannl_core.loopir.traverse import (
     walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.passes.coverage import certain_cells, whole
 from ocannl_core.passes.laws import simplified
+from ocannl_core.passes.units import Unit, unit_of
 
 Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 
@@ -54,8 +57,9 @@ Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 def forward_fills(program: LoopProgram) -> LoopProgram:
     """Returns the program with the numbers of fills in place of loads that surely read them.
 
-    That is where the nest after the fill updates each cell at most once. The fill itself stays;
-    `remove_dead_stores` finds out whether it is needed.
+    That is where the nest that touches the node next updates each cell at most once. The fill moves
+    there, so that memory is in use no longer than it has to be, and initial values are still in the
+    cache. Whether it is needed at all, `remove_dead_stores` finds out.
     """
 
     def block(stmt: Stmt) -> Replacement:
@@ -71,25 +75,44 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
 
 
 def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
-    filled: dict[TensorNode, float] = {}
+    """Yields statements with every fill right in front of the first that touches its node."""
+    fills: dict[TensorNode, tuple[Stmt, ...]] = {}
+    remark: tuple[Stmt, ...] = ()
     for stmt in stmts:
+        if isinstance(stmt, Remark) and stmt.origin is not None:
+            yield from remark
+            remark = (stmt,)
+            continue
+        waiting: Collection[TensorNode] = ()
+        if isinstance(stmt, Barrier):
+            waiting = tuple(fills)
+        elif fills and not isinstance(stmt, Remark):
+            waiting = [node for node in _touched(stmt) if node in fills]
         rewritten = stmt
-        match stmt:
-            case Fill(node, value):
-                filled[node] = value
-            case Remark() | Allocate():
-                pass
-            case _:
-                for node, value in filled.items():
-                    rewritten = _started(rewritten, node, Const(value, nodes[node].dtype))
-                filled.clear()
-        yield rewritten
+        for node in waiting:
+            *_, fill = sunk = fills.pop(node)
+            yield from sunk
+            if isinstance(fill, Fill):
+                rewritten = _started(rewritten, node, Const(fill.value, nodes[node].dtype))
+        if isinstance(stmt, Fill):
+            fills[stmt.node] = (*remark, stmt)
+        else:
+            yield from (*remark, rewritten)
+        remark = ()
+    for sunk in fills.values():
+        yield from sunk
+    yield from remark
+
+
+def _touched(stmt: Stmt) -> Collection[TensorNode]:
+    """Returns the nodes that a statement reads, writes or allocates."""
+    return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
 
 
 def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     """Returns a nest that updates cells of a node once, with what they start from put in."""
     store, loops = _only_store(nest, node)
-    if store is None or not isinstance(nest, For) or not _visits_cells_once(store, loops):
+    if store is None or not _visits_cells_once(store, loops):
         return nest
     own = Load(node, store.indices, start.dtype)
     inside = sum(n == own for n in walk(store.value) if isinstance(n, Load) and n.node is node)
@@ -201,37 +224,37 @@ class _Liveness:
         """Returns the statements that are needed."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
-                self.dead[stmt.node] = [self.whole(stmt.node)]
+                self.dead[stmt.node] = [whole(self.nodes[stmt.node])]
         kept: list[Stmt] = []
+        is_gone = False
         for stmt in reversed(self.body.stmts):
-            touched = list(accesses(stmt))
-            seen = {access.node for access in touched if not access.writes}
-            written = {access.node for access in touched if access.writes}
-            remaining = self.without_dead(stmt, seen, written)
+            if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
+                continue  # it told of what is gone
+            unit = unit_of(stmt, 0, {})
+            remaining = self.without_dead(unit)
+            is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.account_for(remaining, seen if remaining is stmt else set(reads(remaining)))
+                self.account_for(unit if remaining is stmt else unit_of(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def without_dead(
-        self, stmt: Stmt, seen: set[TensorNode], written: set[TensorNode]
-    ) -> Stmt | None:
+    def without_dead(self, unit: Unit) -> Stmt | None:
         """Returns a statement without its dead stores; None if nothing is left of it."""
+        seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, Staged) for node in walk(stmt)):
-            return stmt
-        ranges = _ranges(stmt)
+        if not dead or any(isinstance(node, Staged) for node in walk(unit.stmt)):
+            return unit.stmt
 
         def on_stmt(each: Stmt) -> Replacement:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
-                    return () if self.is_dead(each, ranges) else each
+                    return () if self.is_dead(each, unit.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
                     return each
 
-        rewritten = rewrite(stmt, on_stmt=on_stmt)
+        rewritten = rewrite(unit.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
@@ -254,45 +277,14 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, stmt: Stmt, seen: set[TensorNode]) -> None:
+    def account_for(self, unit: Unit) -> None:
         """Takes what a statement reads and surely writes into account."""
-        if isinstance(stmt, Allocate):
-            self.dead.pop(stmt.node, None)
+        if isinstance(unit.stmt, Allocate):
+            self.dead.pop(unit.stmt.node, None)
             return
-        for node, box in self.certain_writes(stmt):
-            self.dead.setdefault(node, []).append(box)
-        for node in seen:
-            self.dead.pop(node, None)
-
-    def certain_writes(self, stmt: Stmt) -> Iterator[tuple[TensorNode, Box]]:
-        """Yields boxes of cells that a top-level statement writes whatever happens."""
-        pending: list[tuple[Stmt, dict[IndexVar, Range]]] = [(stmt, {})]
-        while pending:
-            each, ranges = pending.pop()
-            match each:
-                case For(var, start, stop, body):
-                    pending.append((body, {**ranges, var: Range(start, stop - 1)}))
-                case Block(stmts):
-                    pending += [(inner, ranges) for inner in stmts]
-                case Store(node, indices):
-                    box = certain_box(indices, ranges)
-                    if box is not None:
-                        yield node, box
-                case Fill(node) if all(values.extent for values in ranges.values()):
-                    yield node, self.whole(node)
-                case _:
-                    pass
-
-    def whole(self, node: TensorNode) -> Box:
-        return tuple(Range(0, dim - 1) for dim in self.nodes[node].buffer_dims)
-
-
-def _ranges(stmt: Stmt) -> dict[IndexVar, Range]:
-    """Returns the values of the loop variables; of one that several loops bind, all of them."""
-    ranges: dict[IndexVar, Range] = {}
-    for node in walk(stmt):
-        if isinstance(node, For):
-            known = ranges.get(node.var, Range(node.start, node.stop - 1))
-            low, high = min(known.low, node.start), max(known.high, node.stop - 1)
-            ranges[node.var] = Range(low, high)
-    return ranges
+        for site in unit.writes:
+            box = certain_cells(site, self.nodes[site.node])
+            if box is not None:
+                self.dead.setdefault(site.node, []).append(box)
+        for site in unit.reads:
+            self.dead.pop(site.node, None)

@@ -10,6 +10,7 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
 from ocannl_core.passes.memory import allocate_scratch, placement
+from ocannl_core.passes.simplify import simplify
 
 PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
 """Whether a backend wants a node on the device that could be local to the routine."""
@@ -22,23 +23,31 @@ class Findings:
     Attributes:
         stored: Nodes that the context keeps from one routine to the next, with its reasons.
         prefers_device: Asked about nodes that may be local; by default none is preferred.
+        requested: Nodes that are to be inlined, worthwhile or not.
         virtual: Nodes that need no memory, and why.
         refused: Why inlining left each of the others in memory.
         definitions: How to compute virtual nodes elsewhere.
         independent: Nodes whose cells are all written before they are read.
+        positive: Nodes that never hold `-0.0` when they are read.
         kept: Nodes that could be local and are not.
     """
 
     stored: Mapping[TensorNode, Placement]
     prefers_device: PrefersDevice | None = None
+    requested: frozenset[TensorNode] = frozenset()
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)
     independent: frozenset[TensorNode] = frozenset()
+    positive: frozenset[TensorNode] = frozenset()
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
 
     def inline(self, program: LoopProgram) -> LoopProgram:
-        """Returns the program after inlining, as the settings ask for it."""
+        """Returns the program after inlining, as the settings ask for it.
+
+        Raises:
+            LinkError: if a node that is to be inlined cannot be; the message says why.
+        """
         chosen = settings.current()
         policy = Policy(
             chosen.max_visits,
@@ -47,10 +56,20 @@ class Findings:
             chosen.inline_simple_computations,
             chosen.inline_complex_computations,
         )
-        found = inline(program, self.stored, policy)
+        found = inline(program, self.stored, policy, self.requested)
+        wish = Placement(MemoryMode.VIRTUAL, Reason.INLINING_REQUESTED)
+        for node in found.refused:
+            if node in self.requested:
+                decided = Placement(MemoryMode.NEVER_VIRTUAL, found.refused[node])
+                self.stored.get(node, decided).refine(wish, node)
         self.virtual, self.refused = found.virtual, found.refused
         self.definitions, self.independent = found.definitions, found.independent
+        self.positive = found.positive
         return found.program
+
+    def simplify(self, program: LoopProgram) -> LoopProgram:
+        """Returns the program after algebra, with what is known of the values of nodes."""
+        return simplify(program, positive=self.positive)
 
     def allocate(self, program: LoopProgram) -> LoopProgram:
         """Returns the program with memory for the nodes that it need not share."""

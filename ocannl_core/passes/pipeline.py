@@ -1,19 +1,25 @@
 """The passes over the loop language, in the order in which they run.
 
-accesses            which unit reads and writes what (`trace`); found by the pass that needs it
-inline              definitions go where their nodes are read; what nothing depends on goes away
-simplify            algebra, constants, comparisons decided by bounds
-read one-hot        a reduction that selects one entry of a table becomes a load
-forward fills, hoist invariants, share subexpressions
-contract            multiply-adds are fused, unless the setting `contract` is off
-allocate scratch    what only this routine uses becomes its own memory
-remove dead stores
+inline                 definitions go where their nodes are read; what nothing depends on goes away
+simplify               algebra, constants, comparisons decided by bounds
+read one-hot           a reduction that selects one entry of a table becomes a load
+forward fills          initial values go into the first update of a node, or right in front of it
+hoist invariants       what every iteration computes alike is computed before the loop
+share subexpressions   what is computed twice with the same result is computed once
+contract               multiply-adds are fused, unless the setting `contract` is off
+allocate scratch       what only this routine uses becomes its own memory
+remove dead stores     what is overwritten before it is read is not written
+
+Inlining comes first, since it decides what there is to simplify, and rests on the accesses of the
+naive program (`accesses.trace`). Fills are forwarded before invariants move, while a nest is still
+one store under its loops; products and sums are fused when nothing is left to share between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ocannl_core import settings
 from ocannl_core.loopir.nodes import LoopProgram
@@ -23,7 +29,6 @@ from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
-from ocannl_core.passes.simplify import simplify
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,13 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     Args:
         findings: What the context keeps; takes what the passes decide.
     """
-    algebra = (NamedPass("contract", contract),) if settings.current().contract else ()
+    chosen = settings.current()
+    one_hot = partial(read_one_hot, tables_are_finite=chosen.tables_are_finite)
+    algebra = (NamedPass("contract", contract),) if chosen.contract else ()
     return (
         NamedPass("inline", findings.inline),
-        NamedPass("simplify", simplify),
-        NamedPass("read one-hot", read_one_hot),
+        NamedPass("simplify", findings.simplify),
+        NamedPass("read one-hot", one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", share_subexpressions),

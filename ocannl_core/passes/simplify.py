@@ -5,7 +5,7 @@ for i in range(1): c[i] = a[i] * 1.0   -->   c[0] = a[0]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ocannl_core.dtypes import DType
@@ -45,7 +45,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
-from ocannl_core.passes.facts import constant, fits, value_of
+from ocannl_core.passes.facts import constant, fits, is_number, value_of
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
@@ -55,14 +55,18 @@ _LARGEST_POWER = 16
 """The largest exponent for which an integer power becomes a product."""
 
 
-def simplify(program: LoopProgram) -> LoopProgram:
+def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> LoopProgram:
     """Returns a program of the same meaning with what can be known beforehand worked out.
 
     Cells get the same bits. A program with nothing to simplify is returned itself.
+
+    Args:
+        program: The program.
+        positive: Nodes that never hold `-0.0` when they are read.
     """
     body = program.body
     for _ in range(_MOST_ROUNDS):
-        rules = _Rules(variables_of(body, program.indices), program.nodes)
+        rules = _Rules(variables_of(body, program.indices), program.nodes, positive)
         simpler = rewrite(body, rules.statement, rules.expression)
         if simpler is body:
             break
@@ -82,6 +86,7 @@ class _Rules:
 
     known: Variables
     nodes: Mapping[TensorNode, NodeInfo]
+    positive: Collection[TensorNode] = ()
 
     # ----- expressions -----
 
@@ -94,6 +99,10 @@ class _Rules:
 
     def _contextual(self, expr: Expr) -> Expr | None:
         match expr:
+            case Binary(BinaryOp.ADD, Load(node) as cell, zero) | Binary(
+                BinaryOp.ADD, zero, Load(node) as cell
+            ) if node in self.positive and is_number(zero, 0.0):
+                return cell  # c[i] + 0.0 --> c[i], where c[i] is not -0.0
             case Binary(BinaryOp.POW, base, exponent):
                 return self._exact_power(base, value_of(exponent))
             case Binary(op, left, right, dtype) if op in COMPARISONS:

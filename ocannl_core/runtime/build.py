@@ -63,10 +63,23 @@ def build(
     stored: Mapping[TensorNode, Placement],
     backend: Backend,
     target: Target,
+    requested: frozenset[TensorNode] = frozenset(),
 ) -> Build:
-    """Returns the compiled form of a lowered program whose nodes in `stored` outlive each call."""
+    """Returns the compiled form of a lowered program.
+
+    Args:
+        assignments: What was lowered.
+        lowered: The loop program before any pass.
+        stored: The nodes that outlive each call, and why.
+        backend: Gives its passes, generates and compiles.
+        target: What to compile for.
+        requested: The nodes that are to be inlined.
+
+    Raises:
+        LinkError: if one of those needs memory.
+    """
     own = tuple(_verified(each) for each in backend.passes(target))
-    findings = Findings(stored, partial(_prefers_device, backend, target))
+    findings = Findings(stored, partial(_prefers_device, backend, target), requested)
     passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
     dump = _open_dump(assignments)
     if dump:

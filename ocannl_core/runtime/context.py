@@ -80,6 +80,8 @@ class Context:
         bindings: Sequence[StaticIndex] = (),
         keep: Sequence[TensorLike] | None = None,
         name: str | None = None,
+        *,
+        inline: Sequence[TensorLike] = (),
     ) -> Routine:
         """Returns the routine that runs a computation over this context's memory.
 
@@ -92,13 +94,15 @@ class Context:
             bindings: The static indices that the code uses; calls give them values by name.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
+            inline: Tensors to compute wherever they are read, although that repeats work; they take
+                no memory.
 
         Raises:
             ShapeError: if shapes contradict each other or leave a size open.
-            UsageError: if an index is not bound, or `keep` names a tensor that the code does not
-                mention.
+            UsageError: if an index is not bound, or `keep` or `inline` names a tensor that the code
+                does not mention.
             LinkError: if the code reads a node that it does not compute and that the context does
-                not store.
+                not store, or a tensor named in `inline` needs memory.
             CompileError: if the backend's compiler rejects the code.
         """
         if not hasattr(computation, "resolve"):
@@ -108,7 +112,7 @@ class Context:
                 fix="compile oc.train.forward(x) to compute a tensor, oc.train.grad_update(loss) "
                 "to compute gradients, or what a function decorated with @oc.cd returned",
             )
-        for keyword, given in (("keep", keep), ("bindings", bindings)):
+        for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
             if given is not None and not isinstance(given, Sequence):
                 raise UsageError(
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
@@ -135,7 +139,8 @@ class Context:
         kept = link.stored_nodes(
             code, self._store, keep, {each.node: each.definition.operands for each in recipes}
         )
-        built = build(program, lowered, kept, self.backend, self.target)
+        requested = link.requested_nodes(code, inline)
+        built = build(program, lowered, kept, self.backend, self.target, requested)
         memory = link.bind(code, built.plan, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
         launch = built.executable.link(buffers)

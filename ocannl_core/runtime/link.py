@@ -93,6 +93,23 @@ def stored_nodes(
     }
 
 
+def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
+    """Returns the nodes of tensors that are to be inlined.
+
+    Raises:
+        UsageError: if the code does not mention one of them.
+    """
+    for tensor in inline:
+        if tensor.node not in code.program.nodes:
+            raise UsageError(
+                "inline= names tensors that the compiled code computes.",
+                found=f"{tensor.describe()}, which it does not mention",
+                where=f"compiling {code.program.name}",
+                fix=f"leave it out, or add its code, such as oc.train.forward({tensor.node.name})",
+            )
+    return frozenset(tensor.node for tensor in inline)
+
+
 def _reason_to_store(
     node: TensorNode, code: Unlinked, store: Store, kept: AbstractSet[TensorNode]
 ) -> Reason | None:

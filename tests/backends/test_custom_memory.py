@@ -155,6 +155,69 @@ def test_recorded_code_updates_in_place_without_an_assignment(ctx: oc.Context) -
     assert ctx[count].tolist() == [1]
 
 
+def test_code_after_an_update_in_place_sees_what_it_wrote(ctx: oc.Context) -> None:
+    p = oc.param("p", init=[1.0, 2.0])
+    loss = total(p * p)
+
+    @oc.cd
+    def update() -> None:
+        in_place()(p, lines(10, 10))
+
+    step = ctx.compile(update() + oc.train.forward(loss))
+    ctx.init_params(loss)
+    step()
+    assert ctx.item(loss) == 11 * 11 + 12 * 12
+
+
+def test_statements_around_updates_in_place_keep_their_order(ctx: oc.Context) -> None:
+    p = oc.param("p", init=[1.0, 2.0])
+    before, between = oc.declare("before", output=[2]), oc.declare("between", output=[2])
+
+    @oc.cd
+    def update(before: oc.Tensor, between: oc.Tensor) -> None:
+        before[:] = p * 2.0
+        in_place()(p, lines(1, 1))
+        between[:] = p * 2.0
+        new = in_place()(p, lines(10, 10))
+        between += new
+
+    step = ctx.compile(update(before, between))
+    ctx.init_params(p)
+    step()
+    assert [ctx[each].tolist() for each in (before, between, p)] == [[2, 4], [16, 19], [12, 13]]
+
+
+def test_state_may_be_changed_by_one_statement_after_another(ctx: oc.Context) -> None:
+    def count(inputs: Any, storage: Any) -> None:
+        inputs[1][...] += inputs[0]
+        storage[0][0] = inputs[1].copy()
+
+    state, seen = oc.declare("state", output=[2]), oc.declare("seen", output=[2])
+
+    @oc.cd
+    def twice(seen: oc.Tensor) -> None:
+        counting = Calling(count, "n; n => n", destroy_map={None: [1]})
+        seen[:] = counting(lines(1, 2), state)
+        seen += counting(lines(10, 20), state)
+
+    ctx.compile(twice(seen))()
+    assert ctx[seen].tolist() == [1 + 11, 2 + 22]
+    assert ctx[state].tolist() == [11, 22]
+
+
+def test_an_update_in_place_that_is_read_after_the_next_one_is_refused() -> None:
+    p, seen = oc.param("p", init=[1.0, 2.0]), oc.declare("seen", output=[2])
+
+    @oc.cd
+    def update(seen: oc.Tensor) -> None:
+        first = in_place(title="First")(p, lines(1, 1))
+        in_place()(p, lines(1, 1))
+        seen[:] = first
+
+    with pytest.raises(oc.OpError, match="output of First is read after another assignment to p"):
+        oc.Context("interp").compile(update(seen))
+
+
 def test_a_declared_tensor_may_be_the_private_state_of_an_op(ctx: oc.Context) -> None:
     def accumulate(inputs: Any, storage: Any) -> None:
         x, state = inputs
@@ -226,8 +289,8 @@ def test_two_destroyers_of_one_value_are_both_named() -> None:
     assert conflict(one, other) == snapshot("""\
 One operation at most destroys a value.
   found  One and Other both destroy mul
-  where  One, at test_custom_memory.py:224: one = in_place(title="One")(x, lines(1, 1))
-         Other, at test_custom_memory.py:225: other = in_place(title="Other")(x, lines(2, 2))
+  where  One, at test_custom_memory.py:287: one = in_place(title="One")(x, lines(1, 1))
+         Other, at test_custom_memory.py:288: other = in_place(title="Other")(x, lines(2, 2))
   try    give one of them a copy, or the result of the other\
 """)
 
@@ -239,8 +302,8 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
   found  Calling destroys p; mul (writes mul) reads it, and needs what the former computes
-  where  Calling, at test_custom_memory.py:237: new = in_place()(p, lines(1, 1))
-         mul, at test_custom_memory.py:238: text = conflict(new * p)
+  where  Calling, at test_custom_memory.py:300: new = in_place()(p, lines(1, 1))
+         mul, at test_custom_memory.py:301: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
 """)
 
@@ -318,8 +381,25 @@ def test_an_exception_in_perform_names_the_op_the_line_and_itself(ctx: oc.Contex
     assert str(error.value) == snapshot("""\
 The op Solve(steps=5) failed.
   found  ArithmeticError: no convergence
-  where  Solve(steps=5), at test_custom_memory.py:314: y = Solve()(lines(1, 2))\
+  where  Solve(steps=5), at test_custom_memory.py:377: y = Solve()(lines(1, 2))\
 """)
+
+
+def test_an_error_of_the_framework_inside_perform_names_the_op_around_it(ctx: oc.Context) -> None:
+    def fail(x: Array) -> Array:
+        raise oc.OpError("inner", found="something")
+
+    y = storing(fail, title="Outer")(lines(1, 2))
+    with pytest.raises(oc.OpError) as error:
+        ctx.compile(oc.train.forward(y))()
+    assert error.value.rule == "The op Outer failed."
+    assert isinstance(error.value.__cause__, oc.OpError)
+
+
+def test_a_number_that_its_format_cannot_hold_is_refused(ctx: oc.Context) -> None:
+    y = storing(lambda x: 300, spec="n => ")(oc.tensor([1, 2], dtype="uint8"))
+    with pytest.raises(oc.OpError, match="300 for output 0 of Calling, which is uint8"):
+        ctx.compile(oc.train.forward(y))()
 
 
 def test_bad_outputs_are_refused_with_their_op_and_line(ctx: oc.Context) -> None:
@@ -389,3 +469,15 @@ def test_an_interrupt_is_not_an_error_of_the_op(ctx: oc.Context) -> None:
     with pytest.raises(KeyboardInterrupt):
         step()
     assert ctx[p].tolist() == [1, 2]
+
+
+def test_storage_of_an_output_that_takes_memory_over_is_not_that_memory(ctx: oc.Context) -> None:
+    def add(inputs: Any, storage: Any) -> None:
+        z, (x, y) = storage[0][0], inputs
+        if z is None:
+            storage[0][0] = z = np.empty_like(x)
+        z[...] = 0  # before the inputs are read
+        z += x + y
+
+    op = Calling(add, "n; n => n", destroy_map={0: [0]})
+    assert values(ctx, op(lines(1, 2) * 1.0, lines(10, 20)))[0].tolist() == [11, 22]

@@ -26,7 +26,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.accesses import cost
+from ocannl_core.passes.accesses import Cost, cost
 from ocannl_core.passes.coverage import follows_store, is_whole, ranges_of
 from ocannl_core.passes.inline.solve import check_definition
 from ocannl_core.passes.units import Site, Unit
@@ -182,7 +182,7 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
     cell = {var for index in indices or () for var in variables(index)}
     repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
     traits = _Traits(node)
-    is_accessing, is_complex, depth, _ = fold(body, traits.combine)
+    taken, depth, _ = fold(body, traits.combine)
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return Computation(
         node,
@@ -195,18 +195,16 @@ def computation_of(unit: Unit, stmt: Stmt, node: TensorNode, info: NodeInfo) -> 
         any(is_whole(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
-        is_accessing,
-        is_complex or (combines and is_accessing),
+        taken.reads,
+        taken.computes or (combines and taken.reads),
         traits.has_merge,
         depth,
         traits.size,
     )
 
 
-_Inner = tuple[bool, bool, int, bool]
-"""Of a node of the loop language: whether it accesses memory, whether it computes something from
-that, its depth, and whether it contains loops.
-"""
+_Inner = tuple[Cost, int, bool]
+"""Of a node of the loop language: what it costs, its depth, and whether it contains loops."""
 
 
 @dataclass(slots=True)
@@ -226,8 +224,8 @@ class _Traits:
     def combine(self, node: Node, inner: tuple[_Inner, ...]) -> _Inner:
         """Takes a node into account, given what is inside."""
         self.size += 1
-        is_accessing, is_complex = cost(node, [each[:2] for each in inner], self.node)
-        has_loops = any(each[3] for each in inner)
+        taken = cost(node, [each[0] for each in inner], self.node)
+        has_loops = any(each[2] for each in inner)
         match node:
             case Load(loaded) | Gather(loaded):
                 if loaded is self.node:
@@ -239,11 +237,12 @@ class _Traits:
             case Store() if has_loops:
                 self.has_inner_loops = True
             case For():
-                is_complex = any(each[1] for each in inner)  # repeating is counted apart
+                computes = any(each[0].computes for each in inner)  # repeating is counted apart
+                taken = taken._replace(computes=computes)
                 has_loops = True
             case _:
                 pass
-        return is_accessing, is_complex, 1 + max((each[2] for each in inner), default=0), has_loops
+        return taken, 1 + max((each[1] for each in inner), default=0), has_loops
 
 
 def _slice(stmt: Stmt, node: TensorNode) -> Block:

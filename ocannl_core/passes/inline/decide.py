@@ -22,24 +22,13 @@ stored after all, and the pass starts afresh; it does so rarely, and each time k
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from ocannl_core.dtypes import DType, uint4x32
-from ocannl_core.indexing import (
-    IndexMap,
-)
-from ocannl_core.loopir.nodes import (
-    Block,
-    Expr,
-    Fill,
-    Load,
-    Local,
-    LoopProgram,
-    Stmt,
-    Store,
-)
+from ocannl_core.indexing import IndexMap
+from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
@@ -105,6 +94,7 @@ class Inlined:
         refused: Why each of the others needs some, as far as inlining is concerned.
         definitions: How to compute the virtual nodes that something reads.
         independent: Nodes whose cells are all written before they are read.
+        positive: Nodes that never hold `-0.0` when they are read.
     """
 
     program: LoopProgram
@@ -112,10 +102,14 @@ class Inlined:
     refused: Mapping[TensorNode, Reason]
     definitions: Mapping[TensorNode, Definition]
     independent: frozenset[TensorNode]
+    positive: frozenset[TensorNode]
 
 
 def inline(
-    program: LoopProgram, stored: Mapping[TensorNode, Placement], policy: Policy | None = None
+    program: LoopProgram,
+    stored: Mapping[TensorNode, Placement],
+    policy: Policy | None = None,
+    requested: Collection[TensorNode] = (),
 ) -> Inlined:
     """Returns a program of the same meaning with the definitions of nodes where they are read.
 
@@ -128,13 +122,15 @@ def inline(
         program: The program.
         stored: Nodes that the context keeps.
         policy: What is worthwhile.
+        requested: Nodes to inline wherever that is possible, worthwhile or not.
     """
     accesses = trace(program)
-    refused = dict(_fixed(accesses, stored, policy or Policy()))
+    refused = dict(_fixed(accesses, stored, policy or Policy(), requested))
     live, needed = live_units(accesses, refused.keys())
     late: dict[TensorNode, Reason] = {}
     while True:
-        attempt = _Attempt(program, accesses, live, needed, policy or Policy(), {**refused, **late})
+        known = {**refused, **late}
+        attempt = _Attempt(program, accesses, live, needed, policy or Policy(), requested, known)
         attempt.run()
         if not attempt.late:
             return attempt.result()
@@ -142,7 +138,10 @@ def inline(
 
 
 def _fixed(
-    accesses: Accesses, stored: Mapping[TensorNode, Placement], policy: Policy
+    accesses: Accesses,
+    stored: Mapping[TensorNode, Placement],
+    policy: Policy,
+    requested: Collection[TensorNode],
 ) -> dict[TensorNode, Reason]:
     """Returns the nodes that certainly need memory."""
     found: dict[TensorNode, Reason] = {}
@@ -154,7 +153,7 @@ def _fixed(
             reason = Reason.ALREADY_STORED
         elif facts.is_read_before_write:
             reason = Reason.READ_BEFORE_WRITE
-        elif policy.max_visits <= 0:
+        elif policy.max_visits <= 0 and node not in requested:
             reason = Reason.INLINING_DISABLED
         if reason is not None:
             found[node] = reason
@@ -171,6 +170,7 @@ class _Attempt:
         live: Positions of the units that something stored depends on.
         needed: Nodes that something stored depends on.
         policy: What is worthwhile.
+        requested: Nodes of which that is not asked.
         refused: Nodes that need memory, and why.
         parts: The computations of every other node so far.
         settled: Nodes, and after how many of their computations they were found to be virtual.
@@ -187,6 +187,7 @@ class _Attempt:
     live: frozenset[int]
     needed: frozenset[TensorNode]
     policy: Policy
+    requested: Collection[TensorNode]
     refused: dict[TensorNode, Reason]
     parts: dict[TensorNode, list[Computation]] = field(default_factory=dict)
     settled: dict[TensorNode, int] = field(default_factory=dict)
@@ -265,7 +266,7 @@ class _Attempt:
         since = max((part.position for part in parts if part.is_fresh_start), default=-1)
         facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
         visits = facts.visits(self.policy.max_tracing_dim).most
-        is_visited_often = visits > self.policy.max_visits
+        is_visited_often = visits > self.policy.max_visits and node not in self.requested
         if is_visited_often and not self._is_cheap(facts, parts, is_inside):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
@@ -342,6 +343,8 @@ class _Attempt:
                 return Reason.INDEX_MISMATCH
             if prod(part.loops[var].extent for var in solution.kept) > _MOST_KEPT_ITERATIONS:
                 return Reason.TOO_LARGE
+            if part.node in self.requested:
+                continue
             if part.repeats and not visits_same_cells(part, solution, site, unit):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
             if not (self.policy.merge_strided_reductions or runs_along_rows(part)):
@@ -428,6 +431,7 @@ class _Attempt:
                 reason = Reason.INLINED_FILL
             else:
                 reason = Reason.INLINED
+            reason = Reason.INLINING_REQUESTED if node in self.requested else reason
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
         body = Block(without(self.rewritten, self.accesses.units, virtual.keys()))
@@ -443,6 +447,7 @@ class _Attempt:
             self.refused,
             {node: self.definition(node) for node in self.parts if node in self.inlined},
             frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
+            self.positive,
         )
 
     def definition(self, node: TensorNode) -> Definition:

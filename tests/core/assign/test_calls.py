@@ -48,6 +48,7 @@ def call(
     shared: Mapping[TensorNode, TensorNode] | None = None,
     scratch: Iterable[TensorNode] = (),
     views: Mapping[TensorNode, TensorNode] | None = None,
+    has_place: bool = False,
 ) -> ExternalCall:
     pairs = tuple((shared or {}).items())
     destroyed = (*(source for _, source in pairs), *scratch)
@@ -58,6 +59,7 @@ def call(
         destroyed,
         pairs,
         tuple((views or {}).items()),
+        has_place,
     )
 
 
@@ -104,6 +106,19 @@ def test_a_destroyer_moves_behind_the_other_readers_and_its_users_move_along() -
     before = program(FILL, call("f", [A], [B], shared={B: A}), copy(C, B), copy(D, A), copy(E, D))
     assert settled(before) == snapshot(
         ["b[:] = 1.0", "d[i] = b[i]", "b[:] = f(b)", "c[i] = b[i]", "e[i] = d[i]"]
+    )
+
+
+def test_a_call_with_a_place_assigns_to_what_outlives_the_program() -> None:
+    one = call("f", [P], [B], shared={B: P}, has_place=True)
+    other = call("g", [P], [C], shared={C: P}, has_place=True)
+    before = program(copy(A, P), one, copy(D, P), other, copy(E, P))
+    assert settled(before, [P]) == snapshot(
+        ["a[i] = p[i]", "p[:] = f(p)", "d[i] = p[i]", "p[:] = g(p)", "e[i] = p[i]"]
+    )
+    late = program(one, other, copy(E, B))
+    assert refusal(late, frozenset({P}), {}) == snapshot(
+        "The output of an update in place is the tensor that was updated. the output of f is read after another assignment to p"
     )
 
 

@@ -112,7 +112,6 @@ def test_an_operation_without_code_in_the_language_has_no_kernel() -> None:
 def test_only_what_the_code_mentions_is_declared() -> None:
     code = NativeCode("n_type one = 1; z[0] = x_shape[0] + z_size + one;", ("x", "n"), ("z",))
     assert body(code, (X, N), (Z,)) == snapshot("""\
-// coded
 static void k_body(
     const float *restrict x,
     const uint16_t *restrict n,
@@ -130,7 +129,6 @@ def test_a_node_is_one_argument_however_often_it_occurs() -> None:
     call = CallExternal(Coded(code), (X, X), (X,))
     assert native_arguments(call) == (X,)
     assert body(code, (X, X), (X,)) == snapshot("""\
-// coded
 static void k_body(float *restrict x) {
   const float *const y = x;
   float *const z = x;
@@ -141,7 +139,18 @@ static void k_body(float *restrict x) {
 
 def test_scratch_memory_is_an_input_that_is_written() -> None:
     code = NativeCode("x[0] = 1; z[0] = x[0];", ("x",), ("z",))
-    assert body(code, (X,), (Z, X)).splitlines()[0] == snapshot("// coded")
+    assert body(code, (X,), (Z, X)).splitlines()[0] == snapshot(
+        "static void k_body(float *restrict x, float *restrict z) {"
+    )
+
+
+def test_the_name_of_an_operation_is_not_part_of_its_kernel() -> None:
+    code = NativeCode("z[0] = x[0];", ("x",), ("z",))
+    one, other = (
+        kernel(CallExternal(Coded(code, name=name), (X,), (Z,))) for name in ("one", "other")
+    )
+    assert one == other
+    assert (one.author, other.author) == ("one", "other")
 
 
 def test_kernels_differ_in_their_extents_and_their_launch() -> None:

@@ -454,7 +454,15 @@ def test_what_is_no_application_is_refused_with_its_reason() -> None:
         refused(node_of([x, x], [good], view_map={0: [0, 1]})),
         refused(node_of([x], [good], destroy_map={1: [0]})),
         refused(node_of([x], [good, good], destroy_map={0: [0], 1: [0]})),
+        refused(node_of(x, [good])),
+        refused(node_of([x], good)),
+        refused(node_of([x], [good], destroy_map=[0])),
+        refused(node_of([x], [good], view_map={0: 0})),
+        refused(node_of([x], [kind], constraints=lambda *_: 3)),
         refused(type("Bad", (Op,), {"make_node": lambda self, x: x})(), x),
+        refused(type("Bad", (Op,), {"make_node": lambda self, x: Apply("op", [x], [good])})(), x),  # type: ignore[arg-type]
+        refused(type("Bad", (Op,), {"make_node": lambda self, x: Scale(2.0).make_node(x)})(), x),
+        refused(type("Bad", (Op,), {"spec": "n=>n", "output_dtypes": lambda self, x: x})(), x),
         refused(Op(), x),
         refused(type("Bad", (Op,), {"spec": " => ; ", "output_dtypes": lambda self, *_: []})(), 1),
     ] == snapshot(
@@ -468,11 +476,35 @@ def test_what_is_no_application_is_refused_with_its_reason() -> None:
             "view_map gives for an output that is a tensor one input at most. | 0: [0, 1]",
             "destroy_map gives for an output that is a tensor one input at most. | 1: [0]",
             "One output at most takes over the memory of an input. | destroy_map = {0: [0], 1: [0]}",
-            "`make_node` returns an Apply. | <placeholder x: 3>",
+            "The inputs of an Apply are a list. | Tensor: <placeholder x: 3>",
+            "The outputs of an Apply are a list. | TensorType: TensorType(dtype=DType(name='float32', kind=<Kind.FLOAT: 'float'>, nbytes=4, precedence=9), shape=<shape 3>, label='')",
+            "destroy_map maps positions of outputs to lists of inputs. | [0]",
+            "view_map maps positions of outputs to lists of inputs. | {0: 0}",
+            "`constraints` returns a sequence of constraints. | int: 3",
+            "`make_node` returns an Apply of the op. | <placeholder x: 3>",
+            "An Apply has an op, which the inputs are given to. | str: 'op'",
+            "`make_node` returns an Apply of the op. | <Scale(factor=2.0) of x>",
+            "`output_dtypes` returns a list of a number format for each output. | DType(name='float32', kind=<Kind.FLOAT: 'float'>, nbytes=4, precedence=9) for the 1 outputs of 'n=>n'",
             "An op states its shapes with `spec`, or defines `make_node`. | Op()",
-            "An op has a number format for each output. | 0 formats for the 2 outputs of ' => ; '",
+            "`output_dtypes` returns a list of a number format for each output. | 0 for the 2 outputs of ' => ; '",
         ]
     )
+
+
+def test_an_output_may_have_its_format_by_name() -> None:
+    x = oc.placeholder("x", output=[3])
+    assert node_of([x], [TensorType("int32", x.terms)])(x).dtype is oc.int32  # type: ignore[arg-type]
+
+
+def test_props_name_attributes_that_are_there() -> None:
+    class Bare(Op):
+        __props__ = ("factor",)
+        spec = "n => n"
+
+    assert repr(Bare()) == "Bare()"
+    assert refused(Bare()) == snapshot("An op has the attributes that __props__ names. | no factor")
+    with pytest.raises(oc.OpError, match="tuple of names"):
+        type("Text", (Op,), {"__props__": "factor"})
 
 
 def test_a_wrong_number_of_outputs_is_refused_with_the_op_and_the_line() -> None:
@@ -489,6 +521,8 @@ def test_a_spec_that_does_not_follow_the_notation_is_refused_with_its_op() -> No
     with pytest.raises(oc.SpecError) as error:
         type("Bad", (Op,), {"spec": "n ==> n"})()(1.0)
     assert error.value.where == "spec of Bad()"
+    with pytest.raises(oc.SpecError, match="A spec is a text"):
+        type("Bad", (Op,), {"spec": 3})()(1.0)
 
 
 def test_a_refused_application_is_refused_again() -> None:

@@ -92,6 +92,16 @@ def test_grad_returns_a_list_with_one_entry_for_each_input() -> None:
     oc.train.grad_update(loss_of(with_grad(lambda self, x, g: [g[0]])(w)))
 
 
+def test_an_exception_in_grad_says_which_application_it_is_about() -> None:
+    op = with_grad(lambda self, inputs, gradients: [1 / 0])
+    loss = loss_of(op(oc.param("w", output=[3])))
+    for _ in range(2):  # nothing is left half made
+        with pytest.raises(ZeroDivisionError) as error:
+            oc.train.grad_update(loss)
+        (note,) = error.value.__notes__
+        assert note.startswith("while `grad` of Bad(factor=2.0), at test_gradients_and_code.py:")
+
+
 def test_a_gradient_has_the_shape_of_its_input() -> None:
     op = with_grad(lambda self, inputs, gradients: [oc.stack(gradients[0], gradients[0])])
     with pytest.raises(oc.ShapeError) as error:
@@ -192,3 +202,34 @@ def test_an_op_that_fails_to_give_its_code_is_named_with_its_line() -> None:
     assert broken.rule == "The op Broken(factor=2.0) gives its code in c, or raises NoNativeCode."
     assert "op([1.0, 2.0])" in broken.where
     assert compiling(Silent(2.0)).found == "NoneType"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("c_headers", "<math.h>"), ("input_names", "x"), ("output_names", (3,)), ("c_support", 3)],
+)
+def test_what_comes_with_native_code_is_made_of_texts(name: str, value: Any) -> None:
+    op = type("Odd", (Coded,), {name: value})(2.0)
+    with pytest.raises(oc.OpError) as error:
+        oc.Context("cpu_c").compile(oc.train.forward(op([1.0, 2.0])))
+    assert "op([1.0, 2.0])" in error.value.where
+
+
+def test_a_compiler_that_takes_no_native_code_names_the_op_and_the_line() -> None:
+    class Broken(Scale):
+        def c_code(self, node: Apply) -> str:
+            return "in0[0] = 3;"  # an input that is not destroyed
+
+    with pytest.raises(oc.CompileError) as error:
+        oc.Context("cpu_c").compile(oc.train.forward(Broken(2.0)([1.0, 2.0])))
+    assert error.value.where.startswith("code of Broken(factor=2.0), at test_gradients_and_code.py")
+
+
+def test_equal_code_under_two_names_is_one_kernel() -> None:
+    class Another(Coded):
+        pass
+
+    x = as_variable([1.0, 2.0])
+    routine = oc.Context("cpu_c").compile(oc.train.forward(Coded(2.0)(x) + Another(2.0)(x)))
+    assert routine.source.count("y[i] = 2.0 *") == 1
+    assert "Another[:] = Another(" in routine.source  # in the list of what runs

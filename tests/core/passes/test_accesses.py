@@ -31,6 +31,7 @@ from ocannl_core.node import Margin, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.accesses import NodeAccesses, trace
 from ocannl_core.passes.coverage import Coverage
+from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
 from ocannl_core.passes.units import Site, units_of
 from ocannl_core.passes.visits import Frequency
 from ocannl_core.testing.chains import chain_programs
@@ -283,3 +284,11 @@ def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     assert written[1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert vector.writes[0][1].is_staged
     assert [position for position, _ in facts(d, "x", *stmts).reads] == [0]
+
+
+def test_sums_hold_no_negative_zero_unless_they_started_from_one() -> None:
+    d = Draft("p")
+    x, t = d.node("x", float32, 4), d.node("t", float32, 4)
+    update = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
+    for stmts, expected in (((Fill(t, 0.0), update), {t}), ((update,), set())):
+        assert nodes_without_negative_zero(trace(d.program(*stmts))) - {x} == expected

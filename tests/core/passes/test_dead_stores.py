@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32
@@ -11,10 +13,12 @@ from ocannl_core.loopir.nodes import (
     Barrier,
     Binary,
     Block,
+    CallExternal,
     Const,
     Expr,
     Fill,
     LoopProgram,
+    Remark,
     Scope,
     Staged,
     Stmt,
@@ -23,6 +27,7 @@ from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin
 from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import Origin
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.testing.drafts import Draft, loop
 
@@ -32,6 +37,13 @@ P = D.node("padded", float32, 4, padding=(Margin(1, 1),))
 T, U = D.scratch("t", float32, 4), D.scratch("u", float32, 4)
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 OWN = Allocate(T, Scope.ROUTINE)
+
+
+class _Copy:
+    name = "copy"
+
+    def perform(self, inputs: Any, outputs: Any) -> None:
+        outputs[0][...] = inputs[0]
 
 
 def lines(program: LoopProgram) -> list[str]:
@@ -68,6 +80,44 @@ def test_an_update_of_every_cell_starts_from_the_number_of_the_fill() -> None:
     )
     assert lines(remove_dead_stores(forward_fills(D.program(*body)))) == snapshot(
         ["for i in range(4):", "    c[i] = 0.0 + a[i]"]
+    )
+
+
+def test_a_fill_waits_for_the_first_statement_that_touches_its_node() -> None:
+    other = loop(I, 4, D.store(B, I, value=D.load(A, I)))
+    total = D.node("total", float32)
+    add = D.accumulate(total, op=BinaryOp.ADD, value=D.load(A, 0))
+    remarks = [Remark(f"about {name}", Origin("net.py", 1)) for name in "cba"]
+    body = (remarks[0], Fill(C, 0.0), Fill(total, 1.0), remarks[1], other, add)
+    update = loop(I, 4, updated(D.load(A, I)))
+    assert forwarded(*body, update) == snapshot(
+        [
+            "# about b",
+            "for i in range(4):",
+            "    b[i] = a[i]",
+            "total[:] = 1.0",
+            "total = 1.0 + a[0]",
+            "# about c",
+            "c[:] = 0.0",
+            "for i in range(4):",
+            "    c[i] = 0.0 + a[i]",
+        ]
+    )
+    assert kept(*forward_fills(D.program(*body, update)).body.stmts) == snapshot(
+        [
+            "# about b",
+            "for i in range(4):",
+            "    b[i] = a[i]",
+            "total = 1.0 + a[0]",
+            "for i in range(4):",
+            "    c[i] = 0.0 + a[i]",
+        ]
+    )
+    assert forwarded(Fill(C, 0.0), Barrier(), update) == snapshot(
+        ["c[:] = 0.0", "barrier()", "for i in range(4):", "    c[i] += a[i]"]
+    )
+    assert forwarded(Fill(C, 0.0), other) == snapshot(
+        ["for i in range(4):", "    b[i] = a[i]", "c[:] = 0.0"]
     )
 
 
@@ -109,6 +159,15 @@ def test_cells_that_are_read_or_kept_in_part_are_written() -> None:
     assert stays(first, loop(I, 4, D.store(C, I, value=double(D.load(C, I)))))
     margins = loop(I, 4, D.store(P, affine([(1, I)], 1), value=D.load(A, I)))
     assert stays(Fill(P, 0.0), margins)
+    absent = loop(I, 0, D.store(C, I, value=D.load(A, I)))
+    assert "c[:] = 1.0" in kept(Fill(C, 1.0), absent)
+    assert "c[:] = 1.0" in kept(Fill(C, 1.0), loop(I, 0, Fill(C, 2.0)))
+
+
+def test_a_call_of_foreign_code_writes_all_of_its_outputs() -> None:
+    call = CallExternal(_Copy(), (A,), (C,))
+    assert kept(Fill(C, 1.0), call) == lines(D.program(call))
+    assert stays(Fill(C, 1.0), CallExternal(_Copy(), (A, C), (C,)))
 
 
 def test_a_cell_stored_twice_in_a_row_is_stored_once() -> None:

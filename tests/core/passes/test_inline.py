@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import bfloat16, float32
-from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
     Expr,
     Fill,
+    IndexValue,
     Stmt,
     Unary,
 )
@@ -374,6 +375,35 @@ def test_constants_vanish_however_often_they_are_read() -> None:
     assert kept.refused[third] is Reason.VISITED_TOO_OFTEN
 
 
+def test_a_constant_stays_one_behind_the_variables_that_compute_it() -> None:
+    d = Draft("p")
+    one, t, c = d.node("one", float32, 1), d.node("t", float32, 4), d.node("c", float32, 4)
+    half = Binary(BinaryOp.MUL, d.load(one, 0), Const(0.5, float32), float32)
+    found = inlined(
+        d,
+        Fill(one, 0.0),
+        d.accumulate(one, 0, op=BinaryOp.ADD, value=Const(1.0, float32)),
+        Fill(t, 0.0),
+        loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=half)),
+        loop(J, 4, d.store(c, J, value=plus(d.load(t, J), d.load(t, J)))),
+    )
+    assert found.virtual.keys() == {one, t}
+
+
+def test_comparing_a_position_with_a_load_is_no_dearer_than_a_load() -> None:
+    d = Draft("p")
+    x, t, c = d.node("x", float32), d.node("t", float32, 4), d.node("c", float32, 4)
+    position = IndexValue(VarIndex(I), float32)
+    for other, reason in ((d.load(x), None), (times(d.load(x)), Reason.VISITED_TOO_OFTEN)):
+        flag = Binary(BinaryOp.EQ, position, other, float32)
+        found = inlined(
+            d,
+            loop(I, 4, d.store(t, I, value=flag)),
+            loop(J, 4, d.store(c, J, value=plus(d.load(t, J), d.load(t, J)))),
+        )
+        assert found.refused.get(t) is reason
+
+
 def test_a_filled_node_is_its_number() -> None:
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
@@ -421,6 +451,29 @@ def test_max_visits_and_complex_computations_are_settings() -> None:
     for policy in (Policy(max_visits=2), Policy(inline_complex_computations=True)):
         assert t in inlined(d, *stmts, policy=policy).virtual
     assert inlined(d, *stmts, policy=Policy(max_visits=0)).refused[t] is Reason.INLINING_DISABLED
+    requested = inline(d.program(*stmts), {c: KEPT}, Policy(max_visits=0), [t])
+    assert requested.virtual[t].reason is Reason.INLINING_REQUESTED
+
+
+def test_a_requested_reduction_is_computed_for_every_cell_that_needs_it() -> None:
+    d = Draft("p")
+    x, t, c = d.node("x", float32, 4), d.node("t", float32), d.node("c", float32, 3)
+    stmts = (
+        Fill(t, 0.0),
+        loop(I, 4, d.accumulate(t, op=BinaryOp.ADD, value=d.load(x, I))),
+        loop(J, 3, d.store(c, J, value=times(d.load(t)))),
+    )
+    found = inline(d.program(*stmts), {c: KEPT}, Policy(), [t])
+    verify(found.program)
+    assert body(found) == snapshot("""\
+
+    for j in range(3):
+        c[j] = t * 2.0
+            where t: float32
+                t = 0.0
+                for i in range(4):
+                    t += x[i]
+""")
 
 
 # ----- properties ---------------------------------------------------------------------------------
@@ -434,12 +487,20 @@ POLICIES = st.sampled_from(
 )
 
 
-def check(example: Example, policy: Policy, data: st.DataObject, interpret: Run) -> None:
+def check(
+    example: Example,
+    policy: Policy,
+    data: st.DataObject,
+    interpret: Run,
+    *,
+    request: bool = False,
+) -> None:
     """Raises AssertionError unless inlining leaves the cells of some stored nodes as they are."""
     program = example.program
     written = [node for node in writes(program.body) if node in program.params]
     kept = {*written[-1:], *data.draw(st.lists(st.sampled_from(written or [None]), max_size=1))}
-    found = inline(program, {node: KEPT for node in kept if node is not None}, policy)
+    requested = program.nodes if request else ()
+    found = inline(program, {node: KEPT for node in kept if node is not None}, policy, requested)
     verify(found.program)
     assert not set(allocated(found.program.body)) & set(found.virtual)
     before = interpret(program, example.arrays, example.indices)
@@ -462,3 +523,11 @@ def test_inlining_preserves_every_bit_of_random_programs(
     interpret: Run, example: Example, policy: Policy, data: st.DataObject
 ) -> None:
     check(example, policy, data, interpret)
+
+
+@given(chain_programs() | loop_programs(), st.data())
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_inlining_on_request_preserves_every_bit(
+    interpret: Run, example: Example, data: st.DataObject
+) -> None:
+    check(example, Policy(max_visits=data.draw(st.integers(0, 1))), data, interpret, request=True)

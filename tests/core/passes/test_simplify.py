@@ -115,6 +115,14 @@ def test_blocks_that_introduce_nothing_are_merged() -> None:
     assert simplified(Block((Block((Fill(S, 1.0),)), Fill(C, 2.0)))) == ["s[:] = 1.0", "c[:] = 2.0"]
 
 
+def test_adding_zero_changes_nothing_where_no_cell_is_negative_zero() -> None:
+    cell = Load(A, (VarIndex(I),), float32)
+    nest = loop(I, 4, store(binary(BinaryOp.ADD, const(0.0), cell)))
+    program = LoopProgram("p", (A, C, S), (STEP,), NODES, Block((nest,)))
+    assert "c[i] = a[i]" in to_text(simplify(program, positive=[A]))
+    assert "c[i] = 0.0 + a[i]" in to_text(simplify(program, positive=[C]))
+
+
 def test_an_inlined_value_is_itself() -> None:
     scoped = Scoped(V, Block((Remark("a"), SetLocal(V, Unary(UnaryOp.EXP, load(A, I), float32)))))
     assert simplified(loop(I, 4, store(scoped))) == ["for i in range(4):", "    c[i] = exp(a[i])"]

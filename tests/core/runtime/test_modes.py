@@ -1,10 +1,11 @@
-"""A backend chooses among the memory modes that the core leaves open."""
+"""Who decides where tensors are: the code that compiles, and the backend where that is open."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
 import pytest
+from inline_snapshot import snapshot
 
 import ocannl_core as oc
 import ocannl_interp
@@ -50,3 +51,64 @@ def test_a_node_that_could_be_local_stays_when_the_backend_wants_it() -> None:
                 plain[inner]
     finally:
         manager.refresh()
+
+
+def test_inline_names_tensors_that_take_no_memory() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        often = oc.exp(x)
+        y = often * often + often
+        for inline, mode in (([], MemoryMode.LOCAL), ([often], MemoryMode.VIRTUAL)):
+            ctx = oc.Context("interp")
+            step = ctx.compile(oc.train.forward(y), inline=inline)
+            assert step.placements[often.node].mode is mode
+            ctx[x] = [0.0, 0.0]
+            step()
+            assert ctx[y].tolist() == [2.0, 2.0]
+        assert "virtual    because it was named in inline=" in str(oc.explain(step))
+
+
+def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        y = x * 2.0
+        with pytest.raises(oc.LinkError) as error:
+            oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
+    assert str(error.value) == snapshot("""\
+A memory mode can be refined but not reversed: mul cannot become virtual.
+  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual was asked for because it was named in inline=
+  try    withdraw one of the two, or change what makes it necessary\
+""")
+
+
+def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        y = x * 2.0
+
+        @oc.cd
+        def code(x: oc.Tensor, y: oc.Tensor, to: oc.Tensor) -> None:
+            y.forward()
+            x -= 1.0
+            to[:] = y
+
+        with pytest.raises(oc.LinkError) as error:
+            oc.Context("interp").compile(code(x, y, oc.declare("to")), inline=[y])
+    assert str(error.value) == snapshot("""\
+A memory mode can be refined but not reversed: mul cannot become virtual.
+  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual was asked for because it was named in inline=
+  try    withdraw one of the two, or change what makes it necessary\
+""")
+
+
+def test_inline_names_tensors_of_the_code() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        with pytest.raises(oc.UsageError) as error:
+            oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])
+    assert str(error.value) == snapshot("""\
+inline= names tensors that the compiled code computes.
+  found  tensor add (test_modes.py:108: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
+  where  compiling forward
+  try    leave it out, or add its code, such as oc.train.forward(add)\
+""")

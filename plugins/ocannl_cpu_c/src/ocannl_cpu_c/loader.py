@@ -15,6 +15,7 @@ from typing import Any
 from cffi import FFI
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_core.errors import CompileError
 from ocannl_cpu_c.cache import DiskCache, Entry, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.source import unit
@@ -62,7 +63,10 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
             keys, text = [_key(each) for each in missing], _translation_unit(missing)
-            opened = [_open(entry) for entry in _built(cache, compiler, keys, text)]
+            try:
+                opened = [_open(entry) for entry in _built(cache, compiler, keys, text)]
+            except CompileError as error:
+                raise _with_authors(error, missing) from None
             for kernel, loaded in zip(missing, opened, strict=True):
                 _loaded[compiler, kernel.symbol] = loaded
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
@@ -115,6 +119,13 @@ def _built(cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str)
         entries = temporary_cache(cache.root, compiler, error).build(keys, text)
         _library(entries[0])
     return entries
+
+
+def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
+    """Returns an error that names the operations whose own code was compiled."""
+    authors = dict.fromkeys(kernel.author for kernel in kernels if kernel.author)
+    where = "\n".join([*(f"code of {author}" for author in authors), error.where])
+    return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
 def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
