@@ -149,7 +149,9 @@ def _open(entry: Entry) -> Any:
 def _library(entry: Entry) -> Any:
     library = _libraries.get((entry.path, entry.digest))
     if library is None:
-        library = ffi.dlopen(str(entry.path))
+        # when the process ends, workers still wait in this code: it must not be unmapped
+        flags = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+        library = ffi.dlopen(str(entry.path), flags)
         _libraries[entry.path, entry.digest] = library
     return library
 
