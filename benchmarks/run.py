@@ -6,7 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("digits_step.py", "contractions.py", "inference.py", "compile_latency.py")
+BENCHMARKS = (
+    "digits_step.py",
+    "tiny_step.py",
+    "contractions.py",
+    "inference.py",
+    "compile_latency.py",
+)
 
 
 def main() -> int:

@@ -11,9 +11,11 @@ from typing import overload
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.node import Margin, MemoryMode, Placement
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
+from ocannl_core.schedule.memory import MemoryPlan
 from ocannl_core.schedule.plan import External
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
@@ -78,6 +80,7 @@ class KernelExplanation:
         title: What it computes.
         arguments: Names of the nodes whose memory it is given.
         is_external: True for a call out of the loop language.
+        is_parallel: True if its iterations may run on several threads.
         schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
             they were lowered.
     """
@@ -85,6 +88,7 @@ class KernelExplanation:
     title: str
     arguments: tuple[str, ...]
     is_external: bool = False
+    is_parallel: bool = False
     schedule: str = ""
 
 
@@ -96,24 +100,29 @@ class RoutineExplanation:
         name: The routine's name.
         nodes: Every node that it mentions, oldest first.
         kernels: Its steps in the order of execution.
+        memory: Where its own nodes are, on backends that keep them in one piece of memory.
     """
 
     name: str
     nodes: tuple[NodeExplanation, ...]
     kernels: tuple[KernelExplanation, ...]
+    memory: MemoryPlan
 
     @property
     def nbytes(self) -> int:
-        """The memory of all nodes together."""
+        """The memory of all nodes together, if none share any."""
         return sum(node.nbytes for node in self.nodes)
 
     def __str__(self) -> str:
         lines = [f"routine {self.name}: {len(self.kernels)} kernels, {self.nbytes} bytes"]
         lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
+        if self.memory.places:
+            lines.append(str(self.memory))
         lines += ["kernels"]
         for position, kernel in enumerate(self.kernels, start=1):
             what = "external call " if kernel.is_external else ""
-            lines.append(f"  {position}. {what}{kernel.title or 'untitled'}")
+            threads = " [parallel]" if kernel.is_parallel else ""
+            lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
         return "\n".join(lines)
@@ -215,11 +224,14 @@ def _routine(routine: Routine) -> RoutineExplanation:
         else KernelExplanation(
             step.title,
             tuple(node.name for node in step.arguments),
+            is_parallel=any(
+                isinstance(each, For) and each.kind is AxisKind.PARALLEL for each in step.body.stmts
+            ),
             schedule=to_text(step.schedule),
         )
         for step in routine.plan.steps
     )
-    return RoutineExplanation(routine.name, tuple(nodes), kernels)
+    return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
 
 
 def _reason(placement: Placement) -> str:

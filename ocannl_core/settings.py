@@ -149,6 +149,11 @@ _FILL_LIMIT = _Format(
     _check_fill_limit,
 )
 _COUNT = _Format("a positive integer", lambda text: _check_count(int(text)), _check_count)
+_OPTIONAL_COUNT = _Format(
+    "a positive integer",
+    lambda text: _check_count(int(text)) if text else None,
+    lambda value: None if value is None else _check_count(value),
+)
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
 _OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
@@ -196,6 +201,15 @@ class Settings:
         True,
         _BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
+    )
+    threads: int | None = _setting(
+        None,
+        _OPTIONAL_COUNT,
+        "how many threads share a large kernel on a device that is a processor; by default one for "
+        "each core of the device",
+    )
+    host_devices: int = _setting(
+        1, _COUNT, "into how many devices a backend divides the cores of this machine"
     )
     tables_are_finite: bool = _setting(
         False,

@@ -81,6 +81,8 @@ class KernelText:
         helpers: What it needs from the prelude.
         grid: Extents of the GRID axes that the device itself runs, outermost first.
         block: Extents of the BLOCK axes that the device itself runs, likewise.
+        iterations: Those of its loop, if it is given which of them to run: the first one and the
+            end, as two more arguments after all others.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -90,6 +92,7 @@ class KernelText:
     helpers: tuple[str, ...] = ()
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    iterations: range | None = None
     author: str = field(default="", compare=False)
 
 
@@ -97,7 +100,8 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     """Returns the kernel of a nest.
 
     Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
-    its static indices.
+    its static indices. Where the dialect cuts kernels into parts, one that is a PARALLEL loop takes
+    the bounds of its part last.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -120,7 +124,7 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
 
     content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
-    return KernelText(symbol, text(symbol), helpers, *kernel.launch)
+    return KernelText(symbol, text(symbol), helpers, *kernel.launch, kernel.iterations)
 
 
 def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> _Kernel:
@@ -164,7 +168,13 @@ class _Kernel:
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
+        self._cut = _loop_to_cut(nest.body) if dialect.cuts_parallel else None
         self._measure(nest.body)
+
+    @property
+    def iterations(self) -> range | None:
+        """The iterations of the loop that is run in parts."""
+        return None if self._cut is None else range(self._cut.start, self._cut.stop)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -181,6 +191,8 @@ class _Kernel:
             Parameter(self._names.merge(node), self._info(node).dtype) for node in self._merges
         ]
         indices = [Parameter(str(self._names.index(index)), None) for index in self._nest.indices]
+        if self._cut is not None:
+            indices += [Parameter("first", None), Parameter("end", None)]
         if any(each.dtype is uint4x32 for each in arrays):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
@@ -329,7 +341,8 @@ class _Kernel:
         if pragma:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
-        head = f"for ({index_type} {name} = {loop.start}; {name} < {loop.stop}; ++{name})"
+        first, end = ("first", "end") if loop is self._cut else (loop.start, loop.stop)
+        head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
         with self.writer.braces(head):
             self.block(loop.body)
 
@@ -489,6 +502,15 @@ def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
             return op.value.symbol if as_is or wraps else ""
         case _:
             return ""
+
+
+def _loop_to_cut(body: Block) -> For | None:
+    """Returns the loop of which threads run parts: one that is all there is."""
+    match body.stmts:
+        case (For(kind=AxisKind.PARALLEL) as loop,) if loop.stop - loop.start > 1:
+            return loop
+        case _:
+            return None
 
 
 def _contains_barrier(stmt: Stmt) -> bool:

@@ -79,7 +79,7 @@ def render_native(
     )
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     author = code.origin or call.op.name
-    return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author)
+    return KernelText(symbol, text(symbol), helpers, code.grid, code.block, author=author)
 
 
 def native_arguments(call: CallExternal) -> tuple[TensorNode, ...]:

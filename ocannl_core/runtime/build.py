@@ -24,6 +24,8 @@ from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
 from ocannl_core.schedule.default import scheduled
+from ocannl_core.schedule.memory import sink_fills
+from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.split import split
 from ocannl_core.target import Executable, Source, Target
@@ -85,7 +87,7 @@ def build(
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     placements = findings.placements(lowered.nodes, optimised)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = scheduled(split(optimised), target)
+        plan = mark_parallel(scheduled(sink_fills(split(optimised)), target))
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)

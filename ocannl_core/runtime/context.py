@@ -150,7 +150,7 @@ class Context:
         run = Run()
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         recomputed = recompute.located(recipes, self._store)
-        return Routine(built, usage, bindings, memory, launch, run, recomputed)
+        return Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
         """Gives every parameter that a tensor depends on its initial value.
@@ -221,8 +221,7 @@ class Context:
             stored = Stored(node, self._store.allocate(info), tensor)
             self._store.add(stored)
         values.write(self.backend, stored.buffer, cells)
-        stored.has_value = True
-        stored.host_wrote_at = recompute.now()
+        self._store.history.host_wrote(stored)
 
     def __contains__(self, tensor: TensorLike) -> bool:
         """True if the tensor has memory here, with or without a value."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import count
 
 from ocannl_core.errors import LinkError
 from ocannl_core.loopir.nodes import Block, LoopProgram
@@ -24,13 +23,6 @@ from ocannl_core.loopir.traverse import refresh, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.store import Run, Store, Stored
-
-_clock = count(1)
-
-
-def now() -> int:
-    """Returns a number larger than every one before: the time of a write, for comparisons."""
-    return next(_clock)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,8 +14,9 @@ from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import Run, Stored
+from ocannl_core.runtime.store import History, Run, Stored
 from ocannl_core.runtime.usage import Limit, Usage
+from ocannl_core.schedule.memory import MemoryPlan, memory_plan
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
 
@@ -34,11 +35,14 @@ class Routine:
     __slots__ = (
         "_accepted",
         "_build",
+        "_history",
         "_is_ready",
+        "_is_repeatable",
         "_launch",
         "_limits",
         "_needed",
         "_order",
+        "_plain",
         "_recomputed",
         "_run",
         "_written",
@@ -57,6 +61,7 @@ class Routine:
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
         run: Run,
+        history: History,
         recomputed: Sequence[Recomputed] = (),
     ) -> None:
         self.name = build.plan.name
@@ -66,7 +71,12 @@ class Routine:
         self.placements: Mapping[TensorNode, Placement] = build.placements
         self._build = build
         self._run = run
+        self._history = history
         self._recomputed = tuple(recomputed)
+        # a run may spoil what the next one computes again
+        self._is_repeatable = all(
+            operand.node not in usage.writes for each in recomputed for operand in each.operands
+        )
         self._launch = launch
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
@@ -79,6 +89,7 @@ class Routine:
             binding.name: _accepted_range(binding, self._limits) for binding in bindings
         }
         self._order = tuple(index.name for index in build.plan.indices)
+        self._plain = _accepted_alone(self._order, self._accepted, self._limits)
 
     def __call__(self, **indices: SupportsIndex) -> None:
         """Runs the routine; every binding is a required keyword argument.
@@ -91,18 +102,19 @@ class Routine:
             UsageError: if an index is missing, unknown or out of range.
         """
         values = self._values(indices) if indices or self._accepted else ()
+        if self._history.last is self._run:
+            self._launch(values)
+            return
         if self._recomputed:
             recompute.check_current(self._recomputed, self.name)
-        if self._is_ready:
-            self._launch(values)
-            self._run.at = recompute.now()
-            return
-        link.check_values(self._needed, self.name)
+        if not self._is_ready:
+            link.check_values(self._needed, self.name)
         self._launch(values)
-        self._run.at = recompute.now()
-        for stored in self._written:
-            stored.has_value = True
-        self._is_ready = True  # for good: a node that has a value never loses it
+        self._history.ran(self._run, is_repeatable=self._is_repeatable)
+        if not self._is_ready:
+            for stored in self._written:
+                stored.has_value = True
+            self._is_ready = True  # for good: a node that has a value never loses it
 
     @property
     def source(self) -> str:
@@ -113,6 +125,11 @@ class Routine:
     def plan(self) -> Plan:
         """The kernels and the order in which they run."""
         return self._build.plan
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Where the routine keeps its own nodes, and which share memory; printing it shows it."""
+        return memory_plan(self._build.plan)
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
@@ -138,8 +155,18 @@ class Routine:
         arguments = ", ".join(binding.name for binding in self.bindings)
         return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
 
-    def _values(self, indices: Mapping[str, SupportsIndex]) -> tuple[int, ...]:
+    def _values(self, indices: Mapping[str, SupportsIndex]) -> Sequence[int]:
         """Returns the checked values of the static indices in the order of the compiled code."""
+        if len(indices) == len(self._plain):
+            # nearly every call: integers in ranges that do not depend on each other
+            values: list[int] = []
+            for name, bounds in self._plain:
+                value = indices.get(name)
+                if type(value) is not int or value not in bounds:
+                    break
+                values.append(value)
+            else:
+                return values
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}
@@ -216,6 +243,16 @@ class Routine:
 def _range_text(accepted: range) -> str:
     start = f"{accepted.start}, " if accepted.start else ""
     return f"range({start}{accepted.stop})"
+
+
+def _accepted_alone(
+    order: Sequence[str], accepted: Mapping[str, range | None], limits: Sequence[Limit]
+) -> tuple[tuple[str, range], ...]:
+    """Returns what each index accepts, in this order; empty if more has to be checked."""
+    if len(order) != len(accepted) or any(len(limit.terms) > 1 for limit in limits):
+        return ()
+    ranges = [(name, bounds) for name in order if (bounds := accepted[name]) is not None]
+    return tuple(ranges) if len(ranges) == len(order) else ()
 
 
 def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ocannl_core.node import NodeInfo, Placement, TensorNode
@@ -20,6 +21,37 @@ class Run:
     """When a routine ran last; 0 if it has not."""
 
     at: int = 0
+
+
+class History:
+    """The order of what happens to the memory of a lineage of contexts.
+
+    Attributes:
+        last: What happened last, if that was a run after which nothing has to be checked or noted
+            before the same routine runs again; None after everything else.
+    """
+
+    __slots__ = ("_ordinals", "last")
+
+    def __init__(self) -> None:
+        self.last: Run | None = None
+        self._ordinals = count(1)
+
+    def host_wrote(self, stored: Stored) -> None:
+        """Notes that the host has written to a node."""
+        self.last = None
+        stored.has_value = True
+        stored.host_wrote_at = next(self._ordinals)
+
+    def ran(self, run: Run, *, is_repeatable: bool) -> None:
+        """Notes that a routine has run.
+
+        Args:
+            run: What tells when it did.
+            is_repeatable: Whether it may run again at once without being checked.
+        """
+        run.at = next(self._ordinals)
+        self.last = run if is_repeatable else None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,12 +103,19 @@ class Unstored:
 
 
 class Store:
-    """The buffers of a context and of those that it descends from."""
+    """The buffers of a context and of those that it descends from.
+
+    Attributes:
+        backend: What the memory belongs to.
+        target: Its device.
+        history: What happened to the memory, in order; a lineage has one.
+    """
 
     def __init__(self, backend: Backend, target: Target, parent: Store | None = None) -> None:
         self.backend = backend
         self.target = target
         self._parent = parent
+        self.history: History = History() if parent is None else parent.history
         self._stored: dict[TensorNode, Stored] = {}
         self._unstored: dict[TensorNode, Unstored] = {}
 

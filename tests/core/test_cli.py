@@ -198,6 +198,8 @@ def test_config_shows_values_with_their_sources(
             "dump_dir                     not set  (from default)",
             "schedule                     default  (from default)",
             "contract                     true  (from default)",
+            "threads                      not set  (from default)",
+            "host_devices                 1  (from default)",
             "tables_are_finite            false  (from default)",
             "seed                         7  (from OCANNL_SEED)",
             "threefry_rounds              20  (from default)",

@@ -32,7 +32,7 @@ def ocannl_generate(plan: Plan, target: Target) -> CSource:
 @hookimpl
 def ocannl_compile(source: CSource, target: Target) -> CExecutable:
     """Returns the routine compiled; kernels that the cache holds are not compiled again."""
-    return CExecutable.compiled(source)
+    return CExecutable.compiled(source, target)
 
 
 @hookimpl

@@ -62,7 +62,7 @@ class Compiler:
         Raises:
             CompileError: with the command and what the compiler said.
         """
-        command = [*self.command, *self.flags, "-o", str(target), str(source), "-lm"]
+        command = [*self.command, *self.flags, "-o", str(target), str(source), "-lm", "-pthread"]
         result = _run(command)
         if result.returncode != 0 or not target.exists():
             made = "" if result.returncode else ", but no shared object"

@@ -1,4 +1,4 @@
-"""The processor of this machine as a device."""
+"""The processor of this machine as a device, or as several, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ def report() -> TargetReport:
     except OcannlError as error:
         reason = " ".join(f"{error.rule.rstrip('.')}: {error.found}".split())
         return TargetReport(reason=reason, fix=error.fix, priority=PRIORITY)
-    return TargetReport((target(compiler),), details=_details(compiler), priority=PRIORITY)
+    count = settings.current().host_devices
+    targets = tuple(target(compiler, device, count) for device in range(count))
+    return TargetReport(targets, details=_details(compiler), priority=PRIORITY)
 
 
-def target(compiler: Compiler) -> Target:
-    """Returns this machine as code from a compiler sees it."""
+def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
+    """Returns one of `count` equal parts of this machine as code from a compiler sees it."""
     return Target(
         "cpu_c",
+        device,
         description=_processor(),
         priority=PRIORITY,
         vector_bytes=compiler.vector_bytes,
-        cores=len(os.sched_getaffinity(0)),
+        cores=max(1, len(os.sched_getaffinity(0)) // count),
         vector_registers=compiler.vector_registers,
         has_fma=compiler.has_fma,
         cache_bytes=_cache_bytes(),

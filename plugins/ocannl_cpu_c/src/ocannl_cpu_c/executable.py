@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+from ocannl_core import settings
 from ocannl_core.errors import LinkError
 from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Launcher
-from ocannl_cpu_c.loader import Loaded, ffi, load
-from ocannl_cpu_c.memory import Array, CBuffer, address, zeros
+from ocannl_core.schedule.memory import memory_plan
+from ocannl_core.schedule.parallel import LEAST_WORK
+from ocannl_core.target import Buffer, Launcher, Target
+from ocannl_cpu_c.loader import ffi, load, pool, runtime
+from ocannl_cpu_c.memory import Array, CBuffer, address, arena
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]
-Part = Callable[[], None]
+Part = Callable[[Sequence[int]], None]
+
+_PARTS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +32,25 @@ class CExecutable:
 
     Attributes:
         source: The code.
-        kernels: Its kernels by symbol.
+        kernels: The addresses of its kernels by symbol.
+        target: The device that runs it.
+        threads: How many threads may share the work of one kernel.
     """
 
     source: CSource
-    kernels: Mapping[str, Loaded]
+    kernels: Mapping[str, Any]
+    target: Target
+    threads: int
 
     @classmethod
-    def compiled(cls, source: CSource) -> CExecutable:
+    def compiled(cls, source: CSource, target: Target) -> CExecutable:
         """Returns the routine with its kernels loaded.
 
         Raises:
             CompileError: if there is no compiler, or it rejects the code.
         """
-        return cls(source, load(source.kernels))
+        threads = settings.current().threads or target.cores
+        return cls(source, load(source.kernels), target, threads)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
         """Returns a callable that runs the routine over these buffers.
@@ -58,49 +70,40 @@ class _Linker:
 
     def __init__(self, executable: CExecutable, buffers: Buffers, merges: Buffers) -> None:
         plan = executable.source.plan
+        self._executable = executable
         self._nodes = plan.nodes
-        self._steps = executable.source.steps
-        self._kernels = executable.kernels
         self._merges = merges
         self._arrays = {node: self._array(node, buffers, "buffer") for node in plan.params}
-        self._arrays |= {node: zeros(plan.nodes[node]) for node in plan.scratch}
-        self._cells = ffi.new("int64_t[]", max(len(plan.indices), 1))
-        self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
+        self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
+        self._cells = ffi.new("int64_t[]", max(self._count, 1))
+        self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
 
     def launcher(self) -> Launcher:
         parts = self._parts()
-        cells, count, kept = self._cells, self._count, self._kept
-
-        if count == 0 and len(parts) == 1:
-            run = parts[0]
-
-            def launch_at_once(
-                values: Sequence[int], _run: Part = run, _kept: object = kept
-            ) -> None:
-                _run()
-
-            return launch_at_once
+        if self._count == 0 and len(parts) == 1:
+            return parts[0]
+        first, *others = parts or [_nothing]
+        count, kept = self._count, self._kept
 
         def launch(values: Sequence[int], _kept: object = kept) -> None:
             if len(values) != count:
                 raise LinkError(
                     f"The routine takes {count} static indices.", found=f"{len(values)} given"
                 )
-            for position, value in enumerate(values):
-                cells[position] = value
-            for part in parts:
-                part()
+            first(values)
+            for part in others:
+                part(values)
 
         return launch
 
     def _parts(self) -> list[Part]:
-        """Returns calls of the dispatcher and calls into Python, in turn."""
+        """Returns calls of kernels and calls into Python, in turn."""
         parts: list[Part] = []
         pending: list[Launch] = []
-        for step in self._steps:
+        for step in self._executable.source.steps:
             if isinstance(step, Launch):
                 pending.append(step)
                 continue
@@ -113,29 +116,45 @@ class _Linker:
         return parts
 
     def _dispatch(self, launches: Sequence[Launch]) -> Part:
-        table = ffi.new("struct step[]", len(launches))
-        for entry, launch in zip(table, launches, strict=True):
-            entry.kernel = self._kernels[launch.kernel].kernel
-            entry.args = self._args(launch)
-        self._kept.append(table)
-        run, count = self._kernels[launches[0].kernel].run, len(launches)
-        return lambda: run(table, count)
+        """Returns the one call that runs several kernels; it keeps alive what they need."""
+        steps = ffi.new("struct step[]", len(launches))
+        for step, launch in zip(steps, launches, strict=True):
+            tables = self._tables(launch)
+            step.kernel = self._executable.kernels[launch.kernel]
+            step.args, step.parts = tables, len(tables)
+        routine = ffi.new("struct routine *")
+        routine.steps, routine.count = steps, len(launches)
+        routine.indices, routine.index_count = self._cells, self._count
+        if any(step.parts > 1 for step in steps):
+            routine.pool = pool(self._executable.target.device, self._executable.threads)
+        self._kept += [steps, routine]
+        call = partial(runtime().ocannl_run, routine)
+        call.__dict__["kept"] = self._kept  # a Python function would do it at a cost per call
+        return call
 
-    def _args(self, launch: Launch) -> Any:
+    def _tables(self, launch: Launch) -> Any:
+        """Returns the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
             array = self._array(node, self._merges, "merge buffer")
             self._kept.append(array)
             pointers.append(ffi.cast("void *", address(array)))
         pointers += [self._index_cells[index] for index in launch.indices]
-        args = ffi.new("void *[]", pointers)
-        self._kept.append(args)
-        return args
+        tables = []
+        for first, end in _bounds(launch, self._executable.threads):
+            cells = ffi.new("int64_t[]", (first, end))
+            given = [] if launch.iterations is None else [cells, cells + 1]
+            tables.append(ffi.new("void *[]", [*pointers, *given]))
+            self._kept.append(cells)
+        self._kept += tables
+        table = ffi.new("void *const *[]", tables)
+        self._kept.append(table)
+        return table
 
     def _external(self, call: CallExternal) -> Part:
         inputs = [interior(self._arrays[node], self._nodes[node]) for node in call.inputs]
         outputs = [interior(self._arrays[node], self._nodes[node]) for node in call.outputs]
-        return lambda: call.op.perform(inputs, outputs)
+        return lambda values: call.op.perform(inputs, outputs)
 
     def _array(self, node: TensorNode, buffers: Buffers, what: str) -> Array:
         buffer = buffers.get(node)
@@ -148,6 +167,25 @@ class _Linker:
             )
         _check_fit(node, buffer.info, self._nodes[node], what)
         return buffer.array
+
+
+def _nothing(values: Sequence[int]) -> None:
+    """Does what a routine without steps does."""
+
+
+def _bounds(launch: Launch, threads: int) -> list[tuple[int, int]]:
+    """Returns the first and the last iteration, exclusive, of each part of a kernel.
+
+    Parts differ by one iteration at most; none is too small to be worth waking a thread. There are
+    more of them than threads, for threads do not progress alike where others use the processor.
+    """
+    if launch.iterations is None:
+        return [(0, 0)]
+    start, stop = launch.iterations.start, launch.iterations.stop
+    wanted = _PARTS_PER_THREAD * threads if threads > 1 else 1
+    count = max(1, min(wanted, stop - start, launch.work // LEAST_WORK))
+    cuts = [start + (stop - start) * part // count for part in range(count + 1)]
+    return list(pairwise(cuts))
 
 
 def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:

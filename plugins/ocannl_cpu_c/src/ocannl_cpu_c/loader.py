@@ -1,7 +1,7 @@
 """From kernels as text to addresses of functions; only text that nobody compiled yet is compiled.
 
-Every shared object holds a table of its kernels and the dispatcher, one fixed function that walks a
-list of calls, so that a routine is one call from Python.
+Every shared object holds a table of its kernels. What calls them is an object of its own, compiled
+once for all routines: `runtime.c`, which has the threads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +23,34 @@ from ocannl_cpu_c.source import unit
 ffi = FFI()
 ffi.cdef(
     """
-    struct step { void (*kernel)(void *const *); void *const *args; };
-    void ocannl_run(const struct step *steps, int64_t count);
+    struct step {
+      void (*kernel)(void *const *);
+      void *const *const *args;
+      int64_t parts;
+    };
+    struct routine {
+      const struct step *steps;
+      int64_t count;
+      struct pool *pool;
+      int64_t *indices;
+      int64_t index_count;
+    };
+    struct pool *ocannl_pool(int64_t threads);
+    void ocannl_run(const struct routine *routine, const int64_t *indices);
     extern void (*const ocannl_kernels[])(void *const *);
     """
 )
 
-_DISPATCHER = """\
-struct step {
-  void (*kernel)(void *const *);
-  void *const *args;
-};
-
-void ocannl_run(const struct step *steps, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) steps[i].kernel(steps[i].args);
-}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A kernel that can be called.
-
-    Attributes:
-        kernel: Its address.
-        run: The dispatcher; that of any object will do.
-    """
-
-    kernel: Any
-    run: Any
-
+_RUNTIME = Path(__file__).with_name("runtime.c")
 
 _lock = threading.Lock()
-_loaded: dict[tuple[Compiler, str], Loaded] = {}
+_loaded: dict[tuple[Compiler, str], Any] = {}
 _libraries: dict[tuple[Path, str], Any] = {}
+_pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
-    """Returns the kernels by symbol, after compiling together those that are new.
+def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
+    """Returns the addresses of kernels by symbol, after compiling together those that are new.
 
     Raises:
         CompileError: if there is no compiler, or it rejects them.
@@ -73,10 +62,9 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
     with _lock:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
+            keys, text = [_key(each) for each in missing], _translation_unit(missing)
             try:
-                opened = _built(cache, missing)
-            except OSError as error:  # a full disk, a file system that runs no code, odd entries
-                opened = _built(temporary_cache(cache.root, compiler, error), missing)
+                opened = [_open(entry) for entry in _built(cache, compiler, keys, text)]
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel, loaded in zip(missing, opened, strict=True):
@@ -84,10 +72,53 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Loaded]:
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
 
 
-def _built(cache: DiskCache, kernels: Sequence[KernelText]) -> list[Loaded]:
-    """Returns kernels compiled now."""
-    entries = cache.build([_key(each) for each in kernels], _translation_unit(kernels))
-    return [_open(entry) for entry in entries]
+def runtime() -> Any:
+    """Returns the library that runs routines: one for the process, for it has the threads.
+
+    Raises:
+        CompileError: if it is not compiled yet, and there is no compiler.
+    """
+    with _lock:
+        return _runtime()
+
+
+def pool(device: int, threads: int) -> Any:
+    """Returns the threads of a device."""
+    with _lock:
+        if (device, threads) not in _pools:
+            _pools[device, threads] = _runtime().ocannl_pool(threads)
+        return _pools[device, threads]
+
+
+_found_runtime: list[Any] = []
+
+
+def _runtime() -> Any:
+    if not _found_runtime:
+        compiler = find()
+        cache, text = open_cache(compiler), _RUNTIME.read_text(encoding="utf-8")
+        key = hashlib.sha256(text.encode()).hexdigest()
+        entry = cache.find(key)
+        try:
+            library = None if entry is None else _library(entry)
+        except OSError:  # intact, and still not loadable here: built again
+            library = None
+        if library is None:
+            (entry,) = _built(cache, compiler, [key], text)
+            library = _library(entry)
+        _found_runtime.append(library)
+    return _found_runtime[0]
+
+
+def _built(cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str) -> list[Entry]:
+    """Returns where code compiled now is, and can be loaded from."""
+    try:
+        entries = cache.build(keys, text)
+        _library(entries[0])
+    except OSError as error:  # a full disk, a file system that runs no code, odd entries
+        entries = temporary_cache(cache.root, compiler, error).build(keys, text)
+        _library(entries[0])
+    return entries
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
@@ -111,21 +142,27 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bo
     return True
 
 
-def _open(entry: Entry) -> Loaded:
+def _open(entry: Entry) -> Any:
+    return _library(entry).ocannl_kernels[entry.position]
+
+
+def _library(entry: Entry) -> Any:
     library = _libraries.get((entry.path, entry.digest))
     if library is None:
-        library = ffi.dlopen(str(entry.path))
+        # when the process ends, workers still wait in this code: it must not be unmapped
+        flags = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+        library = ffi.dlopen(str(entry.path), flags)
         _libraries[entry.path, entry.digest] = library
-    return Loaded(library.ocannl_kernels[entry.position], library.ocannl_run)
+    return library
 
 
 def _key(kernel: KernelText) -> str:
     """Returns what a kernel is found by: everything it consists of."""
-    content = f"{CODEGEN_VERSION}\n{_DISPATCHER}\n{unit([kernel])}"
+    content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _translation_unit(kernels: Sequence[KernelText]) -> str:
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
-    return "\n".join([unit(kernels), exported, _DISPATCHER])
+    return "\n".join([unit(kernels), exported])

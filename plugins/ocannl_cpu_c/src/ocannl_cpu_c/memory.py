@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ocannl_core.node import NodeInfo
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.memory import ALIGNMENT, MemoryPlan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
 
 Array = np.ndarray[Any, Any]
-
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,25 @@ def address(array: Array) -> int:
 
 def zeros(info: NodeInfo) -> Array:
     """Returns an aligned array of `info.buffer_dims`, all zero."""
-    raw = np.zeros(info.nbytes + ALIGNMENT, np.uint8)
+    return _zeros(info.nbytes).view(info.dtype.numpy).reshape(info.buffer_dims)
+
+
+def _zeros(nbytes: int) -> Array:
+    """Returns aligned bytes."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -address(raw) % ALIGNMENT
-    return raw[start : start + info.nbytes].view(info.dtype.numpy).reshape(info.buffer_dims)
+    return raw[start : start + nbytes]
+
+
+def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[TensorNode, Array]:
+    """Returns the arrays of a routine's own nodes, all in one piece of memory."""
+    whole = _zeros(plan.nbytes)
+    arrays = {}
+    for node, place in plan.places.items():
+        info = nodes[node]
+        part = whole[place.offset : place.offset + info.nbytes]
+        arrays[node] = part.view(info.dtype.numpy).reshape(info.buffer_dims)
+    return arrays
 
 
 def allocate(info: NodeInfo, target: Target) -> CBuffer:

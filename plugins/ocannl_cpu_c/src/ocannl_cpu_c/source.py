@@ -13,9 +13,17 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
+from ocannl_core.schedule.parallel import work_of
 from ocannl_core.schedule.plan import External, Nest, Plan
 
-DIALECT = Dialect()
+
+class ThreadedC(Dialect):
+    """C whose large kernels several threads share."""
+
+    cuts_parallel = True
+
+
+DIALECT = ThreadedC()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,8 @@ class Launch:
         merges: The nodes whose merge buffers it is given after those.
         indices: The static indices it is given last.
         title: What it computes.
+        iterations: Those of a kernel that is given its first and its last one, after all else.
+        work: What they cost together.
     """
 
     kernel: str
@@ -35,6 +45,8 @@ class Launch:
     merges: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     title: str = ""
+    iterations: range | None = None
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +83,12 @@ def generate(plan: Plan) -> CSource:
             case Nest(body, arguments, indices, title):
                 kernel = render_kernel(step, plan.nodes, DIALECT)
                 kernels.setdefault(kernel.symbol, kernel)
-                merges = merge_reads(body)
-                steps.append(Launch(kernel.symbol, arguments, merges, indices, title))
+                merges, work = merge_reads(body), work_of(body) if kernel.iterations else 0
+                steps.append(
+                    Launch(
+                        kernel.symbol, arguments, merges, indices, title, kernel.iterations, work
+                    )
+                )
             case External(call, title):
                 native = render_native(call, plan.nodes, DIALECT)
                 if native is None:
@@ -111,6 +127,8 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
         ]
         given += [f"m{i} = {names.node(node)}.merge" for i, node in enumerate(step.merges)]
         given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
+        if step.iterations is not None:
+            given.append(f"iterations of {step.iterations} on several threads")
         title = f"  {_comment(step.title)}" if step.title else ""
         yield f"//   {number:>3}  {step.kernel}{title}"
         yield f"//        {', '.join(given)}"

@@ -1,0 +1,162 @@
+"""The memory of a routine's own nodes: one arena, shared by nodes that never live together.
+
+step                  1   2   3   4
+a, 4096 bytes         #####                  at 0
+b, 4096 bytes             #####              at 4096
+c, 2048 bytes                 #####     -->  at 0, where a was
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ocannl_core.loopir.nodes import Block, Fill
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.plan import External, Nest, Plan, Step
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node is in the arena, and when.
+
+    Attributes:
+        offset: Of its first byte; a multiple of `ALIGNMENT`.
+        nbytes: The bytes of its cells, margins included.
+        first: The position of the first step that mentions it.
+        last: The position of the last one.
+    """
+
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+    def lives_with(self, other: Place) -> bool:
+        """True if some step needs both."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Places for the nodes whose memory belongs to a routine.
+
+    Attributes:
+        places: The place of each, in the order of the plan.
+        nbytes: The size of the arena.
+        nbytes_unshared: What it would be if every node had bytes of its own.
+    """
+
+    places: Mapping[TensorNode, Place]
+    nbytes: int
+    nbytes_unshared: int
+
+    def __str__(self) -> str:
+        if not self.places:
+            return "no memory of its own"
+        rows = [
+            (node.name, f"bytes {place.offset} to {place.end}", _steps(place))
+            for node, place in self.places.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+
+def _steps(place: Place) -> str:
+    if place.first == place.last:
+        return f"in step {place.first + 1}"
+    return f"from step {place.first + 1} to {place.last + 1}"
+
+
+def memory_plan(plan: Plan) -> MemoryPlan:
+    """Returns an arena for the nodes whose memory belongs to the routine.
+
+    A node lives from the first step that mentions it to the last one: what a step reads and what it
+    writes never overlap. Its cells are undefined when its life begins, as after any `Allocate`.
+    Larger nodes are placed first, each where the gap is smallest that it fits in.
+    """
+    lives = _lives(plan)
+    ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
+    placed: list[Place] = []
+    found: dict[TensorNode, Place] = {}
+    for node in ordered:
+        nbytes, life = plan.nodes[node].nbytes, lives[node]
+        beside = Place(0, nbytes, life.start, life.stop - 1)
+        busy = [each for each in placed if each.nbytes and each.lives_with(beside)]
+        place = Place(_offset(nbytes, busy), nbytes, beside.first, beside.last)
+        placed.append(place)
+        found[node] = place
+    places = {node: found[node] for node in plan.scratch}
+    return MemoryPlan(
+        places,
+        max((_aligned(place.end) for place in placed), default=0),
+        sum(_aligned(place.nbytes) for place in placed),
+    )
+
+
+def sink_fills(plan: Plan) -> Plan:
+    """Returns the plan with fills of the routine's own nodes right before they are needed.
+
+    A node whose cells are set long before anything is added to them keeps its memory for nothing.
+    """
+    scratch = set(plan.scratch)
+    steps: list[Step] = []
+    waiting: dict[TensorNode, Step] = {}
+    for step in plan.steps:
+        for node in _mentioned(step):
+            if node in waiting:
+                steps.append(waiting.pop(node))
+        match step:
+            case Nest(Block((Fill(node),))) if node in scratch:
+                waiting[node] = step
+            case _:
+                steps.append(step)
+    return replace(plan, steps=(*steps, *waiting.values()))
+
+
+def _lives(plan: Plan) -> dict[TensorNode, range]:
+    """Returns the positions of the steps during which each node keeps its memory."""
+    lives = {node: range(0) for node in plan.scratch}
+    for position, step in enumerate(plan.steps):
+        for node in _mentioned(step):
+            if node in lives:
+                first = lives[node].start if lives[node] else position
+                lives[node] = range(first, position + 1)
+    return {node: life or range(1) for node, life in lives.items()}
+
+
+def _mentioned(step: Step) -> tuple[TensorNode, ...]:
+    match step:
+        case Nest(arguments=arguments):
+            return arguments
+        case External(call):
+            return nodes_of(call)
+
+
+def _offset(nbytes: int, busy: list[Place]) -> int:
+    """Returns where a node goes beside places that are taken: into the smallest gap, or behind."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for place in sorted(busy, key=lambda each: each.offset):
+        gap = place.offset - end
+        if nbytes <= gap and (best is None or gap < best[0]):
+            best = gap, end
+        end = max(end, _aligned(place.end))
+    return end if best is None else best[1]
+
+
+def _aligned(nbytes: int) -> int:
+    """Returns the next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

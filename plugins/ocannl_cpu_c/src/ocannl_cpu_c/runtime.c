@@ -1,0 +1,181 @@
+/* Running routines: one call from Python runs all kernels in order, some on several threads.
+
+   A kernel that may be cut has one table of arguments per part, which say, last of all, which
+   iterations are its own. The caller and the workers of a pool take parts until none is left. Who
+   runs a part does not change what it computes, so results do not depend on the threads; and a
+   caller whose workers get no processor does it all. */
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+struct step {
+  void (*kernel)(void *const *);
+  void *const *const *args; /* one table per part */
+  int64_t parts;
+};
+
+struct routine {
+  const struct step *steps;
+  int64_t count;
+  struct pool *pool;     /* may be null if no step has parts */
+  int64_t *indices;      /* where kernels find the static indices */
+  int64_t index_count;
+};
+
+struct pool {
+  pthread_mutex_t owner; /* held by the caller whose step is running */
+  pthread_mutex_t mutex; /* guards `sleeping`, and new orders while somebody sleeps */
+  pthread_cond_t wake;
+  /* the number of the order, and in the lower half how many of its parts nobody has taken; only
+     who took a part may look at `step`, which stays until all parts are finished */
+  _Atomic uint64_t order;
+  _Atomic int64_t unfinished;
+  const struct step *step;
+  int64_t sleeping;
+  int64_t threads; /* wanted, the caller included */
+  int is_started;
+  struct pool *next;
+};
+
+/* about 20 microseconds: longer than the gap between kernels, shorter than anybody notices */
+enum { PATIENCE = 1000 };
+
+static _Atomic(struct pool *) pools;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static uint32_t number_of(uint64_t order) { return (uint32_t)(order >> 32); }
+
+/* Returns the number of an order other than the last one seen, once there is one. */
+static uint32_t next_order(struct pool *pool, uint32_t seen) {
+  uint32_t number = seen;
+  for (unsigned tries = 0; tries < PATIENCE; ++tries) {
+    number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire));
+    if (number != seen) return number;
+    pause_briefly();
+    if (tries % 32 == 31) sched_yield(); /* the caller may be waiting for this processor */
+  }
+  pthread_mutex_lock(&pool->mutex);
+  ++pool->sleeping;
+  while ((number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire))) == seen)
+    pthread_cond_wait(&pool->wake, &pool->mutex);
+  --pool->sleeping;
+  pthread_mutex_unlock(&pool->mutex);
+  return number;
+}
+
+/* Runs parts of an order until all are taken. */
+static void take_parts(struct pool *pool, uint32_t number) {
+  uint64_t order = atomic_load_explicit(&pool->order, memory_order_acquire);
+  while (number_of(order) == number && (uint32_t)order != 0) {
+    if (!atomic_compare_exchange_weak_explicit(&pool->order, &order, order - 1,
+                                               memory_order_acq_rel, memory_order_acquire))
+      continue;
+    const struct step *step = pool->step;
+    step->kernel(step->args[step->parts - (uint32_t)order]);
+    atomic_fetch_sub_explicit(&pool->unfinished, 1, memory_order_release);
+    order = atomic_load_explicit(&pool->order, memory_order_acquire);
+  }
+}
+
+static void *work(void *given) {
+  struct pool *pool = given;
+  uint32_t number = 0;
+  for (;;) {
+    number = next_order(pool, number);
+    take_parts(pool, number);
+  }
+  return NULL;
+}
+
+static void reset(struct pool *pool) {
+  pthread_mutex_init(&pool->owner, NULL);
+  pthread_mutex_init(&pool->mutex, NULL);
+  pthread_cond_init(&pool->wake, NULL);
+  atomic_store(&pool->order, 0);
+  pool->sleeping = 0;
+  pool->is_started = 0;
+}
+
+/* The child of a fork has none of its parent's workers: it starts its own when it needs them. */
+static void after_fork(void) {
+  for (struct pool *pool = atomic_load(&pools); pool; pool = pool->next) reset(pool);
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+/* Workers take no signals, which are Python's, and end with the process. */
+static void start(struct pool *pool) {
+  sigset_t all, before;
+  pthread_attr_t attributes;
+  pool->is_started = 1;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, (size_t)8 << 20);
+  for (int64_t count = 1; count < pool->threads; ++count) {
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, work, pool) != 0) break; /* fewer do it all too */
+  }
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+struct pool *ocannl_pool(int64_t threads) {
+  struct pool *pool = calloc(1, sizeof *pool);
+  if (!pool) return NULL;
+  pthread_once(&once, watch_forks);
+  pool->threads = threads;
+  reset(pool);
+  pool->next = atomic_load(&pools);
+  while (!atomic_compare_exchange_weak(&pools, &pool->next, pool)) continue;
+  return pool;
+}
+
+static void run_together(struct pool *pool, const struct step *step) {
+  /* another thread of the process is using the workers: one thread gives the same result */
+  if (!pool || pthread_mutex_trylock(&pool->owner) != 0) {
+    for (int64_t part = 0; part < step->parts; ++part) step->kernel(step->args[part]);
+    return;
+  }
+  if (!pool->is_started) start(pool);
+  uint32_t number = number_of(atomic_load_explicit(&pool->order, memory_order_relaxed)) + 1;
+  if (number == 0) number = 1; /* what workers start from */
+  pool->step = step;
+  atomic_store_explicit(&pool->unfinished, step->parts, memory_order_relaxed);
+  pthread_mutex_lock(&pool->mutex);
+  atomic_store_explicit(&pool->order, (uint64_t)number << 32 | (uint32_t)step->parts,
+                        memory_order_release);
+  const int64_t sleeping = pool->sleeping;
+  pthread_mutex_unlock(&pool->mutex);
+  if (sleeping) pthread_cond_broadcast(&pool->wake); /* who wakes up finds the mutex free */
+  take_parts(pool, number);
+  for (unsigned tries = 0; atomic_load_explicit(&pool->unfinished, memory_order_acquire); ++tries)
+    if (tries < PATIENCE)
+      pause_briefly();
+    else
+      sched_yield(); /* a worker that has a part has no processor */
+  pthread_mutex_unlock(&pool->owner);
+}
+
+void ocannl_run(const struct routine *routine, const int64_t *indices) {
+  for (int64_t i = 0; i < routine->index_count; ++i) routine->indices[i] = indices[i];
+  const struct step *const end = routine->steps + routine->count;
+  for (const struct step *step = routine->steps; step != end; ++step)
+    if (step->parts == 1)
+      step->kernel(step->args[0]);
+    else
+      run_together(routine->pool, step);
+}
