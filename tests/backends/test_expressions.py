@@ -282,3 +282,18 @@ def test_a_conjunction_of_cells_is_right_in_every_cell(
         ctx.compile(code, keep=[both, either])()
         np.testing.assert_array_equal(ctx[both], np.logical_and(a, b))
         np.testing.assert_array_equal(ctx[either], np.logical_or(a, b))
+
+
+@pytest.mark.parametrize("schedule", ["default", "none"])
+@pytest.mark.parametrize("dims", [(4, 3, 2), (3, 5, 3), (2, 7, 5)])
+def test_short_sums_are_right_in_every_cell(
+    target: str, dims: tuple[int, ...], schedule: str
+) -> None:
+    """Stores through masks, which compilers make of short loops, hide others from some of them."""
+    cells = np.random.default_rng(1).integers(-3, 4, dims).astype(np.float64)
+    with oc.Session(dtype="float64"), oc.settings.overrides(schedule=schedule):
+        x = oc.tensor(cells, batch_axes=1, input_axes=2)
+        y = x @ x
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y), keep=[y])()
+        np.testing.assert_array_equal(ctx[y], cells * cells.sum((1, 2), keepdims=True))

@@ -148,6 +148,10 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         )
     vector_bytes = _vector_bytes(macros)
     flags: tuple[str, ...] = (*_BASE, *arch_flags)
+    if "__GNUC__" in macros and "__clang__" not in macros:
+        # GCC 12.2 takes masked vector stores, which it makes of short loops, for stores of whole
+        # vectors, and so removes stores before them that are not dead
+        flags += ("-fno-tree-dse",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
