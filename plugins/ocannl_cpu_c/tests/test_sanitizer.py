@@ -16,8 +16,8 @@ import ocannl_core as oc
 
 context = oc.Context("cpu_c")
 x = oc.tensor(np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32), batch_axes=1)
-hidden = oc.tanh(oc.param("w", output=[170]) @ x + oc.param("b", output=[170]))
-y = oc.relu(oc.param("v", output=[150]) @ hidden)
+hidden = oc.tanh(oc.param("w", output=[256]) @ x + oc.param("b", output=[256]))
+y = oc.relu(oc.param("v", output=[192]) @ hidden)
 loss = oc.einsum("...|... => 0", y * y)
 step = context.compile(oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=1e-4))
 context.init_params(loss)
