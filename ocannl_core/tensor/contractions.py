@@ -22,7 +22,7 @@ from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.placement import covers_result
-from ocannl_core.tensor.pointwise import add, lift, maximum, power_primitive
+from ocannl_core.tensor.pointwise import add, first, lift, maximum, power_primitive
 from ocannl_core.tensor.pointwise import where as where_pointwise
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
@@ -51,9 +51,10 @@ def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
     v[neutral] += v1 + v2
 
 
-def _spread_to_both(g: Any, g1: Any, g2: Any) -> None:
-    g1 += g
-    g2 += g
+def _spread_to_both(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    # once for every pair of cells: the other operand says which pairs there are
+    g1 += first(g, v2)
+    g2 += first(g, v1)
 
 
 def _products(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:

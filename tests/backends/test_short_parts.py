@@ -54,3 +54,18 @@ def test_a_product_of_three_operands_visits_every_part(target: str) -> None:
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(all_of_it))()
         assert ctx.item(all_of_it) == 3 * 15 * 6
+
+
+@pytest.mark.parametrize(("spec", "values"), [("a^a;=>", {}), ("a^b;=>", {"a": 1})])
+def test_a_sum_of_pairs_has_a_gradient_for_every_pair(
+    target: str, spec: str, values: dict[str, int]
+) -> None:
+    with oc.Session(), oc.settings.overrides(warn_summed_once=False):
+        p = oc.param("p", output=[], init=1.0)
+        y = oc.outer_sum(spec, oc.tensor([3.0, 1.0, -1.0, -1.0]), p, values=values)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(y), keep=[p.grad, y])
+        ctx.init_params(y)
+        step()
+        assert ctx.item(y) == 2 + 4 * 1
+        assert ctx.item(p.grad) == 4
