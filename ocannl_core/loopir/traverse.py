@@ -103,11 +103,6 @@ def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             pass
 
 
-def is_statement(node: Node) -> bool:
-    """True of statements, false of expressions."""
-    return isinstance(node, Stmt)
-
-
 # ----- walks and folds --------------------------------------------------------------------------
 
 

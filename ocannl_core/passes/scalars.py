@@ -52,9 +52,6 @@ class Variables:
         self.next_local += 1
         return _local_for(like, self.next_local - 1)
 
-    def is_set_once(self, local: Local) -> bool:
-        return self.sets[local] == 1
-
 
 Fresh = Callable[[Expr], Local]
 """Gives a new scalar for a value, named after the node that it inlines, if it does."""
