@@ -1,14 +1,20 @@
-"""Small user-written operations that tests are made of."""
+"""Small user-written operations that tests are made of, and what such tests begin and end with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 from ocannl_core.custom.contract import Aliases, Apply, Op, Storage
+from ocannl_core.runtime.context import Context
+from ocannl_core.tensor.contractions import einsum
+from ocannl_core.tensor.literals import tensor
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.testing.compare import Array
+from ocannl_core.train import forward
 
 SAME = "...|...->... => ...|...->..."
 """One input, and an output of its shape."""
@@ -96,3 +102,20 @@ def increment(x: Array, y: Array) -> Array:
 def in_place(function: Callable[..., Any] = increment, title: str = "Calling") -> Calling:
     """Returns an op of two inputs whose output takes over the memory of the first."""
     return storing(function, TWO, destroy_map={0: [0]}, title=title)
+
+
+def lines(*cells: float) -> Tensor:
+    """Returns a literal with one output axis."""
+    return tensor(list(cells))
+
+
+def total(y: Tensor) -> Tensor:
+    """Returns the sum of all cells."""
+    result: Tensor = einsum("...|...->... => 0", y)
+    return result
+
+
+def values(ctx: Context, *tensors: Tensor) -> list[Array]:
+    """Returns the cells of tensors after computing them all in one routine."""
+    ctx.compile(reduce(add, map(forward, tensors)))()
+    return [ctx[each] for each in tensors]

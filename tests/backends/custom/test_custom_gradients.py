@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 import ocannl_core as oc
 from ocannl_core.custom import Apply, Op
@@ -14,37 +12,11 @@ from ocannl_core.testing.sample_ops import (
     SAME,
     Product,
     Square,
+    lines,
+    total,
 )
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[oc.Session]:
-    with oc.Session(seed=1) as session:
-        yield session
-
-
-@pytest.fixture
-def ctx(target: str) -> oc.Context:
-    return oc.Context(target)
-
-
-def values(ctx: oc.Context, *tensors: oc.Tensor) -> list[Array]:
-    """Returns the cells of tensors after computing them all in one routine."""
-    code = oc.train.forward(tensors[0])
-    for tensor in tensors[1:]:
-        code += oc.train.forward(tensor)
-    ctx.compile(code)()
-    return [ctx[tensor] for tensor in tensors]
-
-
-def total(y: oc.Tensor) -> oc.Tensor:
-    return oc.einsum("...|...->... => 0", y)
-
-
-def lines(*values: float) -> oc.Tensor:
-    return oc.tensor(list(values))
 
 
 # ----- gradients ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,38 +17,13 @@ from ocannl_core.testing.sample_ops import (
     Square,
     in_place,
     increment,
+    lines,
     storing,
+    total,
+    values,
 )
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[oc.Session]:
-    with oc.Session(seed=1) as session:
-        yield session
-
-
-@pytest.fixture
-def ctx(target: str) -> oc.Context:
-    return oc.Context(target)
-
-
-def values(ctx: oc.Context, *tensors: oc.Tensor) -> list[Array]:
-    """Returns the cells of tensors after computing them all in one routine."""
-    code = oc.train.forward(tensors[0])
-    for tensor in tensors[1:]:
-        code += oc.train.forward(tensor)
-    ctx.compile(code)()
-    return [ctx[tensor] for tensor in tensors]
-
-
-def total(y: oc.Tensor) -> oc.Tensor:
-    return oc.einsum("...|...->... => 0", y)
-
-
-def lines(*values: float) -> oc.Tensor:
-    return oc.tensor(list(values))
 
 
 # ----- destroyers and views -----------------------------------------------------------------------
@@ -289,8 +263,8 @@ def test_two_destroyers_of_one_value_are_both_named() -> None:
     assert conflict(one, other) == snapshot("""\
 One operation at most destroys a value.
   found  One and Other both destroy mul
-  where  One, at test_custom_memory.py:287: one = in_place(title="One")(x, lines(1, 1))
-         Other, at test_custom_memory.py:288: other = in_place(title="Other")(x, lines(2, 2))
+  where  One, at test_custom_memory.py:261: one = in_place(title="One")(x, lines(1, 1))
+         Other, at test_custom_memory.py:262: other = in_place(title="Other")(x, lines(2, 2))
   try    give one of them a copy, or the result of the other\
 """)
 
@@ -302,8 +276,8 @@ def test_a_destroyer_of_a_parameter_that_is_read_later_is_named_with_the_reader(
     assert text == snapshot("""\
 An operation that destroys an input runs after every other reader of it.
   found  Calling destroys p; mul (writes mul) reads it, and needs what the former computes
-  where  Calling, at test_custom_memory.py:300: new = in_place()(p, lines(1, 1))
-         mul, at test_custom_memory.py:301: text = conflict(new * p)
+  where  Calling, at test_custom_memory.py:274: new = in_place()(p, lines(1, 1))
+         mul, at test_custom_memory.py:275: text = conflict(new * p)
   try    give the destroying operation a copy: a tensor computed from its input\
 """)
 
@@ -381,7 +355,7 @@ def test_an_exception_in_perform_names_the_op_the_line_and_itself(ctx: oc.Contex
     assert str(error.value) == snapshot("""\
 The op Solve(steps=5) failed.
   found  ArithmeticError: no convergence
-  where  Solve(steps=5), at test_custom_memory.py:377: y = Solve()(lines(1, 2))\
+  where  Solve(steps=5), at test_custom_memory.py:351: y = Solve()(lines(1, 2))\
 """)
 
 
