@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from workloads.functions import Array, Function
 
 import ocannl_core as oc
 from ocannl_core import nn
+from workloads.functions import Array, Function
 
 _BATCH, _LENGTH, _WIDTH, _HEADS = 8, 128, 256, 8
 _HEAD = _WIDTH // _HEADS

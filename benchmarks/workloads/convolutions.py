@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from workloads.functions import Array, Function
 
 import ocannl_core as oc
+from workloads.functions import Array, Function
 
 
 def workloads() -> Iterator[Function]:

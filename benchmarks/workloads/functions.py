@@ -94,4 +94,3 @@ class Contender:
     name: str
     run: Callable[[int], None]
     results: Callable[[], list[Array]]
-

@@ -6,6 +6,7 @@ from typing import Any
 
 import harness
 import torch
+
 from workloads.functions import Contender, Function, Step
 
 torch.set_num_threads(harness.THREADS)
@@ -87,5 +88,3 @@ def _repeated(once: Any) -> Any:
             once()
 
     return run
-
-

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from workloads.functions import Contender, Function, Step
 
 import ocannl_core as oc
+from workloads.functions import Contender, Function, Step
 
 
 def contenders(work: Function | Step, backend: str | None) -> list[Contender]:

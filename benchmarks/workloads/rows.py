@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from workloads.functions import Array, Function
 
 import ocannl_core as oc
 from ocannl_core import nn
+from workloads.functions import Array, Function
 
 _SHAPE = (4096, 1024)
 _EPSILON = 1e-5
@@ -26,9 +26,7 @@ def workloads() -> Iterator[Function]:
 def _arrays(*vectors: str) -> dict[str, Array]:
     random = np.random.default_rng(0)
     arrays = {"x": random.standard_normal(_SHAPE, dtype=np.float32)}
-    return arrays | {
-        name: random.standard_normal(_SHAPE[1:], dtype=np.float32) for name in vectors
-    }
+    return arrays | {name: random.standard_normal(_SHAPE[1:], dtype=np.float32) for name in vectors}
 
 
 def _chain_own(x: Any, w: Any, b: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from workloads.functions import Array, Step
 
 import ocannl_core as oc
 from ocannl_core import nn
+from workloads.functions import Array, Step
 
 
 def workloads() -> Iterator[Step]:
@@ -30,7 +31,7 @@ _WIDTHS = (784, 512, 256, 10)
 def _perceptron_parameters() -> dict[str, Array]:
     random = np.random.default_rng(3)
     found: dict[str, Array] = {}
-    for number, (inputs, outputs) in enumerate(zip(_WIDTHS, _WIDTHS[1:], strict=False)):
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(_WIDTHS)):
         found[f"w{number}"] = _normal(random, outputs, inputs, scale=(2 / inputs) ** 0.5)
         found[f"b{number}"] = np.zeros(outputs, np.float32)
     return found
