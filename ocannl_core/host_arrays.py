@@ -72,6 +72,29 @@ def check_kind(array: Array, dtype: DType, name: str) -> None:
     )
 
 
+def check_number(value: float, dtype: DType, name: str) -> None:
+    """Raises TransferError unless a number of the program is one of an integer format; floats round
+    numbers.
+    """
+    if not dtype.is_integer:
+        return
+    if not float(value).is_integer():
+        raise TransferError(
+            f"A tensor of {dtype} takes integers: fractions would be lost.",
+            found=f"{value}",
+            where=name,
+            fix="round it, or state a float format with dtype=",
+        )
+    limits = np.iinfo(dtype.name)
+    if not limits.min <= int(value) <= limits.max:
+        raise TransferError(
+            f"Every number fits the tensor's format: {dtype} holds {limits.min} to {limits.max}.",
+            found=f"{value}",
+            where=name,
+            fix="make the tensor with a wider dtype=",
+        )
+
+
 def converted(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
     if array.dtype == numpy_dtype:

@@ -9,7 +9,9 @@ from numbers import Real
 from types import EllipsisType
 from typing import Any
 
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.host_arrays import check_number
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
@@ -43,22 +45,27 @@ class Stated:
     origin: Origin
 
 
-def initial_value(session: Session, init: Any, stated: Stated) -> tuple[Tensor, Shape]:
+def initial_value(
+    session: Session, init: Any, stated: Stated, dtype: DType
+) -> tuple[Tensor, Shape]:
     """Returns the tensor that gives a parameter its first value, and the parameter's shape.
 
     Args:
         session: The session.
         init: What the program gave.
         stated: What it says about the shape.
+        dtype: The parameter's number format.
 
     Raises:
         UsageError: if the value is none, or does not have the stated shape.
+        TransferError: if it is a number that an integer format does not have.
     """
     if _is_function(init):
         init = _called(init, stated)
     if init is None:
         return default_initializer(), stated.shape
     if isinstance(init, Real):
+        check_number(float(init), dtype, str(stated.origin))
         return constant(float(init), session), stated.shape
     if isinstance(init, Tensor):
         return init, _shape_with(session, init, stated)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from itertools import product
 from math import prod
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
 from ocannl_core.dtypes import DType, dtype_of, promote, uint4x32
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array, check_kind, converted, refuse_nan
+from ocannl_core.host_arrays import Array, check_kind, check_number, converted, refuse_nan
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
@@ -113,7 +114,7 @@ def tensor(
                 fix="leave requires_grad out, and give it where those tensors are made",
             )
         return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
-    cells = cells_of(literal, where) if literal.axes else as_array(value, where)
+    cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     if margins is not None:
         cells = _without_margins(cells, margins, where)
     if basis is not None and cells.ndim == 0:
@@ -122,13 +123,6 @@ def tensor(
     is_literal = not literal.holds_arrays
     cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
-    if requires_grad and not precision.dtype.is_float:
-        raise UsageError(
-            "Gradients are computed with respect to real numbers.",
-            found=f"cells of dtype {precision.dtype}",
-            where=where,
-            fix="give a dtype: oc.tensor(..., dtype=oc.float32, requires_grad=True)",
-        )
     origin = Origin("literal", location)
     return _literal(session, cells, shape, precision, label, origin, requires_grad=requires_grad)
 
@@ -145,6 +139,7 @@ def number(
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
+    where = str(caller_location() or "")
     precision = chosen(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
@@ -154,9 +149,13 @@ def number(
         )
     if not isinstance(value, Real):
         raise UsageError(
-            "A number tensor is made from a number or a static index.", found=repr(value)
+            "A number tensor is made from a number or a static index.",
+            found=repr(value),
+            where=where,
+            fix="wrap arrays and lists with oc.tensor(...)",
         )
-    cell = float(value)
+    check_number(value, precision.dtype, where)
+    cell = int(value) if isinstance(value, Integral) else float(value)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
     return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")
@@ -194,6 +193,7 @@ def from_function(
             where=str(origin),
         )
     where = str(location or "")
+    _check_indices(function, len(shape.dims), where)
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
     cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
@@ -279,7 +279,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
             where=where,
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
         )
-    cells = cells_of(literal, where) if literal.axes else as_array(value, where)
+    cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     is_literal = not literal.holds_arrays
     cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells = cells.reshape(-1)
@@ -349,6 +349,20 @@ def arange(
 
 
 # ----- details ------------------------------------------------------------------------------------
+
+
+def _check_indices(function: Callable[..., float], axes: int, where: str) -> None:
+    """Raises UsageError unless a function takes as many indices as there are axes."""
+    try:
+        signature(function).bind(*range(axes))
+    except TypeError as error:
+        raise UsageError(
+            "A function of indices takes one for each axis: batch, then output, then input axes.",
+            found=f"{error}, for {axes} axes",
+            where=where,
+        ) from None
+    except ValueError:
+        pass  # a function of an extension module may have no signature
 
 
 def _cell(function: Callable[..., float], position: tuple[int, ...], where: str) -> float:
@@ -436,7 +450,7 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     """Returns what the positions of each axis mean."""
     if basis is None:
         return [None] * axes
-    names: list[str | None] = [basis] if isinstance(basis, str) else list(basis)
+    names: list[str | None] = list(basis) if isinstance(basis, list | tuple) else [basis]
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
         raise UsageError(
             "A basis names what the positions of an axis mean, axis by axis.",

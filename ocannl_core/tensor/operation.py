@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
-from ocannl_core.ops import BinaryOp, Op, TernaryOp, arity
+from ocannl_core.host_arrays import check_number
+from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Compose, Logic, Pointwise
@@ -29,7 +30,7 @@ from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
-from ocannl_core.tensor.tensor import MergeBuffer, Tensor
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor, check_label
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
@@ -83,8 +84,8 @@ class Operation:
             capture: Names in a specification whose sizes `oc.dim` is to stand for.
             label: A name for the result.
             dtype: The number format of the result; it follows from the operands when not given.
-            requires_grad: False keeps gradients from flowing; by default they flow where an operand
-                has one.
+            requires_grad: False keeps gradients from flowing, True gives the result a gradient even
+                if no operand has one; by default it has one where an operand has.
         """
         self._check_operands(args)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
@@ -113,9 +114,9 @@ class Operation:
                 return session.recorder.unreduced(self, settled(args, session), stated)
             if logic is not None and stated != Pointwise():
                 self._refuse_format(dtype)
-                return session.recorder.unreduced(self, as_tensors(args, session), stated)
+                return session.recorder.unreduced(self, as_tensors(args, session, self.primitive), stated)
         return self.tensor(
-            as_tensors(args, session),
+            as_tensors(args, session, self.primitive),
             stated,
             label=label,
             dtype=dtype,
@@ -170,6 +171,7 @@ class Operation:
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
+        check_label((label,) if label else ())
         session = operands[0].session
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
@@ -180,19 +182,20 @@ class Operation:
                 logic, terms, [each.terms for each in operands], origin, capture
             )
         precision = self.precision(operands, session, origin, dtype)
-        flows = (
-            self.gradient is not None
-            and precision.dtype.is_float
-            and any(operand.requires_grad for operand in operands)
+        can_flow = (
+            self.gradient is not None and precision.dtype.is_float and session.recorder is None
         )
-        if session.recorder is not None and requires_grad is None:
-            requires_grad = False
-        if requires_grad and not flows:
+        if requires_grad and not can_flow:
             raise UsageError(
-                "A result has a gradient only where the operation and an operand have one.",
-                found=f"{self.name} with requires_grad=True",
+                "A result has a gradient where the operation has one, in floats, outside of "
+                "recorded code.",
+                found=f"{self.name} with requires_grad=True"
+                + (f", in {precision.dtype}" if not precision.dtype.is_float else ""),
                 where=str(origin),
+                fix="leave requires_grad out, or give it to the tensor that gradients are wanted of",
             )
+        if requires_grad is None:
+            requires_grad = can_flow and any(operand.requires_grad for operand in operands)
         result = Tensor(
             session,
             Applied(self, operands, logic, capture or {}),
@@ -200,7 +203,7 @@ class Operation:
             precision,
             (label,) if label else (self.name,),
             origin,
-            requires_grad=flows if requires_grad is None else requires_grad,
+            requires_grad=requires_grad,
         )
         note_accesses(logic, result, operands, origin, capture)
         if precision.rests_on_default:
@@ -358,7 +361,8 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        return constant(value if isinstance(value, int) else float(value), session, dtype=dtype)
+        number = int(value) if isinstance(value, Integral) else float(value)
+        return constant(number, session, dtype=dtype)
     raise UsageError(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",
@@ -369,17 +373,24 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     )
 
 
-def as_tensors(values: Sequence[Any], session: Session) -> tuple[Tensor, ...]:
+def as_tensors(
+    values: Sequence[Any], session: Session, op: Op | None = None
+) -> tuple[Tensor, ...]:
     """Returns tensors for operands.
 
     A number takes the format of the tensors beside it, unless it has a fraction and they are
     integers.
+
+    Raises:
+        TransferError: for an integer that does not fit the format, but in comparisons.
     """
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else session.default_dtype
 
     def precision(value: Any) -> Precision:
         fits = beside.is_float or (beside.is_integer and float(value).is_integer())
+        if fits and op not in LOGICAL:
+            check_number(value, beside, str(caller_location() or ""))
         return Precision.by_default(beside if fits else session.default_dtype)
 
     return tuple(
@@ -431,6 +442,23 @@ def define_operation(
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
     """
+    for function in (forward, gradient):
+        if not callable(function) and (function is forward or function is not None):
+            raise UsageError(
+                "An operation is defined by a function that computes it, and one for its gradient.",
+                found=f"{function!r} in {name}",
+                where=str(caller_location() or ""),
+                fix="def forward(v, v1): v[:] = oc.exp(v1)",
+            )
+    given = [each for each in slot_names(forward) if slot_of(each).role == "gradient"]
+    if given:
+        raise UsageError(
+            "The forward function computes the result: gradients are there in the gradient "
+            "function only.",
+            found=f"{', '.join(given)} in {name}",
+            where=str(caller_location() or ""),
+            fix="move what reads or writes them to gradient=",
+        )
     names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
     if operands is None:
         operands = (

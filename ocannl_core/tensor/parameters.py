@@ -31,7 +31,7 @@ def param(
     input: OpenAxes | None = None,
     init: Any = None,
     dtype: DType | str | None = None,
-    requires_grad: bool = True,
+    requires_grad: bool | None = None,
 ) -> Tensor:
     """Returns a parameter: initialised once, trained by updates, shared by the applications of its
     block.
@@ -50,7 +50,8 @@ def param(
         dtype: The number format. Without it the parameter is stored in the session's
             `param_dtype`; if there is none, in the format of what uses it, which is the session's
             default float unless something else decides.
-        requires_grad: False for parameters that are initialised but not trained by gradients.
+        requires_grad: False for parameters that are initialised but not trained by gradients, which
+            is the default for integers.
 
     Raises:
         UsageError: for a name that is none, sizes that are not positive, an initial value that does
@@ -103,7 +104,7 @@ def _new(
     input: OpenAxes | None,
     init: Any,
     dtype: DType | str | None,
-    requires_grad: bool,
+    requires_grad: bool | None,
 ) -> Tensor:
     origin = Origin(f"parameter {label[0]}", caller_location())
     environment = session.environment
@@ -113,12 +114,13 @@ def _new(
         session.recorder,
         None,
     )  # an initialiser is no part of code being recorded
-    try:
-        initial, shape = initial_value(session, init, Stated(rows, input, output, origin))
-    finally:
-        session.recorder = recorder
     stored = session.param_dtype if dtype is None else None
     precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
+    said = Stated(rows, input, output, origin)
+    try:
+        initial, shape = initial_value(session, init, said, precision.dtype)
+    finally:
+        session.recorder = recorder
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
@@ -127,7 +129,7 @@ def _new(
         precision,
         label,
         origin,
-        requires_grad=requires_grad,
+        requires_grad=precision.dtype.is_float if requires_grad is None else requires_grad,
     )
 
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from itertools import count
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Protocol
 
 from ocannl_core import settings
 from ocannl_core.dtypes import DType, dtype_of
+from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp
+from ocannl_core.origin import caller_location
 from ocannl_core.shape.environment import Environment
 
 
@@ -87,6 +90,23 @@ class Session:
         """Applications of user-written operations, by operation and inputs: equal ones are one."""
         self._ids = count()
         self._outer: list[Session] = []
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random numbers, an integer of 64 bits; code compiled later uses a new
+        one.
+        """
+        return self._seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        if not isinstance(value, Integral) or not -(1 << 63) <= value < 1 << 64:
+            raise UsageError(
+                "The seed of random numbers is an integer of 64 bits.",
+                found=repr(value),
+                where=str(caller_location() or ""),
+            )
+        self._seed = int(value)
 
     def next_id(self) -> int:
         return next(self._ids)

@@ -83,7 +83,8 @@ class SlotCode:
             combine = accumulation_of(tensor.definition.operation.forward, len(operands))
             self._beyond = None if combine is None else neutral(combine)
         self._writable: set[TensorNode] = set()
-        self._blank: set[TensorNode] = set()  # intermediate slots that have not been written
+        self._blank: set[TensorNode] = set()  # what the code has to write before it reads it
+        self._gradients: set[TensorNode] = set()
 
     def forward(self) -> None:
         """Emits what computes the result.
@@ -93,6 +94,7 @@ class SlotCode:
         """
         node = self._tensor.node
         start = len(self._emitter.body)
+        self._blank.add(node)
         self._run(self._definition.operation.forward, {node})
         made = leaves(self._emitter.body[start:])
         if all(node not in targets(each) for each in made):
@@ -101,7 +103,8 @@ class SlotCode:
     def gradient(self, code: Code) -> None:
         """Emits what the gradient of the result contributes to those of the operands."""
         gradients = [operand.grad for operand in self._definition.operands]
-        self._run(code, {self._emitter.node_of(each) for each in gradients if each is not None})
+        self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
+        self._run(code, self._gradients)
 
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
         """Calls a defining function with the slots that its parameters name."""
@@ -113,7 +116,7 @@ class SlotCode:
     def _refuse(self, found: str) -> NoReturn:
         raise UsageError(
             "The code of an operation returns nothing: the forward function assigns to v, the "
-            "gradient function accumulates into g1, g2, g3; both may write intermediate slots.",
+            "gradient function adds to g1, g2, g3; both may write intermediate slots.",
             found=f"in the code of {self._tensor.origin.operation}, {found}",
             where=str(self._tensor.origin),
         )
@@ -175,7 +178,11 @@ class SlotCode:
             self._refuse(f"it writes {target.name}")
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
+        self._check_order(target.operand.node, combine, reset)
         op, args = as_application(value)
+        for arg in args:
+            if isinstance(arg, Slot) and arg.operand is None:
+                self._refuse(f"it reads {arg.name}, the gradient of an operand that has none")
         settled = [as_operand(self._settle(arg)) for arg in args]
         used = {
             var
@@ -208,6 +215,15 @@ class SlotCode:
                 self._beyond,
             )
         )
+
+    def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
+        """Refuses accumulation into what has no value yet, and assignment to what has one."""
+        is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
+        if node in self._gradients and not is_sum:
+            self._refuse("it writes a gradient by other means than += and -=")
+        if node in self._blank and combine is not BinaryOp.SECOND and not reset:
+            name = "v" if node is self._tensor.node else node.label[0]
+            self._refuse(f"it accumulates into {name} before it writes it")
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
         """Emits the assignment of runs of cells, one for each word."""

@@ -87,6 +87,9 @@ class SlotApplication(Expression):
     op: Op
     args: tuple[SlotValue, ...]
 
+    def __repr__(self) -> str:
+        return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot(Assignable):
@@ -108,6 +111,9 @@ class Slot(Assignable):
     index: IndexMap
     dims: tuple[int, ...]
     emitter: SlotEmitter
+
+    def __repr__(self) -> str:
+        return self.name
 
     @property
     def merge(self) -> Slot:
@@ -224,11 +230,7 @@ def value_variables(value: SlotValue) -> set[IndexVar]:
 def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
     """Returns the operand with its index map and extents; numbers have none."""
     if isinstance(value, Slot):
-        if value.operand is None:
-            raise UsageError(
-                f"The gradient slot {value.name} is written, not read, when its tensor needs no "
-                "gradient."
-            )
+        assert value.operand is not None, "gradients of operands are not read"
         if isinstance(value.operand, Scalar):
             return value.operand, (), ()
         return value.operand, value.index, value.dims

@@ -85,11 +85,20 @@ class Tensor(Assignable):
         *,
         requires_grad: bool = False,
     ) -> None:
+        precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        check_label(label)
+        if requires_grad and not precision.dtype.is_float:
+            raise UsageError(
+                "Gradients are computed with respect to real numbers.",
+                found=f"requires_grad=True for cells of {precision.dtype}",
+                where=str(origin),
+                fix='state a float format, as in dtype="float32", or leave requires_grad out',
+            )
         self.session = session
         self.id = session.next_id()
         self.definition = definition
         self._terms = terms
-        self._precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
+        self._precision = precision
         self._first_use: Origin | None = None
         self._is_settled = False
         self._dependents: list[Tensor] = []
@@ -581,6 +590,18 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
+
+
+def check_label(label: tuple[str, ...]) -> None:
+    """Raises UsageError unless every part of a label is a text."""
+    if all(isinstance(part, str) for part in label):
+        return
+    raise UsageError(
+        "A label is a text: printed code and messages name tensors by it.",
+        found=", ".join(repr(part) for part in label if not isinstance(part, str)),
+        where=str(caller_location() or ""),
+        fix='label="x"',
+    )
 
 
 def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
