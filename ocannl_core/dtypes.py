@@ -127,6 +127,11 @@ def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
     return found
 
 
+def is_format(value: np.dtype[Any]) -> bool:
+    """True if a NumPy dtype is one of the number formats."""
+    return _of_numpy(value) is not None
+
+
 def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
     try:
         dtype = np.dtype(value)

@@ -371,11 +371,19 @@ class _Lowering:
 
     def must_be_word(self, dtype: DType, op: Op) -> None:
         if dtype is not uint4x32:
-            raise self.error(f"The primitive {op.value.name} works on random words.", f"{dtype}")
+            raise self.error(
+                f"The primitive {op.value.name} works on random words.",
+                f"{dtype}",
+                "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
+            )
 
     def must_be_number(self, dtype: DType, op: Op) -> None:
         if dtype is uint4x32:
-            raise self.error(f"The primitive {op.value.name} works on numbers.", f"{dtype}")
+            raise self.error(
+                f"The primitive {op.value.name} works on numbers.",
+                f"{dtype}",
+                "oc.uniform_of(words) makes numbers of random words",
+            )
 
     def check_magnitude(self, value: float, dtype: DType) -> None:
         """Refuses constants that are near the end of a narrow range, or past it."""

@@ -149,6 +149,7 @@ class Context:
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
         run = Run()
         link.record(built, lowered.nodes, usage, memory, run, self._store)
+        link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.located(recipes, self._store)
         return Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
 

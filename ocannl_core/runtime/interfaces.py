@@ -42,6 +42,11 @@ class TensorLike(Protocol):
         """True if the host provides the cells, and no code computes them."""
         ...
 
+    @property
+    def is_gradient(self) -> bool:
+        """True if backpropagation computes the cells."""
+        ...
+
     def describe(self) -> str:
         """Returns what people call it: `parameter w (model.py:12: ...)`."""
         ...

@@ -180,11 +180,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Stor
             fixes.append(f"or give it a value from the host before: ctx[{node.name}] = array")
         elif unstored is None:
             found.append(f"{code.describe(node)}: not in the context, and not computed here")
-            fixes.append(
-                f"add the code that computes {node.name} in front: oc.train.forward({node.name}), "
-                f"or oc.train.grad_update(loss) for a gradient"
-            )
-            fixes.append(f"or give it a value from the host: ctx[{node.name}] = array")
+            fixes += _fixes_for_absent(node, code.tensors.get(node))
         else:
             found.append(
                 f"{code.describe(node)}: {unstored.placement.mode.value} in routine "
@@ -195,8 +191,22 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Stor
         "Every node that code reads is computed by it or stored in the context.",
         found="\n".join(found),
         where=f"compiling {code.program.name}",
-        fix="\n".join(fixes),
+        fix="\n".join(dict.fromkeys(fixes)),
     )
+
+
+def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
+    """Returns what provides a node that nothing has computed so far."""
+    if tensor is not None and tensor.is_gradient:
+        return [
+            "put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), "
+            "loss.zero_grads(), loss.grad[:] = 1, loss.backprop()",
+            "or give gradients values from the host, as in ctx[p.grad] = array",
+        ]
+    return [
+        f"add the code that computes {node.name} in front: oc.train.forward({node.name})",
+        f"or give it a value from the host: ctx[{node.name}] = array",
+    ]
 
 
 def why(reason: Reason | None) -> str:
@@ -228,6 +238,23 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: Store) -
     elif node in code.program.fresh:
         stored.has_value = True
     return stored
+
+
+def bind_untouched(
+    code: Unlinked, lasting: Mapping[TensorNode, Placement], plan: Plan, store: Store
+) -> None:
+    """Enters into a context what a routine is to store and, as compiled, does not touch.
+
+    Accumulations that change nothing are no code, and neither are assignments to no cells.
+    """
+    for node, placement in lasting.items():
+        info = code.program.nodes.get(node)
+        is_asked_for = placement.reason in (Reason.KEPT, Reason.DECLARED)
+        if info is None or node in plan.params or not is_asked_for or store.find(node) is not None:
+            continue
+        stored = _bind_node(code, node, info, store)
+        stored.has_value = stored.has_value or 0 in info.dims
+        store.add(stored)
 
 
 def _shape_text(stored: Stored, info: NodeInfo) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from types import EllipsisType
 from typing import Any
 
 from ocannl_core.errors import UsageError
@@ -80,7 +81,7 @@ class Assignable(Expression):
         if any(hasattr(part, "primitive") for part in parts):
             raise UsageError(
                 "An assignment names its accumulating operation once.",
-                found=f"c[{', '.join(map(repr, parts))}], read or followed by an operator",
+                found=f"c[{key_text(key)}], read or followed by an operator",
                 where=str(caller_location() or ""),
                 fix="write c[oc.maximum] = e, or c[oc.neutral, oc.maximum] = e to start afresh",
             )
@@ -146,24 +147,40 @@ def is_everything(key: object) -> bool:
     return isinstance(key, slice) and key == slice(None)
 
 
+def key_text(key: object) -> str:
+    """Returns a key as it is written between brackets."""
+    match key:
+        case tuple() if key:
+            return ", ".join(map(key_text, key))
+        case slice():
+            bounds = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
+            return ":".join("" if bound is None else repr(bound) for bound in bounds)
+        case EllipsisType():
+            return "..."
+        case StaticIndex():
+            return key.name
+        case _:
+            return repr(key)
+
+
 def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
     """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
     if is_everything(key):
         return False, BinaryOp.SECOND
     parts = key if isinstance(key, tuple) else (key,)
     accumulators = [part for part in parts if part is not neutral]
-    if any(isinstance(part, int | slice | StaticIndex) for part in accumulators):
+    if any(isinstance(part, int | slice | StaticIndex | EllipsisType) for part in accumulators):
         raise UsageError(
             "Whole tensors are assigned to, not cells or slices of them.",
-            found=f"c[{key!r}] = ...",
+            found=f"c[{key_text(key)}] = ...",
             where=str(caller_location() or ""),
-            fix='assign with a specification: c += oc.einsum("...|... => ...|...2", e) adds at '
-            "position 2 of a new last axis",
+            fix='write c[:] = e for all cells; c.assign(e, logic="... => 2,...") writes position 2 '
+            "of the first output axis and leaves the rest",
         )
     if len(accumulators) != 1:
         raise UsageError(
             "An assignment names one accumulating operation at most.",
-            found=f"c[{key!r}] = ...",
+            found=f"c[{key_text(key)}] = ...",
             where=str(caller_location() or ""),
             fix="write c[:] = e, c[oc.maximum] = e, c[oc.neutral, oc.maximum] = e or "
             "c[oc.neutral] += e",

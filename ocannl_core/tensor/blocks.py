@@ -127,7 +127,7 @@ class BlockFunction(Generic[P, R]):
     """A function decorated with `@op`: positional parameters are tensors, keyword-only ones
     configuration.
 
-    `f(hidden=64)` is a block; `f(x, hidden=64)` applies a new one at once.
+    `f(hidden=64)` is a block; `f(x, hidden=64)` applies a new one at once. `label=` names it.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -135,8 +135,20 @@ class BlockFunction(Generic[P, R]):
         self._signature = inspect.signature(function)
         functools.update_wrapper(self, function)
 
+    def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
+        """Returns the function as a method of an object, which is no tensor of the body."""
+        if instance is None:
+            return self
+        return BlockFunction(self._function.__get__(instance, owner))
+
+    def __repr__(self) -> str:
+        return f"<block function {self._function.__name__}{self._signature}>"
+
     def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
+        _check_label(label)
         parameters = self._signature.parameters
+        if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
+            keywords["label"] = label  # the body takes the label of its block, too
         named = {
             name: value
             for name, value in keywords.items()
@@ -246,6 +258,17 @@ def shared_parameter(
     parameter = create((name, *application.path))
     block.parameters[name] = (parameter, arguments)
     return parameter
+
+
+def _check_label(label: object) -> None:
+    if label is None or isinstance(label, str):
+        return
+    raise UsageError(
+        "The label of a block is a text: it is a part of the names of its parameters.",
+        found=f"label={label!r}",
+        where=str(caller_location() or ""),
+        fix='label="L1"',
+    )
 
 
 def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:

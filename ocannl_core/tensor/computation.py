@@ -136,11 +136,27 @@ def _given(
     return Computation(steps, results, name)
 
 
+def require_tensor(value: object, call: str) -> None:
+    """Raises UsageError unless what code is asked for is a tensor."""
+    if isinstance(value, Tensor):
+        return
+    raise UsageError(
+        "Code computes tensors, one for each call.",
+        found=f"{value!r} in {call}(...)",
+        where=str(caller_location() or ""),
+        fix=f"{call}(y), where y is a tensor, such as what a block returned",
+    )
+
+
 def forward(tensor: Tensor, name: str = "forward") -> Computation:
     """Returns the code that computes a tensor from parameters, placeholders and literals.
 
     Called while code is recorded, it adds that code there.
+
+    Raises:
+        UsageError: if it is asked for something else than a tensor.
     """
+    require_tensor(tensor, "oc.train.forward")
     return _given(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
 
 
@@ -268,6 +284,7 @@ def gradient_update(loss: Tensor) -> Computation:
     Raises:
         UsageError: if the tensor depends on no parameter, or is computed from gradients.
     """
+    require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
     assert loss.grad is not None
     backpropagated(loss)  # an operation without a gradient is told here, not at compilation

@@ -24,6 +24,15 @@ def _binary(name: str) -> Callable[[Expression, Operand], Any]:
     return operator
 
 
+def _equality(name: str) -> Callable[[Expression, Operand], Any]:
+    def operator(self: Expression, other: Operand) -> Any:
+        if other is None:
+            return NotImplemented  # searches compare anything with anything
+        return _binary(name)(self, other)
+
+    return operator
+
+
 def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
     def operator(self: Expression, other: Operand) -> Any:
         if not isinstance(other, Expression | Real):
@@ -34,11 +43,17 @@ def _reflected(name: str) -> Callable[[Expression, Operand], Any]:
 
 
 def _not_an_operand(other: object) -> Any:
-    """Refuses arrays and indices with advice; leaves other objects to their own operators."""
+    """Refuses arrays, lists, indices and None with advice; leaves other objects to their own
+    operators.
+    """
     if isinstance(other, StaticIndex):
         fix = f"oc.number({other.name}) is the tensor that holds the index"
     elif hasattr(other, "__array__"):
         fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
+    elif isinstance(other, list | tuple):
+        fix = "wrap lists with oc.tensor(...)"
+    elif other is None:
+        fix = "a tensor that needs no gradient has None as its .grad"
     else:
         return NotImplemented
     raise UsageError(
@@ -71,12 +86,13 @@ class Expression:
     __pow__ = _binary("power")
     __rpow__ = _reflected("power")
     __matmul__ = _binary("matmul")
+    __rmatmul__ = _reflected("matmul")
     __lt__ = _binary("less")
     __le__ = _binary("less_equal")
     __gt__ = _reflected("less")
     __ge__ = _reflected("less_equal")
-    __eq__ = _binary("equal")
-    __ne__ = _binary("not_equal")
+    __eq__ = _equality("equal")
+    __ne__ = _equality("not_equal")
     __hash__ = object.__hash__
 
     # NumPy must not take expressions apart when an array stands on the left of an operator
@@ -94,6 +110,7 @@ class Expression:
         raise UsageError(
             "An expression has no truth value: its cells are computed when a routine runs.",
             found=repr(self),
+            where=str(caller_location() or ""),
             fix="compare arrays on the host with ctx[x], or choose cell by cell with "
             "oc.where(condition, a, b)",
         )
@@ -115,5 +132,6 @@ def _host_only(what: str, expression: Expression) -> UsageError:
     return UsageError(
         f"An expression is not a Python {what}: its cells live in a context.",
         found=repr(expression),
+        where=str(caller_location() or ""),
         fix="read it with ctx[x] after a routine computed it, or ctx.item(x) for a single number",
     )

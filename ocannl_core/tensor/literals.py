@@ -16,7 +16,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
-from ocannl_core.dtypes import DType, dtype_of, promote, uint4x32
+from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import Array, check_kind, check_number, converted, refuse_nan
 from ocannl_core.indexing import StaticIndex, VarIndex
@@ -408,6 +408,14 @@ def _formatted(
         TransferError: if a cell is NaN, or is not a number of the format.
     """
     own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    if dtype is None and own is not None and not is_format(own):
+        raise UsageError(
+            "An array without dtype= keeps its number format, which has to be one of the "
+            "supported ones.",
+            found=f"an array of dtype {own}",
+            where=where,
+            fix='state the format of the tensor, as in dtype="int32" or dtype="float32"',
+        )
     precision = chosen(own if dtype is None else dtype, session.default_dtype)
     if precision.follows:
         precision = replace(precision, dtype=roomy(precision.dtype, cells))
@@ -450,7 +458,9 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     """Returns what the positions of each axis mean."""
     if basis is None:
         return [None] * axes
-    names: list[str | None] = list(basis) if isinstance(basis, list | tuple) else [basis]
+    names: list[str | None] = (
+        [basis] if isinstance(basis, str) or not isinstance(basis, Sequence) else list(basis)
+    )
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
         raise UsageError(
             "A basis names what the positions of an axis mean, axis by axis.",

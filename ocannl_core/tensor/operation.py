@@ -114,7 +114,9 @@ class Operation:
                 return session.recorder.unreduced(self, settled(args, session), stated)
             if logic is not None and stated != Pointwise():
                 self._refuse_format(dtype)
-                return session.recorder.unreduced(self, as_tensors(args, session, self.primitive), stated)
+                return session.recorder.unreduced(
+                    self, as_tensors(args, session, self.primitive), stated
+                )
         return self.tensor(
             as_tensors(args, session, self.primitive),
             stated,
@@ -192,7 +194,7 @@ class Operation:
                 found=f"{self.name} with requires_grad=True"
                 + (f", in {precision.dtype}" if not precision.dtype.is_float else ""),
                 where=str(origin),
-                fix="leave requires_grad out, or give it to the tensor that gradients are wanted of",
+                fix="leave requires_grad out, or give it to a tensor that the loss depends on",
             )
         if requires_grad is None:
             requires_grad = can_flow and any(operand.requires_grad for operand in operands)
@@ -269,11 +271,9 @@ class Operation:
             if not isinstance(arg, Expression | Real):
                 raise UsageError(
                     "Operands are tensors and numbers.",
-                    found=f"{type(arg).__name__} as an operand of {self.name}",
+                    found=f"{type(arg).__name__} as an operand of {composed_name() or self.name}",
                     where=str(caller_location() or ""),
-                    fix="a tensor that needs no gradient has None as its .grad"
-                    if arg is None
-                    else "wrap arrays and lists with oc.tensor(...)",
+                    fix=_instead_of(arg),
                 )
 
     def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
@@ -303,6 +303,17 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"oc.{self.name}"
+
+
+def _instead_of(operand: object) -> str:
+    """Returns what to write in place of something that is no operand."""
+    if operand is None:
+        return "a tensor that needs no gradient has None as its .grad"
+    if isinstance(operand, str):
+        return 'a specification comes first, as in oc.einsum("ij => i", x)'
+    if isinstance(operand, list | tuple) and any(isinstance(e, Expression) for e in operand):
+        return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
+    return "wrap arrays and lists with oc.tensor(...)"
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
@@ -373,9 +384,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     )
 
 
-def as_tensors(
-    values: Sequence[Any], session: Session, op: Op | None = None
-) -> tuple[Tensor, ...]:
+def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) -> tuple[Tensor, ...]:
     """Returns tensors for operands.
 
     A number takes the format of the tensors beside it, unless it has a fraction and they are
@@ -442,14 +451,13 @@ def define_operation(
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
     """
-    for function in (forward, gradient):
-        if not callable(function) and (function is forward or function is not None):
-            raise UsageError(
-                "An operation is defined by a function that computes it, and one for its gradient.",
-                found=f"{function!r} in {name}",
-                where=str(caller_location() or ""),
-                fix="def forward(v, v1): v[:] = oc.exp(v1)",
-            )
+    if not callable(forward) or not (gradient is None or callable(gradient)):
+        raise UsageError(
+            "An operation is defined by a function that computes it, and one for its gradient.",
+            found=f"forward={forward!r}, gradient={gradient!r} for {name}",
+            where=str(caller_location() or ""),
+            fix="def forward(v, v1): v[:] = oc.exp(v1)",
+        )
     given = [each for each in slot_names(forward) if slot_of(each).role == "gradient"]
     if given:
         raise UsageError(

@@ -197,8 +197,18 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
         range: Values lie in `range(range)`; calls outside are errors. An axis sliced by the index
             then has this size.
     """
-    if not name.isidentifier():
-        raise UsageError("A static index is a keyword of the routine's call.", found=repr(name))
-    if range is not None and range < 1:
-        raise UsageError("The range of a static index is positive.", found=f"range={range}")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UsageError(
+            "A static index is a keyword of the routine's call.",
+            found=repr(name),
+            where=str(caller_location() or ""),
+            fix='an identifier, as in oc.static_index("i")',
+        )
+    if range is not None and (not isinstance(range, int) or range < 1):
+        raise UsageError(
+            "The range of a static index is the number of values that it can have.",
+            found=f"range={range!r}",
+            where=str(caller_location() or ""),
+            fix="range=n for the values 0, 1, ..., n-1",
+        )
     return StaticIndex(name, range)

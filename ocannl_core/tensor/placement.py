@@ -43,7 +43,7 @@ def covers_result(spec: Spec, where: str) -> bool:
             raise SpecError(
                 "Each part of a concatenated result has at most one operand.",
                 found=f"{spec.text}, where operands {present[0] + 1} and {present[1] + 1} are both "
-                f"at {', '.join(map(str, choice))}",
+                + (f"at {', '.join(map(str, choice))}" if choice else "in every cell"),
                 where=where,
                 fix="name the parts of the result differently: a; b => a^b",
             )

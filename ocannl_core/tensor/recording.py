@@ -27,7 +27,9 @@ from ocannl_core.tensor.definitions import (
     Declared,
     Filled,
     GradientOf,
+    Literal,
     Parameter,
+    Placeholder,
     Recording,
     ResultOf,
 )
@@ -250,8 +252,7 @@ class CodeRecorder:
         for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
-            is_named = isinstance(source.definition, Parameter | Declared) or len(source.label) > 1
-            if is_named and source is not target:
+            if _has_name(source) and source is not target:
                 is_declared = isinstance(source.definition, Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
@@ -343,6 +344,21 @@ class _Steps:
                     pass
         self.written.update(fresh)
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
+
+
+def _has_name(tensor: Tensor) -> bool:
+    """True if a program gave the tensor a name: labels made of it tell more than that of an
+    operation.
+    """
+    match tensor.definition:
+        case Parameter() | Declared() | Placeholder():
+            return True
+        case Literal():
+            return tensor.label != ("literal",)
+        case Applied(operation):
+            return len(tensor.label) > 1 or tensor.label != (operation.name,)
+        case _:
+            return len(tensor.label) > 1
 
 
 def _changes_state(tensor: Tensor) -> bool:
@@ -456,6 +472,13 @@ class section:
     """
 
     def __init__(self, *title: str | Tensor) -> None:
+        if not title:
+            raise UsageError(
+                "A section has a title.",
+                found="oc.section()",
+                where=str(caller_location() or ""),
+                fix='with oc.section("update of", p):',
+            )
         self._title = " ".join(
             "_".join(part.label) if isinstance(part, Tensor) else str(part) for part in title
         )

@@ -71,6 +71,7 @@ class Session:
         param_dtype: DType | str | None = None,
     ) -> None:
         defaults = settings.current()
+        self._seed = 0
         self.seed = defaults.seed if seed is None else seed
         self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
         stored = defaults.param_dtype if param_dtype is None else param_dtype

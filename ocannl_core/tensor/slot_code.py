@@ -200,7 +200,7 @@ class SlotCode:
         operands = tuple(operand for operand, _, _ in settled)
         for each in operands:
             if isinstance(each, Cells) and each.node in self._blank:
-                self._refuse(f"it reads {each.node.label[0]} before it writes it")
+                self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
         self._blank.discard(target.operand.node)
         origin = self._tensor.origin
         self._emitter.body.append(
@@ -222,8 +222,10 @@ class SlotCode:
         if node in self._gradients and not is_sum:
             self._refuse("it writes a gradient by other means than += and -=")
         if node in self._blank and combine is not BinaryOp.SECOND and not reset:
-            name = "v" if node is self._tensor.node else node.label[0]
-            self._refuse(f"it accumulates into {name} before it writes it")
+            self._refuse(f"it accumulates into {self._name_of(node)} before it writes it")
+
+    def _name_of(self, node: TensorNode) -> str:
+        return "v" if node is self._tensor.node else node.label[0]
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
         """Emits the assignment of runs of cells, one for each word."""

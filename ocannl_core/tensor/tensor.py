@@ -18,7 +18,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import Assignable, accumulator
+from ocannl_core.tensor.assignment import Assignable, accumulator, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -403,6 +403,10 @@ class Tensor(Assignable):
         return isinstance(self.definition, Placeholder)
 
     @property
+    def is_gradient(self) -> bool:
+        return isinstance(self.definition, GradientOf)
+
+    @property
     def literal(self) -> np.ndarray[Any, Any] | None:
         """The host's array behind a literal, in the tensor's number format unless it is a file's;
         without axes as long as its shape is open.
@@ -511,7 +515,7 @@ class Tensor(Assignable):
             return operations["slice"](self, indices=indices)
         raise UsageError(
             "Indexing takes static indices or integers, for the leading batch axes.",
-            found=f"{self.label[0] if self.label else 'x'}[{key!r}]",
+            found=f"{self.label[0] if self.label else 'x'}[{key_text(key)}]",
             where=str(caller_location() or ""),
             fix="select and rearrange axes with a specification: "
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',

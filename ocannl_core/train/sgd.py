@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.errors import UsageError
+from ocannl_core.tensor.computation import require_tensor
 from ocannl_core.tensor.parameters import declare
 from ocannl_core.tensor.recording import cd
 from ocannl_core.tensor.tensor import Tensor
@@ -52,6 +53,7 @@ def sgd_update(
     Raises:
         UsageError: if there is none that a gradient flows into.
     """
+    require_tensor(loss, "oc.train.sgd_update")
     trained = [p for p in loss.params if p.requires_grad]
     if not trained:
         raise UsageError(

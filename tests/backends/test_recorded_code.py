@@ -399,8 +399,8 @@ def test_declared_tensors_keep_their_cells_only_where_they_are_read_first(target
         step()
         np.testing.assert_array_equal(ctx[out], [4, 8])
         lines = step.assignments.splitlines()
-        assert "  total: float32[2]  # kept" in lines
-        assert "  twice: float32[2]" in lines
+        assert "  total_x: float32[2]  # kept" in lines
+        assert "  twice_x: float32[2]" in lines
 
 
 # ----- random code against NumPy ------------------------------------------------------------------

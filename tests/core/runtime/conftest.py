@@ -51,6 +51,10 @@ class ToyTensor:
     def is_placeholder(self) -> bool:
         return self.kind == "placeholder"
 
+    @property
+    def is_gradient(self) -> bool:
+        return self.kind == "gradient"
+
     def describe(self) -> str:
         return f"{self.kind} {self.node.name} (model.py:{self.node.id})"
 
