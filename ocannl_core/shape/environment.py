@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Integral
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import Origin
+from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, fill, ties
 from ocannl_core.shape.close import close
@@ -313,7 +314,7 @@ class Environment:
         _check_axes(kind, axes, name)
         cut = [position for position, axis in enumerate(axes) if axis is ...]
         sizes = tuple(
-            axis if isinstance(axis, Size) else Size(axis)
+            axis if isinstance(axis, Size) else Size(int(axis))
             for axis in axes
             if not isinstance(axis, EllipsisType)
         )
@@ -328,6 +329,7 @@ class Environment:
                 "The size of an axis cannot be negative.",
                 found=f"{kind.value} axes {', '.join(map(str, sizes))}"
                 + (f" of {name}" if name else ""),
+                where=str(caller_location() or ""),
             )
         if not cut:
             return Row(trailing=sizes)
@@ -359,10 +361,12 @@ def _check_axes(kind: RowKind, axes: object, name: str) -> None:
     """Refuses anything but a list of sizes."""
     given = axes if isinstance(axes, list | tuple) else None
     if given is None or any(
-        isinstance(axis, bool) or not isinstance(axis, int | Size | EllipsisType) for axis in given
+        isinstance(axis, bool) or not isinstance(axis, Integral | Size | EllipsisType)
+        for axis in given
     ):
         raise UsageError(
             "The axes of a row are a list of sizes.",
             found=f"{kind.value}={axes!r}" + (f" for {name}" if name else ""),
+            where=str(caller_location() or ""),
             fix=f"{kind.value}=[{axes}]" if isinstance(axes, int) else f"{kind.value}=[8, 3]",
         )

@@ -15,6 +15,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -145,7 +146,7 @@ class BlockFunction(Generic[P, R]):
         return f"<block function {self._function.__name__}{self._signature}>"
 
     def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
-        _check_label(label)
+        check_label(label)
         parameters = self._signature.parameters
         if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
             keywords["label"] = label  # the body takes the label of its block, too
@@ -258,17 +259,6 @@ def shared_parameter(
     parameter = create((name, *application.path))
     block.parameters[name] = (parameter, arguments)
     return parameter
-
-
-def _check_label(label: object) -> None:
-    if label is None or isinstance(label, str):
-        return
-    raise UsageError(
-        "The label of a block is a text: it is a part of the names of its parameters.",
-        found=f"label={label!r}",
-        where=str(caller_location() or ""),
-        fix='label="L1"',
-    )
 
 
 def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import numpy as np
 
@@ -170,6 +170,23 @@ class ResultOf:
 
 
 Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf | ResultOf
+
+
+def kind_of(definition: Definition) -> str:
+    """Returns what messages call a tensor of that definition."""
+    match definition:
+        case Parameter():
+            return "parameter"
+        case Placeholder():
+            return "placeholder"
+        case GradientOf():
+            return "gradient"
+        case Literal():
+            return "literal"
+        case Applied() | Filled() | Declared() | ResultOf():
+            return "tensor"
+        case _:
+            assert_never(definition)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

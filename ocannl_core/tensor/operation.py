@@ -24,13 +24,14 @@ from ocannl_core.tensor.capture import Capture, captured_names
 from ocannl_core.tensor.definitions import Applied, Recording
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps, index_maps
+from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
-from ocannl_core.tensor.tensor import MergeBuffer, Tensor, check_label
+from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Code = Callable[..., None]
 """A function whose parameter names are slots."""
@@ -173,7 +174,7 @@ class Operation:
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
-        check_label((label,) if label else ())
+        check_label(label)
         session = operands[0].session
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)

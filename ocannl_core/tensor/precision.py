@@ -20,6 +20,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float32, promote
+from ocannl_core.errors import UsageError
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
 
@@ -85,6 +86,16 @@ class Precision:
     def is_free(self) -> bool:
         """True if what the tensor is made for may choose its format."""
         return self.follows or self.rests_on_default
+
+    def check_differentiable(self, origin: Origin) -> None:
+        """Raises UsageError for a gradient of what is no real number."""
+        if not self.dtype.is_float:
+            raise UsageError(
+                "Gradients are computed with respect to real numbers.",
+                found=f"requires_grad=True for cells of {self.dtype}",
+                where=str(origin),
+                fix='state a float format, as in dtype="float32", or leave requires_grad out',
+            )
 
     def used(self, dtype: DType, origin: Origin) -> Precision:
         """Returns the precision after a use in an operation that computes in a format.

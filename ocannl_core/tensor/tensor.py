@@ -29,9 +29,11 @@ from ocannl_core.tensor.definitions import (
     Placeholder,
     Recording,
     ResultOf,
+    kind_of,
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
 from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
@@ -86,14 +88,9 @@ class Tensor(Assignable):
         requires_grad: bool = False,
     ) -> None:
         precision = Precision.stated(dtype) if isinstance(dtype, DType) else dtype
-        check_label(label)
-        if requires_grad and not precision.dtype.is_float:
-            raise UsageError(
-                "Gradients are computed with respect to real numbers.",
-                found=f"requires_grad=True for cells of {precision.dtype}",
-                where=str(origin),
-                fix='state a float format, as in dtype="float32", or leave requires_grad out',
-            )
+        check_label(*label)
+        if requires_grad:
+            precision.check_differentiable(origin)
         self.session = session
         self.id = session.next_id()
         self.definition = definition
@@ -449,17 +446,7 @@ class Tensor(Assignable):
 
     def describe(self) -> str:
         """Returns what and where the tensor is, for messages."""
-        match self.definition:
-            case Parameter():
-                kind = "parameter"
-            case Placeholder():
-                kind = "placeholder"
-            case GradientOf():
-                kind = "gradient"
-            case Literal():
-                kind = "literal"
-            case _:
-                kind = "tensor"
+        kind = kind_of(self.definition)
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
 
@@ -594,18 +581,6 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
-
-
-def check_label(label: tuple[str, ...]) -> None:
-    """Raises UsageError unless every part of a label is a text."""
-    if all(isinstance(part, str) for part in label):
-        return
-    raise UsageError(
-        "A label is a text: printed code and messages name tensors by it.",
-        found=", ".join(repr(part) for part in label if not isinstance(part, str)),
-        where=str(caller_location() or ""),
-        fix='label="x"',
-    )
 
 
 def _rearranged(value: object, logic: str | None, projections: str | None) -> object:

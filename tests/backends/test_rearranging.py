@@ -115,7 +115,7 @@ def swapped(x: oc.Tensor, y: oc.Tensor) -> oc.Tensor:
     [
         ("a; b => a", "sums nothing.*where b is not in the result"),
         ("a; a => a^b", "operands 1 and 2 are both at a"),
-        ("a; a => a", "operands 1 and 2 are both at"),
+        ("a; a => a", "operands 1 and 2 are both in every cell"),
     ],
 )
 def test_operands_of_a_concatenation_have_places_of_their_own(spec: str, rule: str) -> None:

@@ -186,7 +186,7 @@ def test_code_that_reads_what_nothing_computes_is_not_linked(
 Every node that code reads is computed by it or stored in the context.
   found  tensor h (model.py:2): not in the context, and not computed here
   where  compiling after_h
-  try    add the code that computes h in front: oc.train.forward(h), or oc.train.grad_update(loss) for a gradient
+  try    add the code that computes h in front: oc.train.forward(h)
          or give it a value from the host: ctx[h] = array\
 """)
 

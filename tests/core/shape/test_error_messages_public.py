@@ -137,7 +137,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
   found  size 3 and size 4
   where  output axis -1 of the first operand of mul, at program.py:6: c[:] = a * 2
          output axis -1 of the first operand of assignment to c, at program.py:6: c[:] = a * 2
-         the target is c of shape ..c.batch..|..c.input..->4, made by declaration c, at program.py:3: c = oc.declare("c", output=[4])
+         the target is c_a of shape ..c.batch..|..c.input..->4, made by declaration c, at program.py:3: c = oc.declare("c", output=[4])
          the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,3, at program.py:6: c[:] = a * 2
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
@@ -193,7 +193,7 @@ An operand must not have more axes than the result that it is repeated to.
   found  at least 2 axes (..mul.output..,2,3) against 1 axis (3)
   where  output row of the first operand of assignment to c, at program.py:6: c[:] = a * 2
          output row of the first operand of mul, at program.py:6: c[:] = a * 2
-         the target is c of shape ..c.batch..|..c.input..->3, made by declaration c, at program.py:3: c = oc.declare("c", output=[3])
+         the target is c_a of shape ..c.batch..|..c.input..->3, made by declaration c, at program.py:3: c = oc.declare("c", output=[3])
          the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,2,3, at program.py:6: c[:] = a * 2
   try    reduce the surplus axes with einsum, or give the result more axes;
          if the operand's outputs should meet inputs, use `@` rather than `*`\
@@ -233,7 +233,7 @@ An operand must not have more axes than the result that it is repeated to.
          output row of the first operand of assignment to c, at program.py:5: c[:] = oc.placeholder("x", output=[2]) * 2
          closing rows
          output row of the first operand of mul, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
-         the target is c of shape 2, made by declaration c, at program.py:2: c = oc.declare("c")
+         the target is c_x of shape 2, made by declaration c, at program.py:2: c = oc.declare("c")
          the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,2,2, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
   try    reduce the surplus axes with einsum, or give the result more axes;
          if the operand's outputs should meet inputs, use `@` rather than `*`\

@@ -286,7 +286,8 @@ def test_a_negative_size(model: Model) -> None:
         model.environment.fresh_shape(output=[2, -1], name="x")
     assert complaint(caught) == snapshot("""\
 The size of an axis cannot be negative.
-  found  output axes 2, -1 of x\
+  found  output axes 2, -1 of x
+  where  test_errors.py:286: model.environment.fresh_shape(output=[2, -1], name="x")\
 """)
 
 
