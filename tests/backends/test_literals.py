@@ -179,3 +179,17 @@ def test_parameters_are_those_of_a_tensor(ctx: oc.Context) -> None:
     w = oc.param("w", init=1.0)
     with pytest.raises(oc.UsageError, match="a list"):
         ctx.init_params([w])  # type: ignore[arg-type]
+
+
+def test_a_number_keeps_all_its_digits(ctx: oc.Context) -> None:
+    large = oc.number(2**53 + 1, dtype="int64")
+    assert computed(ctx, large + 1) == 2**53 + 2
+    beside = oc.tensor([1], dtype="int64") * np.int64(2**53 + 1)
+    assert computed(ctx, beside).tolist() == [2**53 + 1]
+
+
+def test_tensors_without_cells_are_empty_arrays(ctx: oc.Context) -> None:
+    empty = oc.tensor(np.zeros((0, 3))) * 2.0
+    assert computed(ctx, empty).shape == (0, 3)
+    assert computed(ctx, oc.arange(0)).shape == (0,)
+    assert computed(ctx, oc.einsum("... => 0", empty)).tolist() == [0]

@@ -403,6 +403,27 @@ def test_declared_tensors_keep_their_cells_only_where_they_are_read_first(target
         assert "  twice_x: float32[2]" in lines
 
 
+def test_accumulations_that_change_nothing_leave_what_they_declare_readable(target: str) -> None:
+    with oc.Session():
+        c = oc.declare("c", output=[2], dtype="int32")
+        p = oc.param("p", init=[1.0, 2.0])
+
+        @oc.cd
+        def code() -> None:
+            c.accumulate(0.5)
+            p.accumulate(1.0, with_=oc.mul)
+
+        ctx = oc.Context(target)
+        step = ctx.compile(code())
+        ctx.init_params(p)
+        step()
+        assert ctx[c].tolist() == [0, 0]
+        assert ctx[p].tolist() == [1, 2]
+        ctx[c] = [3, 4]
+        step()
+        assert ctx[c].tolist() == [3, 4]
+
+
 # ----- random code against NumPy ------------------------------------------------------------------
 
 NAMES = "abcd"

@@ -72,6 +72,24 @@ def test_integers_stay_integers_beside_numbers(target: str) -> None:
         assert int(ctx[y][0]) == 2**24 + 1
 
 
+def test_numbers_beside_integers_fit_their_format(target: str) -> None:
+    with oc.Session():
+        x = oc.tensor([0, 255], dtype="uint8")
+        for apply in (
+            lambda: x + 300,
+            lambda: x + -1,
+            lambda: oc.maximum(x, 256),
+            lambda: oc.where(x, x, -1),
+            lambda: x % 256,
+        ):
+            with pytest.raises(oc.TransferError, match="uint8 holds 0 to 255"):
+                apply()
+        below, above = x < 300, x > -1
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(below) + oc.train.forward(above))()
+        assert ctx[below].tolist() == ctx[above].tolist() == [1, 1]
+
+
 def test_square_roots_as_powers_are_the_same_in_every_cell(target: str) -> None:
     with oc.Session():
         x = oc.tensor(np.array([-np.inf, -0.0, 4.0] * 12, np.float32))

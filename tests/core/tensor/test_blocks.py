@@ -264,3 +264,42 @@ def test_tensors_can_be_given_by_name(x: oc.Tensor) -> None:
     assert block(x, by=x).operands[0].operands == (x, x)
     assert scaled(x, by=x, factor=2.0).operands[0].operands == (x, x)
     assert scaled(x=x, factor=2.0).operands[0] is x
+
+
+def test_a_block_may_be_a_method(x: oc.Tensor) -> None:
+    class Model:
+        def __init__(self, width: int) -> None:
+            self.width = width
+
+        @oc.op
+        def layer(self, x: oc.Tensor, *, scale: float) -> oc.Tensor:
+            return oc.param("w", output=[self.width]) @ x * scale
+
+        @oc.op
+        def twice(self, x: oc.Tensor) -> oc.Tensor:
+            return self.layer(self.layer(x, scale=1.0), scale=2.0)
+
+    small, large = Model(2), Model(7)
+    block = small.twice()
+    first = block(x)
+    assert block(2.0 * x).params == first.params
+    assert list(first.params.keys()) == ["twice.layer.w", "twice.layer2.w"]
+    assert large.layer(x, scale=1.0).info.dims == (5, 7)
+
+
+def test_a_body_may_take_the_label_of_its_block(x: oc.Tensor) -> None:
+    @oc.op
+    def named(x: oc.Tensor, *, label: str | None) -> oc.Tensor:
+        return oc.mul(x, oc.param(f"scale_{label}", init=1.0))
+
+    assert list(named(label="first")(x).params.keys()) == ["first.scale_first"]
+    assert list(named(x).params.keys()) == ["named.scale_None"]
+
+
+def test_the_label_of_a_block_is_a_text() -> None:
+    with pytest.raises(oc.UsageError, match=r"label=\['a', 'b'\]"):
+        layer(hidden=3, label=["a", "b"])
+
+
+def test_a_block_function_is_shown_with_its_parameters() -> None:
+    assert repr(layer).startswith("<block function layer(x: ")

@@ -188,3 +188,76 @@ def test_the_code_of_an_operation_writes_what_it_should() -> None:
     loss = oc.einsum("...=>0", wrong(oc.param("p", init=[1.0])))
     with pytest.raises(oc.UsageError, match="it writes v"):
         oc.train.grad_update(loss).resolve()
+
+
+def test_gradients_are_added_to() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1 * v1
+
+    def assigned(g: Any, g1: Any, v1: Any) -> None:
+        g1[:] = g * v1
+
+    def reset(g: Any, g1: Any, v1: Any) -> None:
+        g1[oc.neutral] += g * v1
+
+    def multiplied(g: Any, g1: Any, v1: Any) -> None:
+        g1 *= g * v1
+
+    p = oc.param("p", init=[1.0])
+    for gradient in (assigned, reset, multiplied):
+        wrong = oc.define_operation("wrong", forward=forward, gradient=gradient)
+        with pytest.raises(oc.UsageError, match=r"by other means than \+= and -="):
+            oc.train.grad_update(oc.einsum("...=>0", wrong(p))).resolve()
+
+
+def test_gradients_are_no_part_of_what_computes_the_result() -> None:
+    def forward(v: Any, v1: Any, g1: Any) -> None:
+        v[:] = v1 + g1
+
+    with pytest.raises(oc.UsageError, match=r"found  g1 in wrong"):
+        oc.define_operation("wrong", forward=forward)
+
+
+def test_the_gradient_of_an_operand_that_has_none_is_not_read() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = v1 * v2
+
+    def gradient(g: Any, g1: Any, g2: Any) -> None:
+        g1 += g * g2
+
+    wrong = oc.define_operation("wrong", forward=forward, gradient=gradient)
+    loss = oc.einsum("...=>0", wrong(oc.param("p", init=[1.0]), oc.tensor([1.0])))
+    with pytest.raises(oc.UsageError, match="it reads g2, the gradient of an operand that has"):
+        oc.train.grad_update(loss).resolve()
+
+
+def test_accumulation_starts_from_something() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v += v1
+
+    def through(v: Any, v1: Any, part_rhs1: Any) -> None:
+        part_rhs1 += v1
+        v[:] = part_rhs1
+
+    for code, message in ((forward, "into v before"), (through, "into part_rhs1 before")):
+        wrong = oc.define_operation("wrong", forward=code)
+        with pytest.raises(oc.UsageError, match=message):
+            oc.train.forward(wrong(oc.tensor([1.0]))).resolve()
+
+
+def test_slots_are_shown_as_they_are_written() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = 1.0 if v1 + 2 > 0 else v1
+
+    wrong = oc.define_operation("wrong", forward=forward)
+    with pytest.raises(oc.UsageError) as caught:
+        oc.train.forward(wrong(oc.tensor([1.0]))).resolve()
+    assert caught.value.found == "lt(0, add(v1, 2))"
+
+
+@pytest.mark.parametrize("code", [None, 3])
+def test_an_operation_is_defined_by_functions(code: Any) -> None:
+    with pytest.raises(oc.UsageError, match="is defined by a function"):
+        oc.define_operation("wrong", forward=code)
+    with pytest.raises(oc.UsageError, match="is defined by a function"):
+        oc.define_operation("wrong", forward=lambda v, v1: None, gradient=code or 1)

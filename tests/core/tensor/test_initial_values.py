@@ -232,3 +232,27 @@ def test_a_warning_about_parameters_points_at_the_program(x: oc.Tensor) -> None:
     with pytest.warns(UserWarning, match="'b' of growing") as caught:
         block(x, True)
     assert caught[0].filename == __file__
+
+
+# ----- integers -----------------------------------------------------------------------------------
+
+
+def test_a_parameter_of_integers_is_not_trained_unless_that_is_asked_for() -> None:
+    counts = oc.param("counts", output=[2], init=1, dtype="int32")
+    assert counts.grad is None
+    assert (counts * 0.5).grad is None
+    with pytest.raises(oc.UsageError, match="requires_grad=False"):
+        oc.train.grad_update(counts * 0.5)
+
+
+@pytest.mark.parametrize(("init", "dtype"), [(1.5, "int32"), (-1, "uint8"), (300, "uint8")])
+def test_a_first_value_is_a_number_of_the_format(init: float, dtype: str) -> None:
+    with pytest.raises(oc.TransferError) as caught:
+        oc.param("counts", output=[2], init=init, dtype=dtype)
+    assert "parameter counts" in caught.value.where
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    labels = np.array([0, 2, 1])
+    w = oc.param("w", output=[labels.max() + 1], input=[np.int32(2)])
+    assert str(w.shape) == "2->3"

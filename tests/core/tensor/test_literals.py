@@ -288,3 +288,39 @@ def test_a_number_that_does_not_fit_the_format_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(oc.TransferError, match=r"1 of 4 cells do not fit, the first at \[1, 1\]"):
         oc.tensor(cells, dtype=dtype)
+
+
+# ----- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(2.5, "int32"), (300, "uint8"), (-1, "uint8"), (float("inf"), "int64")]
+)
+def test_a_number_is_one_of_its_format(value: float, dtype: str) -> None:
+    with pytest.raises(oc.TransferError) as caught:
+        oc.number(value, dtype=dtype)
+    assert "test_literals.py" in caught.value.where
+
+
+def test_fractions_are_numbers() -> None:
+    assert cells(oc.tensor(Fraction(1, 4))) == 0.25
+    assert cells(oc.tensor([Fraction(1, 4), 2])) == [0.25, 2]
+    assert oc.number(Fraction(1, 4)).label == ("0.25",)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.longdouble])
+def test_an_array_of_another_format_needs_a_stated_one(dtype: type) -> None:
+    array = np.arange(3, dtype=dtype)
+    with pytest.raises(oc.UsageError, match="state the format"):
+        oc.tensor(array)
+    assert cells(oc.tensor(array, dtype="float32")) == [0, 1, 2]
+
+
+def test_a_basis_is_a_text() -> None:
+    with pytest.raises(oc.UsageError, match="basis=3 for 1 axes"):
+        oc.tensor([1, 2], basis=3)  # type: ignore[arg-type]
+
+
+def test_a_function_of_indices_takes_one_for_each_axis() -> None:
+    with pytest.raises(oc.UsageError, match=r"one for each axis(.|\n)*for 2 axes"):
+        oc.from_function(lambda i: i, output=[2], input=[2])

@@ -174,6 +174,22 @@ def test_declared_tensors_take_the_label_of_what_they_are_made_from(p: oc.Tensor
     assert [target for target, *_ in assignments(code())] == ["delta_p"]
 
 
+def test_a_label_comes_from_whatever_the_program_has_named() -> None:
+    data, image = oc.tensor([1.0, 2.0], label="data"), oc.placeholder("image", output=[2])
+    named, nameless = oc.mul(image, 2.0, label="named"), oc.exp(image)
+    labels = []
+
+    @oc.cd
+    def code() -> None:
+        for source in (data, image * 2.0, named, nameless, oc.tensor([1.0, 2.0])):
+            c = oc.declare("c")
+            c[:] = source
+            labels.append("_".join(c.label))
+
+    code()
+    assert labels == ["c_data", "c_image", "c_named", "c", "c"]
+
+
 def test_recorded_functions_splice_into_each_other(p: oc.Tensor) -> None:
     @oc.cd
     def inner(c: oc.Tensor) -> None:

@@ -137,6 +137,30 @@ def one():
     c[:] = (c.merge + 1.0) * 2.0
 one()
 """,
+    "all cells spelled as NumPy does": """\
+@oc.cd
+def one():
+    c[...] = 1.0
+one()
+""",
+    "a slice": """\
+@oc.cd
+def one():
+    c[1:, oc.static_index("i")] = 1.0
+one()
+""",
+    "a section without a title": """\
+@oc.cd
+def one():
+    with oc.section():
+        c[:] = 1.0
+one()
+""",
+    "gradients that nothing computes": """\
+p = oc.param("p", init=[1.0, 2.0])
+loss = oc.einsum("... => 0", p * p)
+oc.Context("interp").compile(loss.backprop())
+""",
 }
 
 
@@ -276,6 +300,33 @@ Assignments take tensors, merge buffers and numbers.
   found  [1.0, 2.0]
   where  program.py:6: c[:] = [1.0, 2.0]
   try    wrap arrays and lists with oc.tensor(...)\
+""",
+        "all cells spelled as NumPy does": """\
+Whole tensors are assigned to, not cells or slices of them.
+  found  c[...] = ...
+  where  program.py:6: c[...] = 1.0
+  try    write c[:] = e for all cells; c.assign(e, logic="... => 2,...") writes position 2 of the first output axis and leaves the rest\
+""",
+        "a slice": """\
+Whole tensors are assigned to, not cells or slices of them.
+  found  c[1:, i] = ...
+  where  program.py:6: c[1:, oc.static_index("i")] = 1.0
+  try    write c[:] = e for all cells; c.assign(e, logic="... => 2,...") writes position 2 of the first output axis and leaves the rest\
+""",
+        "a section without a title": """\
+A section has a title.
+  found  oc.section()
+  where  program.py:6: with oc.section():
+  try    with oc.section("update of", p):\
+""",
+        "gradients that nothing computes": """\
+Every node that code reads is computed by it or stored in the context.
+  found  gradient p_grad (program.py:4: p = oc.param("p", init=[1.0, 2.0])): not in the context, and not computed here
+         gradient mul_grad (program.py:5: loss = oc.einsum("... => 0", p * p)): not in the context, and not computed here
+         gradient einsum_grad (program.py:5: loss = oc.einsum("... => 0", p * p)): not in the context, and not computed here
+  where  compiling backprop
+  try    put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), loss.zero_grads(), loss.grad[:] = 1, loss.backprop()
+         or give gradients values from the host, as in ctx[p.grad] = array\
 """,
     }
 )

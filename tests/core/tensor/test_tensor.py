@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -178,3 +181,104 @@ def test_literals_that_hold_tensors_have_their_gradients() -> None:
     part = oc.tensor([1.0, 2.0])
     with pytest.raises(oc.UsageError, match="holds tensors"):
         oc.tensor([part, part], requires_grad=True)
+
+
+def test_results_have_gradients_when_asked() -> None:
+    x = oc.tensor([1.0, 2.0])
+    square = oc.mul(x, x, requires_grad=True)
+    loss = oc.einsum("... => 0", square * square)
+    context = oc.Context("interp")
+    context.compile(oc.train.grad_update(loss), keep=[square.grad])()
+    assert context[square.grad].tolist() == [2, 8]
+    assert x.grad is None
+    for refused in (
+        lambda: oc.less(x, 0.0, requires_grad=True),
+        lambda: oc.mul(x, x, dtype="int32", requires_grad=True),
+    ):
+        with pytest.raises(oc.UsageError, match="with requires_grad=True"):
+            refused()
+
+
+def test_gradients_are_of_real_numbers() -> None:
+    for make in (oc.placeholder, oc.param):
+        with pytest.raises(oc.UsageError, match="cells of int32"):
+            make("p", output=[2], dtype="int32", requires_grad=True)
+
+
+def test_ids_grow_and_a_gradient_has_the_one_after_its_tensor() -> None:
+    p = oc.param("p", output=[2])
+    assert p.grad is not None
+    assert p.grad.id == p.id + 1
+    y, z = p * 2.0, oc.tensor([1.0]) * 2.0
+    assert y.grad is not None
+    assert [y.id, y.grad.id, z.id] == [p.id + 3, p.id + 4, p.id + 7]
+    assert z.operands[1].id == p.id + 6
+
+
+# ----- what is no operand -------------------------------------------------------------------------
+
+
+def test_lists_arrays_and_nothing_are_no_operands() -> None:
+    x = oc.tensor([1.0, 2.0])
+    for apply, fix in (
+        (lambda: x - [1, 2], "wrap lists"),
+        (lambda: (1, 2) * x, "wrap lists"),
+        (lambda: x @ np.ones(2), "wrap arrays"),
+        (lambda: np.ones((2, 2)) @ x, "wrap arrays"),
+        (lambda: x + x.grad, r"None as its \.grad"),  # type: ignore[operator]
+        (lambda: oc.einsum(x, "i => 0"), "specification comes first"),  # type: ignore[arg-type]
+        (lambda: oc.stack([x, x]), r"one by one: oc\.stack\(a, b\)"),
+    ):
+        with pytest.raises(oc.UsageError) as caught:
+            apply()
+        assert re.search(fix, caught.value.fix)
+        assert "test_tensor.py" in caught.value.where
+
+
+def test_tensors_are_searched_for_beside_nothing() -> None:
+    x = oc.tensor([1.0])
+    assert (x == None) is False  # noqa: E711
+    assert [None, x].index(x) == 1
+
+
+def test_what_only_the_host_has_is_told_with_the_line() -> None:
+    x = oc.tensor([1.0])
+    for ask in (bool, len, float):
+        with pytest.raises(oc.UsageError) as caught:
+            ask(x)
+        assert "ask(x)" in caught.value.where
+
+
+@pytest.mark.parametrize("value", [None, 3.0, [oc.placeholder], np.ones(2)])
+def test_code_is_asked_of_tensors(value: object) -> None:
+    for call in (
+        oc.train.forward,
+        oc.train.grad_update,
+        lambda t: oc.train.sgd_update(t, learning_rate=0.1),
+    ):
+        with pytest.raises(oc.UsageError, match="Code computes tensors"):
+            call(value)  # type: ignore[arg-type, operator]
+
+
+def test_labels_are_texts() -> None:
+    x = oc.tensor([1.0])
+    for make in (oc.tensor, oc.reshape, oc.number, oc.exp):
+        with pytest.raises(oc.UsageError, match=r"A label is a text(.|\n)*label=3"):
+            make(x if make is oc.exp else 1.0, label=3)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, 2**64, -(2**63) - 1])
+def test_a_seed_is_an_integer_of_64_bits(seed: object) -> None:
+    session = oc.Session(seed=2**64 - 1)
+    assert session.seed == 2**64 - 1
+    with pytest.raises(oc.UsageError, match="integer of 64 bits"):
+        session.seed = seed  # type: ignore[assignment]
+    assert session.seed == 2**64 - 1
+
+
+@pytest.mark.parametrize("arguments", [("a b", None), (3, None), ("i", 0), ("i", 1.5)])
+def test_a_static_index_has_a_name_and_a_number_of_values(arguments: tuple[Any, Any]) -> None:
+    name, count = arguments
+    with pytest.raises(oc.UsageError, match="static index") as caught:
+        oc.static_index(name, range=count)
+    assert "test_tensor.py" in caught.value.where
