@@ -165,8 +165,8 @@ class CodeRecorder:
             step = Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
-        self._label(target, step.args)
         operands = _tensors(step)
+        self._label(target, operands)
         check_recorded_here(operands, self.recording)
         if not isinstance(step.logic, IndexMaps):
             with naming(operands, target):
@@ -243,11 +243,11 @@ class CodeRecorder:
         for operand in operands:
             operand.note_use(step.origin)
 
-    def _label(self, target: Tensor, args: tuple[Argument, ...]) -> None:
+    def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
         """Completes the label of a declared tensor with that of what is assigned to it first."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
-        pending = [arg for arg in args if isinstance(arg, Tensor)]
+        pending = list(operands)
         seen: set[Tensor] = set()
         for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
