@@ -210,15 +210,22 @@ class CodeRecorder:
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
         is_stale = max(last) > value.writes
         rearranges = reset or not isinstance(value.logic, Pointwise)
-        reads_target = rearranges and any(tensor is target for tensor in tensors)
-        if is_stale or reads_target or value.recording is not self.recording:
+        if is_stale or value.recording is not self.recording:
             raise UsageError(
                 "An operation whose reduction an assignment states is read by that assignment.",
-                found=f"{value!r}, of which an operand is written before or by the assignment"
-                if is_stale or reads_target
+                found=f"{value!r}, of which an operand has been written since"
+                if is_stale
                 else f"{value!r}, written in {value.recording}",
                 where=str(origin),
-                fix="write it in the assignment itself, and assign to another tensor",
+                fix="write it in the assignment itself",
+            )
+        if rearranges and any(tensor is target for tensor in tensors):
+            raise UsageError(
+                "An assignment that states how axes are rearranged or reduced reads other tensors "
+                "than it writes.",
+                found=f"{value!r}",
+                where=str(origin),
+                fix="assign to another tensor, or compute it apart: c[:] = oc.einsum(spec, c)",
             )
         if combine is BinaryOp.SECOND and isinstance(value.logic, Compose | ComposeAccumulate):
             raise UsageError(

@@ -54,6 +54,39 @@ def test_slots_have_the_names_of_values_tensors_and_sides() -> None:
     np.testing.assert_array_equal(computed(minus(oc.tensor([5.0]), 2.0)), [3])
 
 
+@pytest.mark.parametrize("result", ["v", "t", "lhs"])
+@pytest.mark.parametrize("operand", ["v", "t", "rhs"])
+def test_every_slot_has_three_names(result: str, operand: str) -> None:
+    names = ", ".join(f"{operand}{position}" for position in (1, 2, 3))
+    found: dict[str, Any] = {}
+    exec(
+        f"def forward({result}, {names}):\n"
+        f"    {result}[:] = {operand}1 - {operand}2 * {operand}3\n",
+        found,
+    )
+    difference = oc.define_operation("difference", forward=found["forward"])
+    np.testing.assert_array_equal(computed(difference(2.0, oc.tensor([3.0]), 5.0)), [-13])
+
+
+@pytest.mark.parametrize("side", ["rhs", "rhs1", "rhs2", "rhs3", "lhs"])
+@pytest.mark.parametrize("name", ["{}_part", "part_{}"])
+def test_an_intermediate_slot_names_its_side_first_or_last(side: str, name: str) -> None:
+    part = name.format(side)
+    found: dict[str, Any] = {"oc": oc}
+    exec(
+        f"def forward(v, v1, v2, v3, {part}):\n"
+        f"    {part}[:] = 0.0\n"
+        f"    v[oc.neutral] += v1 * v2 * v3 + {part}\n",
+        found,
+    )
+    combined = oc.define_operation("combined", forward=found["forward"], logic="i;j;k=>ij")
+    operands = [oc.tensor([1.0] * size) for size in (2, 3, 4)]
+    program = oc.train.forward(combined(*operands)).resolve()
+    (node,) = [n for n in program.nodes if n.label[0] == part]
+    sizes = {"lhs": (2, 3), "rhs": (2,), "rhs1": (2,), "rhs2": (3,), "rhs3": (4,)}
+    assert program.nodes[node].dims == sizes[side]
+
+
 def test_operands_of_any_number_come_as_a_tuple() -> None:
     def forward(v: Any, vs: Any) -> None:
         v[:] = 0.0

@@ -137,6 +137,12 @@ def one():
     c[:] = (c.merge + 1.0) * 2.0
 one()
 """,
+    "rearranging in place": """\
+@oc.cd
+def one():
+    c.assign(c, logic="i => i")
+one()
+""",
     "all cells spelled as NumPy does": """\
 @oc.cd
 def one():
@@ -208,15 +214,15 @@ A primitive that an assignment applies makes no tensor that could have a format.
 """,
         "stale primitive": """\
 An operation whose reduction an assignment states is read by that assignment.
-  found  mul "i; j => ij" of <declared c: ..c.batch..|..c.input..->2>, <placeholder x: 2>, of which an operand is written before or by the assignment
+  found  mul "i; j => ij" of <declared c: ..c.batch..|..c.input..->2>, <placeholder x: 2>, of which an operand has been written since
   where  assignment to d, at program.py:9: oc.declare("d")[oc.neutral] += product
-  try    write it in the assignment itself, and assign to another tensor\
+  try    write it in the assignment itself\
 """,
         "leaking primitive": """\
 An operation whose reduction an assignment states is read by that assignment.
   found  mul "i; j => ij" of <declared c: ..c.batch..|..c.input..->2>, <declared c: ..c.batch..|..c.input..->2>, written in one, at program.py:12: one()
   where  assignment to d, at program.py:11: oc.declare("d")[:] = kept[0]
-  try    write it in the assignment itself, and assign to another tensor\
+  try    write it in the assignment itself\
 """,
         "assignment outside": """\
 Assignments are recorded inside functions decorated with @oc.cd.
@@ -327,6 +333,12 @@ Every node that code reads is computed by it or stored in the context.
   where  compiling backprop
   try    put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), loss.zero_grads(), loss.grad[:] = 1, loss.backprop()
          or give gradients values from the host, as in ctx[p.grad] = array\
+""",
+        "rearranging in place": """\
+An assignment that states how axes are rearranged or reduced reads other tensors than it writes.
+  found  identity "i => i" of <declared c: ..c.batch..|..c.input..->2>
+  where  assignment to c, at program.py:6: c.assign(c, logic="i => i")
+  try    assign to another tensor, or compute it apart: c[:] = oc.einsum(spec, c)\
 """,
     }
 )
