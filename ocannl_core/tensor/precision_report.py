@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ocannl_core.dtypes import DType
-from ocannl_core.origin import Origin
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import Origin, caller_location
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.definitions import Applied, GradientOf
 from ocannl_core.tensor.graph import ancestors
@@ -51,7 +52,17 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
     of a computation. Asking decides nothing.
 
     Gradients have the formats of their tensors, and no rows of their own.
+
+    Raises:
+        UsageError: for anything else.
     """
+    if not isinstance(subject, Tensor | Computation):
+        raise UsageError(
+            "Tensors and computations have number formats.",
+            found=repr(subject),
+            where=str(caller_location() or ""),
+            fix="oc.precision_report(loss)",
+        )
     found = [subject] if isinstance(subject, Tensor) else list(mentioned(subject.steps))
     tensors = ancestors(found)
     return PrecisionReport(

@@ -73,9 +73,9 @@ class Session:
         defaults = settings.current()
         self._seed = 0
         self.seed = defaults.seed if seed is None else seed
-        self.default_dtype = dtype_of(defaults.default_dtype if dtype is None else dtype)
+        self.default_dtype = _float("dtype", defaults.default_dtype if dtype is None else dtype)
         stored = defaults.param_dtype if param_dtype is None else param_dtype
-        self.param_dtype = None if stored is None else dtype_of(stored)
+        self.param_dtype = None if stored is None else _float("param_dtype", stored)
         self.threefry_rounds = defaults.threefry_rounds
         self.random_seed: Any = None
         """The tensor of the seed, once random numbers have asked for it."""
@@ -124,6 +124,19 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         _current.set(self._outer.pop())
+
+
+def _float(keyword: str, value: DType | str) -> DType:
+    """Returns a number format for real numbers that state none."""
+    found = dtype_of(value)
+    if not found.is_float:
+        raise UsageError(
+            "The formats that a session has for what states none are floats.",
+            found=f"{keyword}={str(found)!r}",
+            where=str(caller_location() or ""),
+            fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',
+        )
+    return found
 
 
 _current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None)

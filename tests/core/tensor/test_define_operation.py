@@ -79,11 +79,11 @@ def test_an_intermediate_slot_names_its_side_first_or_last(side: str, name: str)
         f"    v[oc.neutral] += v1 * v2 * v3 + {part}\n",
         found,
     )
-    combined = oc.define_operation("combined", forward=found["forward"], logic="i;j;k=>ij")
+    combined = oc.define_operation("combined", forward=found["forward"], logic="i;j;k=>ijk")
     operands = [oc.tensor([1.0] * size) for size in (2, 3, 4)]
     program = oc.train.forward(combined(*operands)).resolve()
     (node,) = [n for n in program.nodes if n.label[0] == part]
-    sizes = {"lhs": (2, 3), "rhs": (2,), "rhs1": (2,), "rhs2": (3,), "rhs3": (4,)}
+    sizes = {"lhs": (2, 3, 4), "rhs": (2,), "rhs1": (2,), "rhs2": (3,), "rhs3": (4,)}
     assert program.nodes[node].dims == sizes[side]
 
 

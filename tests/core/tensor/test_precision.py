@@ -377,3 +377,18 @@ def test_a_report_decides_nothing() -> None:
     assert str(oc.precision_report(make(name="empty"))) == "empty  float32  default"
     _ = x * make("float64")
     assert x.dtype is oc.float64
+
+
+def test_what_has_no_format_has_no_report() -> None:
+    with pytest.raises(oc.UsageError, match="Tensors and computations have number formats"):
+        oc.precision_report(3)  # type: ignore[arg-type]
+
+
+# ----- sessions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyword", ["dtype", "param_dtype"])
+@pytest.mark.parametrize("dtype", ["int32", "uint4x32"])
+def test_a_session_has_floats_for_what_states_no_format(keyword: str, dtype: str) -> None:
+    with pytest.raises(oc.UsageError, match=f"{keyword}='{dtype}'"):
+        oc.Session(**{keyword: dtype})  # type: ignore[arg-type]
