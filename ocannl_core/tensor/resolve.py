@@ -129,6 +129,7 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
                 found.update(_tensor_of(arg) for arg in args if not isinstance(arg, float))
             case Forward(tensors):
                 found.update(with_siblings(tensors))
+                found.update(operand for tensor in tensors for operand in tensor.operands)
             case ZeroGradients(root):
                 found.update(with_siblings(ancestors([root])))
             case Backpropagate(root):

@@ -202,6 +202,13 @@ def test_code_has_the_parameters_that_it_mentions(x: oc.Tensor) -> None:
     assert oc.train.grad_update(loss).params == loss.params
     p = loss.params["mlp.layer.b"]
     assert list(oc.train.sgd_step(p, learning_rate=0.1).params) == [p]
+    shift = oc.param("shift", output=[4])
+
+    @oc.cd
+    def code() -> None:
+        p.assign(oc.exp(shift * 2.0))
+
+    assert set(code().params) == {p, shift}
 
 
 # ----- training without parameters ----------------------------------------------------------------
