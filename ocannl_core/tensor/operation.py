@@ -310,7 +310,7 @@ def _instead_of(operand: object) -> str:
     """Returns what to write in place of something that is no operand."""
     if operand is None:
         return "a tensor that needs no gradient has None as its .grad"
-    if isinstance(operand, str):
+    if isinstance(operand, str) and "=>" in operand:
         return 'a specification comes first, as in oc.einsum("ij => i", x)'
     if isinstance(operand, list | tuple) and any(isinstance(e, Expression) for e in operand):
         return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
