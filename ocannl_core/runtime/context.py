@@ -117,6 +117,7 @@ class Context:
                 raise UsageError(
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
+            _check_entries(keyword, given or ())
         program = computation.resolve()
         if name is not None:
             if not name.isidentifier():
@@ -276,6 +277,24 @@ class Context:
             where=tensor.describe(),
             fix=link.fix_for_unstored(node, unstored),
         )
+
+
+def _check_entries(keyword: str, given: Sequence[object]) -> None:
+    """Raises UsageError unless a list names what it is for."""
+    for entry in given:
+        if keyword == "bindings":
+            is_right = isinstance(entry, StaticIndex)
+        else:
+            is_right = isinstance(getattr(entry, "node", None), TensorNode)
+        if not is_right:
+            kind = "static indices" if keyword == "bindings" else "tensors"
+            raise UsageError(
+                f"{keyword}= is a list of {kind}.",
+                found=repr(entry),
+                fix="a tensor that needs no gradient has None as its .grad"
+                if entry is None
+                else f"{keyword}=[x], where x is what was made, not its name",
+            )
 
 
 def _checked(tensor: TensorLike) -> TensorLike:

@@ -361,7 +361,8 @@ def _check_axes(kind: RowKind, axes: object, name: str) -> None:
     """Refuses anything but a list of sizes."""
     given = axes if isinstance(axes, list | tuple) else None
     if given is None or any(
-        isinstance(axis, bool) or not isinstance(axis, Integral | Size | EllipsisType)
+        isinstance(axis, bool)
+        or not isinstance(axis.n if isinstance(axis, Size) else axis, Integral | EllipsisType)
         for axis in given
     ):
         raise UsageError(

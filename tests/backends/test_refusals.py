@@ -23,6 +23,22 @@ def test_lists_are_asked_for_where_lists_are_taken() -> None:
             oc.param("w", output=2)  # type: ignore[arg-type]
 
 
+def test_lists_name_what_they_are_for() -> None:
+    with oc.Session():
+        x = oc.tensor([1.0])
+        code = oc.train.forward(x * 2.0)
+        context = oc.Context("interp")
+        for keyword in ("keep", "inline"):
+            with pytest.raises(oc.UsageError, match=f"{keyword}= is a list of tensors"):
+                context.compile(code, **{keyword: ["x"]})  # type: ignore[arg-type]
+        with pytest.raises(oc.UsageError, match=r"None as its \.grad"):
+            context.compile(code, keep=[x.grad])  # type: ignore[list-item]
+        with pytest.raises(oc.UsageError, match="list of static indices"):
+            context.compile(code, bindings=["i"])  # type: ignore[list-item]
+        with pytest.raises(oc.UsageError, match="list of sizes"):
+            oc.placeholder("x", output=[oc.Size("3")])  # type: ignore[arg-type]
+
+
 def test_cells_cannot_be_assigned() -> None:
     with oc.Session(), pytest.raises(oc.UsageError, match="Whole tensors are assigned to"):
         oc.declare("c")[0] = 1.0
