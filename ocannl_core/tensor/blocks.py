@@ -225,7 +225,7 @@ def shared_parameter(
 
     Raises:
         UsageError: if the application has asked for the name before, or another one asked with
-            other arguments.
+            other arguments or in another session.
     """
     application: Application | None = session.block
     if application is None:
@@ -241,6 +241,13 @@ def shared_parameter(
     application.names.add(name)
     if name in block.parameters:
         parameter, made_with = block.parameters[name]
+        if parameter.session is not session:
+            raise UsageError(
+                "The applications of a block belong to one session, as its parameters do.",
+                found=f"{block.name} in another session than the one that made its parameters",
+                where=str(caller_location() or ""),
+                fix="configure the block anew in every session, also after oc.reset()",
+            )
         if made_with != arguments:
             raise UsageError(
                 "Applications of one block share parameters, so they ask for them in the same way.",

@@ -303,3 +303,11 @@ def test_the_label_of_a_block_is_a_text() -> None:
 
 def test_a_block_function_is_shown_with_its_parameters() -> None:
     assert repr(layer).startswith("<block function layer(x: ")
+
+
+def test_a_block_belongs_to_the_session_of_its_parameters(x: oc.Tensor) -> None:
+    block = layer(hidden=3)
+    block(x)
+    with oc.Session(), pytest.raises(oc.UsageError, match="belong to one session") as caught:
+        block(oc.tensor([1.0, 2.0, 3.0]))
+    assert "after oc.reset()" in caught.value.fix
