@@ -54,7 +54,6 @@ from ocannl_core.tensor.contractions import (
     interleave,
     matmul,
     outer_sum,
-    power,
     stack,
     transpose,
     tropical,
@@ -109,6 +108,7 @@ from ocannl_core.tensor.pointwise import (
     tanh,
     trunc,
 )
+from ocannl_core.tensor.powers import power
 from ocannl_core.tensor.precision_report import precision_report
 from ocannl_core.tensor.random import (
     kaiming,

@@ -78,7 +78,7 @@ class Assignable(Expression):
         if is_everything(key):
             return LeftHandSide(self, reset=False)
         parts = key if isinstance(key, tuple) else (key,)
-        if any(hasattr(part, "primitive") for part in parts):
+        if any(hasattr(part, "primitive") or _is_power(part) for part in parts):
             raise UsageError(
                 "An assignment names its accumulating operation once.",
                 found=f"c[{key_text(key)}], read or followed by an operator",
@@ -188,12 +188,19 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
     return len(parts) > 1, accumulator(accumulators[0])
 
 
+def _is_power(operation: object) -> bool:
+    """True for `oc.power`, which is a function that chooses between operations."""
+    return operation is operations.get("power")
+
+
 def accumulator(operation: object) -> BinaryOp:
     """Returns the primitive with which an operation accumulates.
 
     Raises:
         UsageError: if it has no neutral element.
     """
+    if _is_power(operation):
+        return BinaryOp.POW
     primitive = getattr(operation, "primitive", None)
     reduces = getattr(operation, "combine", None) is not None
     if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:

@@ -1,12 +1,9 @@
-"""Operations that reduce or rearrange axes: composition, einsum, maxima, slices, powers by a
-number.
-"""
+"""Operations that reduce or rearrange axes: composition, einsum, maxima, slices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from numbers import Real
 from typing import Any
 
 from ocannl_core.dtypes import DType
@@ -22,7 +19,7 @@ from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.placement import covers_result
-from ocannl_core.tensor.pointwise import add, first, lift, maximum, power_primitive
+from ocannl_core.tensor.pointwise import add, first, lift, maximum
 from ocannl_core.tensor.pointwise import where as where_pointwise
 from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
@@ -185,6 +182,7 @@ def fma(
     logic: str = "@",
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
     primitive `a * b + c`, which rounds once.
@@ -192,8 +190,9 @@ def fma(
     if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
         return slot_application(TernaryOp.FMA, (a, b, c))
     if logic == "@":
-        return add(matmul(a, b, dtype=dtype), c, label=label, dtype=dtype)
-    return _fma(a, b, c, logic=logic, label=label, dtype=dtype)
+        product = matmul(a, b, dtype=dtype)
+        return add(product, c, label=label, dtype=dtype, requires_grad=requires_grad)
+    return _fma(a, b, c, logic=logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
 def where(
@@ -208,6 +207,7 @@ def where(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns `a` where the condition is not 0, and `b` elsewhere.
 
@@ -228,6 +228,7 @@ def where(
             capture=capture,
             label=label,
             dtype=dtype,
+            requires_grad=requires_grad,
         )
     return _sum_of_where(
         *operands,
@@ -237,6 +238,7 @@ def where(
         capture=capture,
         label=label,
         dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -248,6 +250,7 @@ def einsum(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns the sum of the products of the operands' cells, lined up by a specification.
 
@@ -272,6 +275,7 @@ def einsum(
         label: A name for the result.
         dtype: The number format of the result and of its sums; it follows from the operands when
             not given.
+        requires_grad: Whether the result has a gradient; by default it has where an operand has.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
@@ -293,6 +297,7 @@ def einsum(
         capture=capture,
         label=label,
         dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -305,6 +310,7 @@ def einmax(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns the greatest cells of the operand over the axes that the specification's result does
     not mention.
@@ -320,7 +326,14 @@ def einmax(
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
     """
     return _einmax(
-        operand, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+        operand,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -334,13 +347,22 @@ def outer_sum(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
     Axes that the result does not mention are summed. Arguments are those of `einsum`.
     """
     return _outer_sum(
-        a, b, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+        a,
+        b,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -354,6 +376,7 @@ def tropical(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns the greatest sums of the operands' cells over the axes that the specification's
     result does not mention.
@@ -363,7 +386,15 @@ def tropical(
     sum is the maximum.
     """
     return _tropical(
-        a, b, logic=spec, padded=padded, values=values, capture=capture, label=label, dtype=dtype
+        a,
+        b,
+        logic=spec,
+        padded=padded,
+        values=values,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -383,6 +414,7 @@ def concat(
     capture: Capture = (),
     label: str | None = None,
     dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
 ) -> Any:
     """Returns the operands one after the other along axes of the result.
 
@@ -406,7 +438,12 @@ def concat(
         )
     covers_all = covers_result(parse_spec(spec), str(Origin("concat", caller_location())))
     return _concat_of(len(operands), covers_all)(
-        *operands, logic=spec, capture=capture, label=label, dtype=dtype
+        *operands,
+        logic=spec,
+        capture=capture,
+        label=label,
+        dtype=dtype,
+        requires_grad=requires_grad,
     )
 
 
@@ -475,54 +512,6 @@ def interleave(
         return einsum(spec, stacked, label=label, dtype=dtype)
 
 
-@cache
-def _power_by(exponent: float) -> Operation:
-    """Returns the operation that raises to a fixed power; no gradient flows into the exponent."""
-
-    def forward(v: Any, v1: Any) -> None:
-        v[:] = power_primitive(v1, exponent)
-
-    def gradient(g: Any, g1: Any, v1: Any) -> None:
-        if exponent == 0:
-            return
-        if exponent == 1:
-            g1 += g
-        elif exponent == 2:
-            g1 += g * (2.0 * v1)
-        else:
-            g1 += g * (exponent * power_primitive(v1, exponent - 1))
-
-    return define_operation("power", forward=forward, gradient=gradient)
-
-
-def power(
-    base: Any,
-    exponent: Any,
-    *,
-    logic: str | None = None,
-    projections: str | None = None,
-    label: str | None = None,
-    dtype: DType | str | None = None,
-) -> Any:
-    """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
-
-    Args:
-        base: The base.
-        exponent: A number, into which no gradient flows, or a tensor.
-        logic: How axes line up, for as many operands as there are tensors.
-        projections: Index maps instead, in recorded code.
-        label: A name for the result.
-    """
-    if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
-        return power_primitive(base, exponent)
-    is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
-    if isinstance(exponent, Real) and projections is None and not is_recorded:
-        return _power_by(float(exponent))(base, logic=logic, label=label, dtype=dtype)
-    return power_primitive(
-        base, exponent, logic=logic, projections=projections, label=label, dtype=dtype
-    )
-
-
 def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
     """Returns the part of a tensor at given positions of its leftmost batch axes.
 
@@ -543,4 +532,4 @@ def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
     return _slice.tensor((tensor,), BatchSlice(indices))
 
 
-operations.update(matmul=matmul, transpose=transpose, power=power, slice=slice_batch)
+operations.update(matmul=matmul, transpose=transpose, slice=slice_batch)

@@ -258,6 +258,7 @@ form("relu_gate", lambda c, e: np.where(c > 0, e, 0), 1)(*with_operation(oc.relu
 form("sat01_gate", lambda c, e: np.where((c > 0) & (c < 1), e, 0), 0.5)(
     *with_operation(oc.sat01_gate)
 )
+form("pow by name", lambda c, e: c**e, 1)(*with_operation(oc.power))
 form("add by name", lambda c, e: c + e, 0)(*with_operation(oc.add))
 
 

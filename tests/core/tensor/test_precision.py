@@ -379,6 +379,13 @@ def test_a_report_decides_nothing() -> None:
     assert x.dtype is oc.float64
 
 
+def test_a_fraction_makes_floats_of_integers() -> None:
+    whole = oc.tensor([4, 9], dtype="int32")
+    assert (whole**2).dtype is (whole**2.0).dtype is oc.int32
+    for result in (whole * 0.5, whole**0.5, 0.5**whole, oc.power(whole, 1.5)):
+        assert result.dtype is oc.float32
+
+
 def test_what_has_no_format_has_no_report() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and computations have number formats"):
         oc.precision_report(3)  # type: ignore[arg-type]

@@ -286,6 +286,20 @@ def test_a_power_by_a_number_is_absorbed(p: oc.Tensor, q: oc.Tensor) -> None:
     assert assignments(code()) == [("p", BinaryOp.SECOND, False, "pow")]
 
 
+def test_a_power_by_a_number_has_the_logic_of_one_tensor(p: oc.Tensor) -> None:
+    x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+    c = oc.declare("c", output=[2])
+
+    @oc.cd
+    def code() -> None:
+        c[oc.neutral] += oc.power(x, 2.0, logic="ij => i")
+
+    ctx = oc.Context("interp")
+    ctx.compile(code())()
+    assert ctx[c].tolist() == [5, 25]
+    assert str((x**2.0).shape) == str(oc.power(x, 2.0, logic="ij => ij").shape)
+
+
 def test_a_recorded_function_that_fails_inside_another_one_leaves_nothing_there(
     p: oc.Tensor, q: oc.Tensor
 ) -> None:

@@ -220,6 +220,26 @@ def test_results_have_gradients_when_asked() -> None:
             refused()
 
 
+def test_every_operation_says_whether_its_result_has_a_gradient() -> None:
+    p, q = oc.param("p", output=[2]), oc.param("q", output=[2])
+    for make in (
+        lambda wanted: oc.add(p, q, requires_grad=wanted),
+        lambda wanted: oc.power(p, 2.0, requires_grad=wanted),
+        lambda wanted: oc.power(p, q, requires_grad=wanted),
+        lambda wanted: oc.matmul(p, 1.0, requires_grad=wanted),
+        lambda wanted: oc.fma(p, 1.0, q, requires_grad=wanted),
+        lambda wanted: oc.fma(p, q, q, logic=".", requires_grad=wanted),
+        lambda wanted: oc.where(p, q, q, requires_grad=wanted),
+        lambda wanted: oc.where(p, q, q, logic="i; i; i => 0", requires_grad=wanted),
+        lambda wanted: oc.einsum("i => 0", p, requires_grad=wanted),
+        lambda wanted: oc.einmax("i => 0", p, requires_grad=wanted),
+        lambda wanted: oc.outer_sum("i; j => ij", p, q, requires_grad=wanted),
+        lambda wanted: oc.tropical("i; j => ij", p, q, requires_grad=wanted),
+        lambda wanted: oc.concat("i; j => i^j", p, q, requires_grad=wanted),
+    ):
+        assert [make(wanted).requires_grad for wanted in (None, True, False)] == [True, True, False]
+
+
 def test_gradients_are_of_real_numbers() -> None:
     for make in (oc.placeholder, oc.param):
         with pytest.raises(oc.UsageError, match="cells of int32"):
