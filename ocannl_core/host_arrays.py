@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
     """
     if not dtype.is_integer:
         return
-    if not float(value).is_integer():
+    if not (isinstance(value, Integral) or float(value).is_integer()):
         raise TransferError(
             f"A tensor of {dtype} takes integers: fractions would be lost.",
             found=f"{value}",

@@ -247,10 +247,11 @@ def bind_untouched(
 
     Accumulations that change nothing are no code, and neither are assignments to no cells.
     """
+    touched = set(plan.params)
     for node, placement in lasting.items():
         info = code.program.nodes.get(node)
         is_asked_for = placement.reason in (Reason.KEPT, Reason.DECLARED)
-        if info is None or node in plan.params or not is_asked_for or store.find(node) is not None:
+        if info is None or node in touched or not is_asked_for or store.find(node) is not None:
             continue
         stored = _bind_node(code, node, info, store)
         stored.has_value = stored.has_value or 0 in info.dims

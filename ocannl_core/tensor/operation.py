@@ -398,7 +398,8 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     beside = promote(*formats) if formats else session.default_dtype
 
     def precision(value: Any) -> Precision:
-        fits = beside.is_float or (beside.is_integer and float(value).is_integer())
+        is_whole = isinstance(value, Integral) or float(value).is_integer()
+        fits = beside.is_float or (beside.is_integer and is_whole)
         if fits and op not in LOGICAL:
             check_number(value, beside, str(caller_location() or ""))
         return Precision.by_default(beside if fits else session.default_dtype)
