@@ -107,7 +107,7 @@ def close_leaves(closing: Closing) -> None:
     dim_news = closing.dim_reader()
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
-        leaves = [var for var in closing.open_rows(row_news.take()) if var in state.row_leaves]
+        leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
         empty = {var: 0 for var in leaves if _is_row_ready(state, var)}
         sizes = {
             dim: state.ceilings[dim].size
@@ -154,7 +154,7 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
     waiting: dict[RowVar, None] = {}
     progress = False
     while True:
-        leaves = [var for var in _reached(state, news.take()) if var in state.row_leaves]
+        leaves = [var for var in _reached(state, news.take()) if ranks.leaf_of(state, var)]
         waiting.update(dict.fromkeys(leaves))
         guesses = ranks.limits(state, leaves)
         guesses = {var: guesses[var] for var in leaves if var in guesses}
@@ -233,9 +233,8 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
     """Returns guesses for rows above closed operands, and for those that must be as long."""
     guesses: dict[RowVar, int] = {}
     for var in candidates:
-        group = ranks.group(state, var)
-        if any(state.anchored.get(one) for one in group):
-            guesses.update(dict.fromkeys(group, 0))
+        if ranks.is_anchored(state, var):
+            guesses.update(dict.fromkeys(ranks.group(state, var), 0))
     return guesses
 
 

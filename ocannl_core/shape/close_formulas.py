@@ -128,7 +128,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
             count = Count(state, formula)
             tails = list(dict.fromkeys(count.tails))
             if len(tails) != len(count.tails) or not all(
-                _is_free(state, tail) and (tail in state.row_leaves or not leaves_only)
+                _is_free(state, tail) and (ranks.leaf_of(state, tail) or not leaves_only)
                 for tail in tails
             ):
                 continue

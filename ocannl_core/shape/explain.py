@@ -11,6 +11,7 @@ from enum import Enum
 from typing import assert_never
 
 from ocannl_core.origin import Origin
+from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,
@@ -234,9 +235,9 @@ def _row_derivation(state: State, row: Row) -> tuple[tuple[Origin, ...], tuple[G
 def _row_bounds(state: State, var: RowVar) -> Iterator[Bound]:
     for constraint in state.suspended.get(var, ()):
         yield Bound(_statement(state, constraint), constraint.origin)
-    if state.anchored.get(var):
+    if ranks.is_anchored(state, var):
         yield Bound("an operand has no further axes, so that none are needed")
-    yield from _leaf_bound(state.row_leaves.get(var) is not None)
+    yield from _leaf_bound(ranks.leaf_of(state, var) is not None)
 
 
 def _statement(state: State, constraint: RowConstraint) -> str:

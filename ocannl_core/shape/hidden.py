@@ -14,7 +14,7 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     """Refuses guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand. Rows that must be as long as it are guessed with it, and must be fit, too. A size is,
+    operand. A size is,
     when it or a result that uses it lies above an operand of size 1: in `param("w") @ x + b` with a
     `b` of size 1, the 1 is the user's word for the size of the sum.
 
@@ -23,13 +23,11 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     """
     found: dict[tuple[int, RowKind], tuple[Leaf, str]] = {}
     for var in rows:
-        group = ranks.group(state, var)
-        if any(state.anchored.get(one) for one in group):
+        leaf = ranks.leaf_of(state, var)
+        if leaf is None or not leaf.parameter or ranks.is_anchored(state, var):
             continue
-        for one in group:
-            leaf = state.row_leaves.get(one)
-            if leaf and leaf.parameter and state.contracted.get(one):
-                found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
+        if ranks.is_contracted(state, var):
+            found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
     for dim in dims:
         if not may_be_guessed(state, dim):
             leaf = state.dim_leaves[state.find(dim)]

@@ -139,7 +139,7 @@ class State:
         scalars_are_decided: True during closing, when such rows get axes.
         cells: For a row variable, how many cells its axes have, and what says so.
         optional: Parts of concatenated axes that may be empty.
-        anchored: Row variables above a closed operand, which therefore need no more axes.
+        anchored: Row variables of rows above a closed operand, which therefore need no more axes.
         contracted: Row variables that meet another row in a product, so that their axes are not
             free to guess.
         touched_rows: Row variables about which something may have been learned; a hint for closing.
@@ -289,13 +289,19 @@ class State:
         """Marks a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
-            self.journal.put(self.dim_leaves, var, _stronger(self.dim_leaves.get(var), leaf))
+            self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: Leaf) -> None:
         """Marks a row variable as belonging to a leaf."""
-        self.journal.put(self.row_leaves, var, _stronger(self.row_leaves.get(var), leaf))
+        self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
+
+    def anchor(self, var: RowVar) -> None:
+        """Marks a row variable as that of a row above a closed operand."""
+        if not self.anchored.get(var):
+            self.journal.put(self.anchored, var, True)
+            self.touched_rows[var] = None
 
     def suspend(self, constraint: RowConstraint) -> None:
         """Keeps a constraint until one of the row variables in it is solved."""
@@ -346,7 +352,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def _stronger(one: Leaf | None, other: Leaf) -> Leaf:
+def stronger(one: Leaf | None, other: Leaf) -> Leaf:
     """Returns the leaf that decides how a shared variable closes: a parameter, else the first."""
     if one is None:
         return other
