@@ -141,7 +141,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
             and dim not in state.ceilings
             and _floor(state, dim) <= 1
             and _is_dim_ready(state, dim)
-            and not _is_awaiting(state, dim)
+            and not _may_learn_more(state, dim)
             and may_be_guessed(state, dim)
         }
         if not closing.decide_dims(guesses, "sizes of leaves"):
@@ -199,9 +199,23 @@ def _is_dim_ready(state: State, dim: DimVar) -> bool:
 def _is_awaiting(state: State, dim: DimVar) -> bool:
     """True while nothing says which axis another row has in the place of a size."""
     return any(
-        isinstance(constraint, RowBelow) and state.is_suspended(constraint)
+        isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
         for constraint in state.within.get(dim, ())
     )
+
+
+def _may_learn_more(state: State, dim: DimVar) -> bool:
+    """True while a size, or a result that would tell it, is to be compared with unknown axes."""
+    seen: dict[DimVar, None] = {}
+    pending = [dim]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            if _is_awaiting(state, var):
+                return True
+            seen[var] = None
+            pending += state.undecided(tuple(state.results.get(var, ())))
+    return False
 
 
 def _floor(state: State, dim: DimVar) -> int:

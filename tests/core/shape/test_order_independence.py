@@ -55,6 +55,10 @@ _UNARY: list[Logic] = [
             "2*i, => i",
             "..., a^b => ..., a",
             "..., 1^a => ..., a",
+            # equations of rows with axes at their left end and of rows with axes at their right end
+            "i^j, ... => i, ...",
+            "a, b^c => a",
+            "a, o<+k => a",
         )
     ),
 ]
@@ -68,6 +72,9 @@ _BINARY: list[Logic] = [
     Einsum(parse_spec("...|o<+k,;k,=>...|o")),
     Einsum(parse_spec("...|o=+2*k,..c..;k,..c..->d=>...|o,d")),
     Einsum(parse_spec("..., a; ..., b => ..., a^b")),
+    Einsum(parse_spec("a, ...; i^j => a, ...")),
+    Einsum(parse_spec("a, ...; b, ... => a^b, ...")),
+    Einsum(parse_spec("o<+k, ...; k => ..., o")),
 ]
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
 
