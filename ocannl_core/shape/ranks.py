@@ -147,7 +147,7 @@ def is_anchored(state: State, var: RowVar) -> bool:
 
 
 def is_contracted(state: State, var: RowVar) -> bool:
-    """True for a row that meets another one in a product, so that its axes are not free to guess."""
+    """True for a row that meets another one in a product: its axes are not free to guess."""
     return any(state.contracted.get(one) for one in group(state, var))
 
 
