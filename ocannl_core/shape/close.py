@@ -61,7 +61,7 @@ def join_circles(closing: Closing) -> None:
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
     for ring in cycles.components(row_vars, lambda var: _bare_operands(state, var)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
-    equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(state, dims)]
+    equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
         closing.note_guess(equation, "circles")
     closing.demand(equations)
@@ -77,16 +77,21 @@ def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
             yield constraint.opnd.tail
 
 
-def _lonely_pairs(state: State, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
+def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
     """Yields unbounded sizes of which one is the other's only operand, and that its only result.
 
-    Those in rows that have not ended may yet be compared with others.
+    Those in rows that have not ended may yet be compared with others. An operand that a formula
+    computes may turn out to be 1, and is repeated then.
     """
+    state = closing.state
+    waiting = waiting_dims(closing)
     for res in dims:
         operands = state.operands.get(res, {})
         if len(operands) == 1 and res not in state.ceilings and res not in state.units:
             (opnd,) = operands
             if opnd in state.values or len(state.results[opnd]) > 1:
+                continue
+            if waiting.get(opnd) is Role.WHOLE:
                 continue
             if not any(_is_awaiting(state, dim) for dim in (res, opnd)):
                 yield res, opnd

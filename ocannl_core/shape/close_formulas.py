@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import gcd
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import ranks
+from ocannl_core.shape import cycles, ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
@@ -25,7 +25,7 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     """
     state = closing.state
     waiting: dict[DimVar, Role] = {}
-    computed: list[DimVar] = []
+    parts: dict[DimVar, set[DimVar]] = {}
     for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
@@ -35,12 +35,42 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
             if role > lowest:
                 waiting[var] = max(role, waiting.get(var, role))
             if role is Role.WHOLE:
-                computed.append(var)
-    while computed:
-        above = set(state.undecided(tuple(state.operands.get(computed.pop(), ()))))
-        computed += above - waiting.keys()
-        waiting.update(dict.fromkeys(above, Role.WHOLE))
+                others = {other for other, each in unknown if other and each is not role}
+                parts.setdefault(var, set()).update(others)
+    waiting.update(dict.fromkeys(_above(closing, parts, waiting), Role.WHOLE))
     return waiting
+
+
+def _above(
+    closing: Closing, parts: Mapping[DimVar, set[DimVar]], known: Collection[DimVar]
+) -> dict[DimVar, None]:
+    """Returns what lies above computed sizes.
+
+    What a size is computed from does not wait for it: `i` in `o = 2*i`, `o ⊑ i`.
+
+    Args:
+        closing: What is being closed.
+        parts: The computed sizes, and what they are computed from.
+        known: Sizes from which there is no need to go on.
+    """
+    state = closing.state
+
+    def informants(var: DimVar) -> set[DimVar]:
+        return {*state.undecided(tuple(state.results.get(var, ()))), *parts.get(var, ())}
+
+    circle_of: dict[DimVar, int] = {}
+    found: dict[DimVar, None] = {}
+    pending = list(parts)
+    while pending:
+        var = pending.pop()
+        operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
+        if operands and not circle_of:
+            circles = cycles.components([*parts, *closing.open_dims()], informants)
+            circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
+        above = [each for each in operands if circle_of.get(each) != circle_of[var]]
+        pending += [each for each in above if each not in known and each not in found]
+        found.update(dict.fromkeys(above))
+    return found
 
 
 def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, Role]]:

@@ -369,6 +369,23 @@ def test_a_transposed_weight_can_be_shared(model: Model) -> None:
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
 
 
+# ----- what formulas compute ----------------------------------------------------------------------
+
+
+def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None:
+    table = model.given(input=[2], output=[3, 1])
+    x = model.add(table, model.apply("=>", table))
+    y = model.apply("d,->i,; k=+c, m => 2*i, 1^d,->m, k", x, x)
+    z = model.add(model.matmul(y, y))
+    assert model.closed(z, y) == ["2,3->1,3", "2,3->1,3"]
+
+
+def test_a_computed_axis_of_size_1_is_repeated_for_a_later_position(model: Model) -> None:
+    x = model.apply("row,k1,|=>k1,row|", model.given(batch=[1, 2]))
+    y = model.apply("i^i,j|=>2*j<+i,|", x)
+    assert model.closed(model.apply("1,|=>", y), y, x) == ["()", "1|", "2,1|"]
+
+
 # ----- what is touched ----------------------------------------------------------------------------
 
 
