@@ -374,9 +374,11 @@ def test_a_transposed_weight_can_be_shared(model: Model) -> None:
 
 def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None:
     table = model.given(input=[2], output=[3, 1])
-    x = model.add(table, model.apply("=>", table))
-    y = model.apply("d,->i,; k=+c, m => 2*i, 1^d,->m, k", x, x)
-    z = model.add(model.matmul(y, y))
+    scalar = model.apply("=>", table)
+    x = model.add(scalar, table)
+    spec = Einsum(parse_spec("d,->i,; k=+c, m => 2*i, 1^d,->m, k"), values=(("c", 1),))
+    y = model.apply(spec, x, x)
+    z = model.add(model.matmul(y, y), scalar)
     assert model.closed(z, y) == ["2,3->1,3", "2,3->1,3"]
 
 
