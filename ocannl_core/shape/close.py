@@ -27,14 +27,20 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
 
 
-def close(state: State, shapes: Iterable[Shape]) -> None:
+def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
     """Decides every variable that is connected with some shapes.
+
+    Args:
+        state: What is known.
+        shapes: The shapes.
+        origin: What is closed, and at which line.
 
     Raises:
         ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
             guessed.
     """
-    closing = Closing(state, shapes)
+    state.closing = origin
+    closing = Closing(state, shapes, origin)
     rows.decide_scalars(state, closing.open_rows())
     closing.run()
     for stage in STAGES:
@@ -54,7 +60,7 @@ def join_circles(closing: Closing) -> None:
     """
     state = closing.state
     closing.demand(systems.consequences(state, closing.formulas()))
-    origin = Origin("closing circles")
+    origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
     for circle in cycles.components(dims, lambda var: _open_operands(state, var)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from math import gcd
 
-from ocannl_core.origin import Origin
 from ocannl_core.shape import cycles, ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
@@ -128,7 +127,7 @@ def join_parts(closing: Closing) -> None:
         ones = [var for var in left.terms if var not in right.terms]
         others = [var for var in right.terms if var not in left.terms]
         if len(ones) == len(others) and left.constant == right.constant:
-            origin = Origin("closing parts of concatenated axes")
+            origin = closing.guess_origin("parts of concatenated axes")
             equations += [
                 DimEqual(one, other, origin) for one, other in zip(ones, others, strict=True)
             ]

@@ -31,8 +31,7 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     for dim in dims:
         if not may_be_guessed(state, dim):
             leaf = state.dim_leaves[state.find(dim)]
-            axis = _position(state, leaf, dim)
-            found[leaf.order, leaf.kind] = leaf, f"the size of its {leaf.kind.value} axis{axis}"
+            found[leaf.order, leaf.kind] = leaf, f"the size of its {axis_name(state, leaf, dim)}"
     if found:
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
 
@@ -62,26 +61,34 @@ def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
     return kind is not RowKind.OUTPUT, order, kind.value
 
 
-def _position(state: State, leaf: Leaf, dim: DimVar) -> str:
+def axis_name(state: State, leaf: Leaf, dim: DimVar) -> str:
+    """Returns what errors call the axis of a leaf that has the size of a representative.
+
+    output axis -1
+    """
     flat = state.flat(leaf.row)
     for axis, other in enumerate(reversed(flat.trailing), start=1):
         if isinstance(other, DimVar) and state.find(other) == dim:
-            return f" -{axis}"
-    return ""
+            return f"{leaf.kind.value} axis -{axis}"
+    return f"{leaf.kind.value} axis"
+
+
+def parameter_text(leaf: Leaf) -> str:
+    """Returns how to make a parameter with stated axes.
+
+    oc.param("w", output=[...])
+    """
+    name = leaf.origin.operation.removeprefix("parameter ")
+    return f'oc.param("{name}", {leaf.kind.value}=[...])'
 
 
 def _forgotten(unknown: list[tuple[Leaf, str]]) -> ShapeError:
     first, _ = unknown[0]
-    name = _name(first)
     return ShapeError(
         "You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.",
         found="\n".join(
             f"{leaf.origin.operation}: {part} can be anything" for leaf, part in unknown
         ),
         where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _ in unknown)),
-        fix=f'give it where the parameter is made: oc.param("{name}", {first.kind.value}=[...])',
+        fix=f"give it where the parameter is made: {parameter_text(first)}",
     )
-
-
-def _name(leaf: Leaf) -> str:
-    return leaf.origin.operation.removeprefix("parameter ")

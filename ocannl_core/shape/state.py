@@ -66,6 +66,19 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
+class Guessed:
+    """How a guess came about.
+
+    Attributes:
+        stage: The stage of closing that made it.
+        closing: What was closed.
+    """
+
+    stage: str
+    closing: Origin
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A row of a tensor that no operation computes.
 
@@ -152,7 +165,8 @@ class State:
         parents: For a variable that was joined to another one, that one.
         joins: For a variable that is represented by another one, what made them equal.
         decided_rows: As `rows`, but never shortened by substitution.
-        guesses: The stage of closing, for variables that it decided.
+        guesses: For variables that closing decided, how it came to that.
+        closing: What is being closed; None while operations are composed.
     """
 
     def __init__(self) -> None:
@@ -171,7 +185,8 @@ class State:
         self.rows: dict[RowVar, Row] = {}
         self.row_causes: dict[RowVar, Constraint] = {}
         self.decided_rows: dict[RowVar, Row] = {}
-        self.guesses: dict[DimVar | RowVar, str] = {}
+        self.guesses: dict[DimVar | RowVar, Guessed] = {}
+        self.closing: Origin | None = None
         self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[Formula, None]] = {}

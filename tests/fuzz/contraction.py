@@ -449,7 +449,7 @@ class Contraction:
         ]
         for each in group:
             for axis, _, _ in self.operands[each]:
-                if isinstance(axis, Formula):
+                if isinstance(axis, Name | Formula):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
         indices = grid.indices()
