@@ -11,6 +11,7 @@ from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalEleme
 from ocannl_core.shape.counts import Count
 from ocannl_core.shape.derived import Role, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
+from ocannl_core.shape.hidden import refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
@@ -171,6 +172,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
                     cells = count.factor // count.known
                 axes[tails[0]] = 0 if cells == 1 else 1
         axes = {tail: number for tail, number in axes.items() if closing.open_rows([tail])}
+        refuse_guesses(state, axes, closing.open_dims(sizes))
         progress = closing.decide_rows(axes, "rows with a number of cells")
         sizes = {dim: size for dim, size in sizes.items() if closing.open_dims([dim]) == [dim]}
         if not (closing.decide_dims(sizes, "numbers of cells") or progress):

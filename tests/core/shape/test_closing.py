@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, permutations
 
 import pytest
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.hidden import Hidden
 from ocannl_core.shape.logic import BatchSlice, Compose, Einsum, Logic, Pointwise, Transpose
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import (
@@ -360,6 +369,49 @@ def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
     with pytest.raises(ShapeError, match="hidden dimension") as caught:
         model.closed(model.matmul(x, v), *results)
     assert "parameter w: its output axes can be anything" in caught.value.found
+
+
+def _open_size(model: Model) -> Shape:
+    return model.apply("i;ij=>j", model.given(output=[4]), model.param("p"))
+
+
+def _counted_row(model: Model) -> Shape:
+    p = model.param("p")
+    model.environment.total_elements(p, 6)
+    return model.matmul(p, model.given(output=[3]))
+
+
+def _counted_size(model: Model) -> Shape:
+    p, numbers = model.param("p"), model.leaf(input=())
+    count = TotalElements((numbers.output,), Strided(4, A), ORIGIN)
+    model.environment.constrain([RowEqual(p.output, Row(trailing=(A,)), ORIGIN), count])
+    return p
+
+
+def _open_row(model: Model) -> Shape:
+    return model.matmul(model.param("p"), model.given(output=[3]))
+
+
+def _computed_size(model: Model) -> Shape:
+    return model.apply("o<+k; k => o", model.given(output=[9]), model.param("p"))
+
+
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        (_open_size, Hidden.SIZE),
+        (_counted_row, Hidden.COUNTED_ROW),
+        (_counted_size, Hidden.COUNTED_SIZE),
+        (_open_row, Hidden.ROW),
+        (_computed_size, Hidden.COMPUTED_SIZE),
+    ],
+)
+def test_a_hidden_dimension_is_told_with_its_number(
+    model: Model, make: Callable[[Model], Shape], number: Hidden
+) -> None:
+    y = make(model)
+    with pytest.raises(ShapeError, match=rf"hidden dimension\(s\) {int(number)}: "):
+        model.closed(y)
 
 
 def test_a_transposed_weight_can_be_shared(model: Model) -> None:

@@ -568,7 +568,7 @@ y = oc.param("w2") @ h
 oc.Context("interp").compile(oc.train.forward(y))
 """)
     assert message == snapshot("""\
-You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s) 4: nothing fixes the shape of a parameter.
   found  parameter w1: its output axes can be anything
          parameter w2: its output axes can be anything
   where  parameter w1, at program.py:3: h = oc.relu(oc.param("w1") @ x + oc.param("b1"))
