@@ -10,6 +10,7 @@ BENCHMARKS = (
     "digits_step.py",
     "tiny_step.py",
     "contractions.py",
+    "networks.py",
     "inference.py",
     "compile_latency.py",
 )

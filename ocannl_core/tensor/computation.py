@@ -23,7 +23,9 @@ from ocannl_core.tensor.calls import backpropagated
 from ocannl_core.tensor.definitions import (
     Applied,
     GradientOf,
+    Literal,
     Parameter,
+    Placeholder,
     ResultOf,
 )
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
@@ -162,7 +164,13 @@ def backpropagate(tensor: Tensor) -> Computation:
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
-    return frozenset(p.grad for p in tensor.params if p.grad is not None)
+    """Returns the gradients that backpropagation is for: those of what is not computed."""
+    leaves = (
+        t
+        for t in ancestors([tensor])
+        if isinstance(t.definition, Literal | Parameter | Placeholder)
+    )
+    return frozenset(leaf.grad for leaf in leaves if leaf.grad is not None)
 
 
 def _require_gradient(tensor: Tensor) -> None:
@@ -179,10 +187,12 @@ def _require_gradient(tensor: Tensor) -> None:
             fix="write the first derivative as an expression of its own, and differentiate that",
         )
     raise UsageError(
-        "Gradients are computed of a tensor that depends on parameters.",
+        "Gradients are computed of a tensor that depends on parameters, or on other tensors with "
+        "requires_grad=True.",
         found=f"{tensor!r} depends on none",
         where=str(tensor.origin),
-        fix='make what is to be trained with oc.param("w")',
+        fix='make what is to be trained with oc.param("w"); give requires_grad=True to inputs '
+        "whose gradients are wanted",
     )
 
 

@@ -67,6 +67,7 @@ def tensor(
     basis: Basis = None,
     dtype: DType | str | None = None,
     label: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Returns a tensor with the given cells; its shape is exactly that of the value.
 
@@ -90,9 +91,11 @@ def tensor(
         dtype: The number format. Without it, literals and float64 arrays get the session's default
             float; other arrays keep theirs.
         label: A name.
+        requires_grad: True to compute the gradient with respect to these cells, too: `x.grad`.
 
     Raises:
-        UsageError: for ragged literals, other values, or more axes named than there are.
+        UsageError: for ragged literals, other values, or more axes named than there are; for a
+            gradient of integers, or of cells computed from tensors, which have theirs anyway.
         TransferError: if a cell is NaN, or is not a number of the format.
     """
     session = sessions.current()
@@ -101,6 +104,14 @@ def tensor(
     literal = nested(value, where)
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
+        if requires_grad:
+            raise UsageError(
+                "A literal that holds tensors is computed from them, and has a gradient if one of "
+                "them has.",
+                found="requires_grad=True",
+                where=where,
+                fix="leave requires_grad out, and give it where those tensors are made",
+            )
         return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
     cells = cells_of(literal, where) if literal.axes else as_array(value, where)
     if margins is not None:
@@ -111,7 +122,15 @@ def tensor(
     is_literal = not literal.holds_arrays
     cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
     cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
-    return _literal(session, cells, shape, precision, label, Origin("literal", location))
+    if requires_grad and not precision.dtype.is_float:
+        raise UsageError(
+            "Gradients are computed with respect to real numbers.",
+            found=f"cells of dtype {precision.dtype}",
+            where=where,
+            fix="give a dtype: oc.tensor(..., dtype=oc.float32, requires_grad=True)",
+        )
+    origin = Origin("literal", location)
+    return _literal(session, cells, shape, precision, label, origin, requires_grad=requires_grad)
 
 
 def number(
@@ -350,12 +369,17 @@ def _literal(
     precision: Precision,
     label: str | None,
     origin: Origin,
+    *,
+    requires_grad: bool = False,
 ) -> Tensor:
     if not isinstance(cells, np.memmap):
         kept = cells.dtype if precision.follows else precision.dtype.numpy
         cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
-    return Tensor(session, Literal(cells), shape, precision, (label or "literal",), origin)
+    definition, labels = Literal(cells), (label or "literal",)
+    return Tensor(
+        session, definition, shape, precision, labels, origin, requires_grad=requires_grad
+    )
 
 
 def _formatted(

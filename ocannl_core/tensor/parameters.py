@@ -138,6 +138,7 @@ def placeholder(
     input: Axes = (),
     output: Axes = (),
     dtype: DType | str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Returns a tensor that the host fills between calls: `ctx[x] = array`.
 
@@ -147,6 +148,8 @@ def placeholder(
         input: Sizes of the input axes.
         output: Sizes of the output axes.
         dtype: The number format; by default that of what uses it, else the session's default float.
+        requires_grad: True to compute the gradient with respect to what the host fills in, too; it
+            is `x.grad`, a result of backpropagation like those of parameters.
     """
     session = sessions.current()
     _check_name("placeholder", name)
@@ -154,7 +157,10 @@ def placeholder(
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
     precision = chosen(dtype, session.default_dtype)
-    return Tensor(session, Placeholder(), shape, precision, (name,), origin)
+    definition = Placeholder()
+    return Tensor(
+        session, definition, shape, precision, (name,), origin, requires_grad=requires_grad
+    )
 
 
 def declare(

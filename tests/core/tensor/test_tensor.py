@@ -146,3 +146,35 @@ def test_an_index_beside_a_tensor_is_refused_with_the_way_to_embed_it() -> None:
     for apply in (lambda: x * i, lambda: i + x):
         with pytest.raises(oc.UsageError, match=r"StaticIndex beside(.|\n)*oc\.number\(i\)"):
             apply()
+
+
+# ----- gradients of inputs ------------------------------------------------------------------------
+
+
+def test_placeholders_and_literals_have_gradients_when_asked() -> None:
+    x = oc.placeholder("x", batch=[3], output=[4], requires_grad=True)
+    scale = oc.tensor(np.array([1.0, 2.0, 3.0, 4.0]), requires_grad=True)
+    loss = oc.einsum("... => 0", x * x * scale)
+    context = oc.Context("interp")
+    routine = context.compile(oc.train.grad_update(loss))
+    cells = np.arange(12.0).reshape(3, 4)
+    context[x] = cells
+    routine()
+    np.testing.assert_allclose(context[x.grad], 2 * cells * [1, 2, 3, 4])
+    np.testing.assert_allclose(context[scale.grad], (cells * cells).sum(0))
+
+
+def test_inputs_have_no_gradient_unless_asked() -> None:
+    assert oc.placeholder("x", output=[4]).grad is None
+    assert oc.tensor([1.0, 2.0]).grad is None
+
+
+def test_literals_of_integers_have_no_gradient() -> None:
+    with pytest.raises(oc.UsageError, match="real numbers"):
+        oc.tensor(np.arange(3), requires_grad=True)
+
+
+def test_literals_that_hold_tensors_have_their_gradients() -> None:
+    part = oc.tensor([1.0, 2.0])
+    with pytest.raises(oc.UsageError, match="holds tensors"):
+        oc.tensor([part, part], requires_grad=True)

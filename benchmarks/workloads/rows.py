@@ -1,0 +1,110 @@
+"""Work along the rows of a matrix: chains of pointwise operations, softmax, layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import nn
+from workloads.functions import Array, Function
+
+_SHAPE = (4096, 1024)
+_EPSILON = 1e-5
+
+
+def workloads() -> Iterator[Function]:
+    """Yields every function without and with its gradients."""
+    for each in (_CHAIN, _SOFTMAX, _LAYER_NORM):
+        yield each
+        yield replace(each, name=f"{each.name} and gradients", gradients=True)
+
+
+def _arrays(*vectors: str) -> dict[str, Array]:
+    random = np.random.default_rng(0)
+    arrays = {"x": random.standard_normal(_SHAPE, dtype=np.float32)}
+    return arrays | {name: random.standard_normal(_SHAPE[1:], dtype=np.float32) for name in vectors}
+
+
+def _chain_own(x: Any, w: Any, b: Any) -> Any:
+    return oc.relu(x * w + b) * oc.tanh(x) + oc.exp(-x * x)
+
+
+def _chain_torch(x: Any, w: Any, b: Any) -> Any:
+    import torch
+
+    return torch.relu(x * w + b) * torch.tanh(x) + torch.exp(-x * x)
+
+
+def _chain_jax(x: Any, w: Any, b: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.maximum(x * w + b, 0) * jnp.tanh(x) + jnp.exp(-x * x)
+
+
+_CHAIN = Function(
+    "pointwise chain",
+    lambda: _arrays("w", "b"),
+    _chain_own,
+    _chain_torch,
+    _chain_jax,
+    batch_axes={"x": 1, "result": 1},
+    result=_SHAPE,
+)
+
+
+def _softmax_torch(x: Any) -> Any:
+    import torch
+
+    return torch.softmax(x, -1)
+
+
+def _softmax_jax(x: Any) -> Any:
+    import jax
+
+    return jax.nn.softmax(x)
+
+
+_SOFTMAX = Function(
+    "softmax",
+    _arrays,
+    lambda x: nn.softmax("...|... => ...|0", x),
+    _softmax_torch,
+    _softmax_jax,
+    batch_axes={"x": 1, "result": 1},
+    result=_SHAPE,
+)
+
+
+def _layer_norm_own(x: Any, gamma: Any, beta: Any) -> Any:
+    difference = x - nn.mean("...|... => ...|0", x)
+    variance = nn.mean("...|... => ...|0", difference * difference)
+    return gamma * (difference * oc.recip_sqrt(variance + _EPSILON)) + beta
+
+
+def _layer_norm_torch(x: Any, gamma: Any, beta: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], gamma, beta, _EPSILON)
+
+
+def _layer_norm_jax(x: Any, gamma: Any, beta: Any) -> Any:
+    import jax
+
+    difference = x - x.mean(-1, keepdims=True)
+    variance = (difference * difference).mean(-1, keepdims=True)
+    return gamma * (difference * jax.lax.rsqrt(variance + _EPSILON)) + beta
+
+
+_LAYER_NORM = Function(
+    "layer norm",
+    lambda: _arrays("gamma", "beta"),
+    _layer_norm_own,
+    _layer_norm_torch,
+    _layer_norm_jax,
+    batch_axes={"x": 1, "result": 1},
+    result=_SHAPE,
+)
