@@ -151,6 +151,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
     state = closing.state
     while True:
         axes: dict[RowVar, int] = {}
+        guessed: list[RowVar] = []  # of the others, the number of cells is known
         sizes: dict[DimVar, Size] = {}
         for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
@@ -164,15 +165,17 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
                 continue
             if len(tails) > 1:
                 axes.update(dict.fromkeys(tails[:-1], 0))
+                guessed += tails[:-1]
             elif tails and not count.unknown and count.known:
                 cells = count.factor // gcd(count.factor, count.known)
                 if count.var is not None:
+                    guessed.append(tails[0])
                     sizes[count.var] = Size(count.known // gcd(count.factor, count.known))
                 else:
                     cells = count.factor // count.known
                 axes[tails[0]] = 0 if cells == 1 else 1
         axes = {tail: number for tail, number in axes.items() if closing.open_rows([tail])}
-        refuse_guesses(state, axes, closing.open_dims(sizes))
+        refuse_guesses(state, closing.open_rows(guessed), closing.open_dims(sizes))
         progress = closing.decide_rows(axes, "rows with a number of cells")
         sizes = {dim: size for dim, size in sizes.items() if closing.open_dims([dim]) == [dim]}
         if not (closing.decide_dims(sizes, "numbers of cells") or progress):

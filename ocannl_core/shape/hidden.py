@@ -19,7 +19,7 @@ class Hidden(IntEnum):
     SIZE = 1
     """A size."""
     COUNTED_ROW = 2
-    """Axes of which only the number of cells is known."""
+    """The axes of a row that shares a number of cells with others."""
     COUNTED_SIZE = 3
     """A size that is a factor of an unknown number of cells, or grows with it."""
     ROW = 4

@@ -378,7 +378,7 @@ def _open_size(model: Model) -> Shape:
 def _counted_row(model: Model) -> Shape:
     p = model.param("p")
     model.environment.total_elements(p, 6)
-    return model.matmul(p, model.given(output=[3]))
+    return model.apply(Transpose(), p)
 
 
 def _counted_size(model: Model) -> Shape:
