@@ -152,7 +152,9 @@ class State:
         scalars_are_decided: True during closing, when such rows get axes.
         cells: For a row variable, how many cells its axes have, and what says so.
         optional: Parts of concatenated axes that may be empty.
-        anchored: Row variables of rows above a closed operand, which therefore need no more axes.
+        anchored: Row variables above a closed operand, which therefore need no more axes. What is
+            marked here, in `contracted` and in `row_leaves` concerns the number of axes; it holds
+            for all variables that an equation makes as long (`ranks.group`).
         contracted: Row variables that meet another row in a product, so that their axes are not
             free to guess.
         touched_rows: Row variables about which something may have been learned; a hint for closing.
@@ -314,9 +316,8 @@ class State:
 
     def anchor(self, var: RowVar) -> None:
         """Marks a row variable as that of a row above a closed operand."""
-        if not self.anchored.get(var):
-            self.journal.put(self.anchored, var, True)
-            self.touched_rows[var] = None
+        self.journal.put(self.anchored, var, True)
+        self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: RowConstraint) -> None:
         """Keeps a constraint until one of the row variables in it is solved."""
