@@ -121,6 +121,7 @@ from ocannl_core.tensor.random import (
     xavier,
 )
 from ocannl_core.tensor.recording import cd, section, unchanged_roots
+from ocannl_core.tensor.required_shapes import require_shape
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
@@ -250,6 +251,7 @@ __all__ = [
     "recip_sqrt",
     "relu",
     "relu_gate",
+    "require_shape",
     "reset",
     "reshape",
     "sat01",

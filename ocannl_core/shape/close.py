@@ -27,14 +27,20 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
 
 
-def close(state: State, shapes: Iterable[Shape]) -> None:
+def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
     """Decides every variable that is connected with some shapes.
+
+    Args:
+        state: What is known.
+        shapes: The shapes.
+        origin: What is closed, and at which line.
 
     Raises:
         ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
             guessed.
     """
-    closing = Closing(state, shapes)
+    state.closing = origin
+    closing = Closing(state, shapes, origin)
     rows.decide_scalars(state, closing.open_rows())
     closing.run()
     for stage in STAGES:
@@ -54,14 +60,14 @@ def join_circles(closing: Closing) -> None:
     """
     state = closing.state
     closing.demand(systems.consequences(state, closing.formulas()))
-    origin = Origin("closing circles")
+    origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
     for circle in cycles.components(dims, lambda var: _open_operands(state, var)):
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
     for ring in cycles.components(row_vars, lambda var: _bare_operands(state, var)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
-    equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(state, dims)]
+    equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
         closing.note_guess(equation, "circles")
     closing.demand(equations)
@@ -77,16 +83,21 @@ def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
             yield constraint.opnd.tail
 
 
-def _lonely_pairs(state: State, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
+def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
     """Yields unbounded sizes of which one is the other's only operand, and that its only result.
 
-    Those in rows that have not ended may yet be compared with others.
+    Those in rows that have not ended may yet be compared with others. An operand that a formula
+    computes may turn out to be 1, and is repeated then.
     """
+    state = closing.state
+    waiting = waiting_dims(closing)
     for res in dims:
         operands = state.operands.get(res, {})
         if len(operands) == 1 and res not in state.ceilings and res not in state.units:
             (opnd,) = operands
             if opnd in state.values or len(state.results[opnd]) > 1:
+                continue
+            if waiting.get(opnd) is Role.WHOLE:
                 continue
             if not any(_is_awaiting(state, dim) for dim in (res, opnd)):
                 yield res, opnd
@@ -107,7 +118,7 @@ def close_leaves(closing: Closing) -> None:
     dim_news = closing.dim_reader()
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
-        leaves = [var for var in closing.open_rows(row_news.take()) if var in state.row_leaves]
+        leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
         empty = {var: 0 for var in leaves if _is_row_ready(state, var)}
         sizes = {
             dim: state.ceilings[dim].size
@@ -141,7 +152,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
             and dim not in state.ceilings
             and _floor(state, dim) <= 1
             and _is_dim_ready(state, dim)
-            and not _is_awaiting(state, dim)
+            and not _may_learn_more(state, dim)
             and may_be_guessed(state, dim)
         }
         if not closing.decide_dims(guesses, "sizes of leaves"):
@@ -154,7 +165,7 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
     waiting: dict[RowVar, None] = {}
     progress = False
     while True:
-        leaves = [var for var in _reached(state, news.take()) if var in state.row_leaves]
+        leaves = [var for var in _reached(state, news.take()) if ranks.leaf_of(state, var)]
         waiting.update(dict.fromkeys(leaves))
         guesses = ranks.limits(state, leaves)
         guesses = {var: guesses[var] for var in leaves if var in guesses}
@@ -199,9 +210,23 @@ def _is_dim_ready(state: State, dim: DimVar) -> bool:
 def _is_awaiting(state: State, dim: DimVar) -> bool:
     """True while nothing says which axis another row has in the place of a size."""
     return any(
-        isinstance(constraint, RowBelow) and state.is_suspended(constraint)
+        isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
         for constraint in state.within.get(dim, ())
     )
+
+
+def _may_learn_more(state: State, dim: DimVar) -> bool:
+    """True while a size, or a result that would tell it, is to be compared with unknown axes."""
+    seen: dict[DimVar, None] = {}
+    pending = [dim]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            if _is_awaiting(state, var):
+                return True
+            seen[var] = None
+            pending += state.undecided(tuple(state.results.get(var, ())))
+    return False
 
 
 def _floor(state: State, dim: DimVar) -> int:
@@ -233,9 +258,8 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
     """Returns guesses for rows above closed operands, and for those that must be as long."""
     guesses: dict[RowVar, int] = {}
     for var in candidates:
-        group = ranks.group(state, var)
-        if any(state.anchored.get(one) for one in group):
-            guesses.update(dict.fromkeys(group, 0))
+        if ranks.is_anchored(state, var):
+            guesses.update(dict.fromkeys(ranks.group(state, var), 0))
     return guesses
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import gcd
 
-from ocannl_core.origin import Origin
-from ocannl_core.shape import ranks
+from ocannl_core.shape import cycles, ranks
 from ocannl_core.shape.closing import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
 from ocannl_core.shape.derived import Role, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
+from ocannl_core.shape.hidden import refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
 
@@ -25,7 +25,7 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     """
     state = closing.state
     waiting: dict[DimVar, Role] = {}
-    computed: list[DimVar] = []
+    parts: dict[DimVar, set[DimVar]] = {}
     for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
         lowest = min((role for _, role in unknown), default=Role.WHOLE)
@@ -35,12 +35,42 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
             if role > lowest:
                 waiting[var] = max(role, waiting.get(var, role))
             if role is Role.WHOLE:
-                computed.append(var)
-    while computed:
-        above = set(state.undecided(tuple(state.operands.get(computed.pop(), ()))))
-        computed += above - waiting.keys()
-        waiting.update(dict.fromkeys(above, Role.WHOLE))
+                others = {other for other, each in unknown if other and each is not role}
+                parts.setdefault(var, set()).update(others)
+    waiting.update(dict.fromkeys(_above(closing, parts, waiting), Role.WHOLE))
     return waiting
+
+
+def _above(
+    closing: Closing, parts: Mapping[DimVar, set[DimVar]], known: Collection[DimVar]
+) -> dict[DimVar, None]:
+    """Returns what lies above computed sizes.
+
+    What a size is computed from does not wait for it: `i` in `o = 2*i`, `o ⊑ i`.
+
+    Args:
+        closing: What is being closed.
+        parts: The computed sizes, and what they are computed from.
+        known: Sizes from which there is no need to go on.
+    """
+    state = closing.state
+
+    def informants(var: DimVar) -> set[DimVar]:
+        return {*state.undecided(tuple(state.results.get(var, ()))), *parts.get(var, ())}
+
+    circle_of: dict[DimVar, int] = {}
+    found: dict[DimVar, None] = {}
+    pending = list(parts)
+    while pending:
+        var = pending.pop()
+        operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
+        if operands and not circle_of:
+            circles = cycles.components([*parts, *closing.open_dims()], informants)
+            circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
+        above = [each for each in operands if circle_of.get(each) != circle_of[var]]
+        pending += [each for each in above if each not in known and each not in found]
+        found.update(dict.fromkeys(above))
+    return found
 
 
 def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, Role]]:
@@ -98,7 +128,7 @@ def join_parts(closing: Closing) -> None:
         ones = [var for var in left.terms if var not in right.terms]
         others = [var for var in right.terms if var not in left.terms]
         if len(ones) == len(others) and left.constant == right.constant:
-            origin = Origin("closing parts of concatenated axes")
+            origin = closing.guess_origin("parts of concatenated axes")
             equations += [
                 DimEqual(one, other, origin) for one, other in zip(ones, others, strict=True)
             ]
@@ -121,6 +151,7 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
     state = closing.state
     while True:
         axes: dict[RowVar, int] = {}
+        guessed: list[RowVar] = []  # of the others, the number of cells is known
         sizes: dict[DimVar, Size] = {}
         for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
@@ -128,20 +159,23 @@ def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
             count = Count(state, formula)
             tails = list(dict.fromkeys(count.tails))
             if len(tails) != len(count.tails) or not all(
-                _is_free(state, tail) and (tail in state.row_leaves or not leaves_only)
+                _is_free(state, tail) and (ranks.leaf_of(state, tail) or not leaves_only)
                 for tail in tails
             ):
                 continue
             if len(tails) > 1:
                 axes.update(dict.fromkeys(tails[:-1], 0))
+                guessed += tails[:-1]
             elif tails and not count.unknown and count.known:
                 cells = count.factor // gcd(count.factor, count.known)
                 if count.var is not None:
+                    guessed.append(tails[0])
                     sizes[count.var] = Size(count.known // gcd(count.factor, count.known))
                 else:
                     cells = count.factor // count.known
                 axes[tails[0]] = 0 if cells == 1 else 1
         axes = {tail: number for tail, number in axes.items() if closing.open_rows([tail])}
+        refuse_guesses(state, closing.open_rows(guessed), closing.open_dims(sizes))
         progress = closing.decide_rows(axes, "rows with a number of cells")
         sizes = {dim: size for dim, size in sizes.items() if closing.open_dims([dim]) == [dim]}
         if not (closing.decide_dims(sizes, "numbers of cells") or progress):

@@ -16,7 +16,7 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
-from ocannl_core.shape.state import Known, State, sides
+from ocannl_core.shape.state import Guessed, Known, State, sides
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 _Variable = TypeVar("_Variable", DimVar, RowVar)
@@ -44,8 +44,9 @@ class Closing:
     something happened.
     """
 
-    def __init__(self, state: State, shapes: Iterable[Shape]) -> None:
+    def __init__(self, state: State, shapes: Iterable[Shape], origin: Origin) -> None:
         self.state = state
+        self._origin = origin
         self._dims, self._rows = connected(state, shapes)
         self._dim_log: list[DimVar] = []
         self._row_log: list[RowVar] = []
@@ -93,9 +94,9 @@ class Closing:
         """Gives row variables numbers of axes, all at once; returns whether there were any."""
         state = self.state
         for var, number in guesses.items():
-            state.journal.put(state.guesses, var, stage)
+            self._note(var, stage)
             row = Row(trailing=state.fresh.dims(number))
-            rows.solve(state, var, row, RowEqual(Row(tail=var), row, Origin(f"closing {stage}")))
+            rows.solve(state, var, row, RowEqual(Row(tail=var), row, self.guess_origin(stage)))
         self.run()
         return bool(guesses)
 
@@ -103,13 +104,13 @@ class Closing:
         """Decides sizes, all at once; returns whether there were any."""
         state = self.state
         for dim, size in guesses.items():
-            state.journal.put(state.guesses, dim, stage)
+            self._note(dim, stage)
             ceiling = state.ceilings.get(dim)
             if ceiling is not None and ceiling.size == size:
                 dims.learn(state, dim, ceiling)
             else:
                 leaf = state.dim_leaves.get(dim)
-                origin = leaf.origin if leaf else Origin(f"closing {stage}")
+                origin = leaf.origin if leaf else self.guess_origin(stage)
                 dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin), size.n > 0))
         self.run()
         return bool(guesses)
@@ -119,7 +120,14 @@ class Closing:
         for side in (equation.left, equation.right):
             var = side.tail if isinstance(side, Row) else side
             if isinstance(var, DimVar | RowVar):
-                self.state.journal.put(self.state.guesses, var, stage)
+                self._note(var, stage)
+
+    def guess_origin(self, stage: str) -> Origin:
+        """Returns what messages give as the place where a stage guessed."""
+        return Origin(f"closing {stage}", self._origin.location)
+
+    def _note(self, var: DimVar | RowVar, stage: str) -> None:
+        self.state.journal.put(self.state.guesses, var, Guessed(stage, self._origin))
 
     def demand(self, constraints: Iterable[Constraint]) -> None:
         """Adds constraints and draws the conclusions."""

@@ -222,12 +222,19 @@ class Environment:
         """Returns the shape as far as it is known. Looking does not influence inference."""
         return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
 
-    def close(self, shapes: Iterable[Shape], refs: Iterable[DimRef] = ()) -> None:
+    def close(
+        self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), what: str = "its shape"
+    ) -> None:
         """Decides the shapes, those they were computed from, and all that is connected with them.
 
         Guesses where constraints leave freedom. Other tensors, even those that share operands, stay
         as they are unless an undecided size or row ties them to these. Captured names are decided
         too if they are given.
+
+        Args:
+            shapes: The shapes.
+            refs: The captured names.
+            what: What errors call that which is closed.
 
         Raises:
             ShapeError: if that is impossible, or would guess the shape of a parameter; then nothing
@@ -235,7 +242,8 @@ class Environment:
         """
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
-            close(self._state, [*self._with_operands(shapes), *captured])
+            origin = Origin(what, caller_location())
+            close(self._state, [*self._with_operands(shapes), *captured], origin)
 
     def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
         """Returns the shapes as `close` would leave them now. Decides nothing.
@@ -246,7 +254,7 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         with self._atomically():
-            close(state, self._with_operands(shapes))
+            close(state, self._with_operands(shapes), Origin("a preview"))
             found = [self.view(shape) for shape in shapes]
             state.agenda.clear()
             state.journal.rollback()
@@ -297,6 +305,7 @@ class Environment:
         state = self._state
         state.journal.commit()
         state.scalars_are_decided = False
+        state.closing = None
         try:
             yield
         except BaseException:

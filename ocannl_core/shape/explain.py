@@ -11,6 +11,7 @@ from enum import Enum
 from typing import assert_never
 
 from ocannl_core.origin import Origin
+from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,
@@ -162,8 +163,11 @@ _REASONS = {
 }
 
 
-def _guess(stage: str) -> Guess:
-    return Guess(stage, _REASONS.get(stage, "what the constraints leave open is kept small"))
+def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
+    """Returns the guesses about variables, one of each stage."""
+    stages = dict.fromkeys(state.guesses[var].stage for var in guessed)
+    kept_small = "what the constraints leave open is kept small"
+    return tuple(Guess(stage, _REASONS.get(stage, kept_small)) for stage in stages)
 
 
 _CLOSING = "closing "
@@ -188,7 +192,8 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
     leading, trailing = flat.leading, flat.trailing
     axes = [_axis(state, position, dim) for position, dim in enumerate(leading)]
     axes += [_axis(state, at - len(trailing), dim) for at, dim in enumerate(trailing)]
-    because, guesses = _row_derivation(state, stated)
+    origins, guessed = row_derivation(state, stated)
+    because, guesses = _told(origins), _guesses(state, guessed)
     if flat.tail is not None:
         certainty = Certainty.OPEN
     elif stated.tail is None:
@@ -209,17 +214,18 @@ def _solutions(state: State, var: RowVar) -> list[RowVar]:
     return found
 
 
-def _row_derivation(state: State, row: Row) -> tuple[tuple[Origin, ...], tuple[Guess, ...]]:
+def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
+    """Returns what decided the number of axes of a row, and the guessed variables among it."""
     origins: list[Origin] = []
-    stages: dict[str, None] = {}
+    guessed: list[RowVar] = []
     pending = [row.tail] if row.tail is not None else []
     seen: set[RowVar] = set()
     for var in pending:
         if var in seen:
             continue
         seen.add(var)
-        if (stage := state.guesses.get(var)) is not None:
-            stages[stage] = None
+        if var in state.guesses:
+            guessed.append(var)
         cause = state.row_causes.get(var)
         if cause is None:
             continue
@@ -228,15 +234,15 @@ def _row_derivation(state: State, row: Row) -> tuple[tuple[Origin, ...], tuple[G
         if not isinstance(cause, DimEqual | DimBelow | AtLeast):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]
-    return _told(origins), tuple(_guess(stage) for stage in stages)
+    return origins, guessed
 
 
 def _row_bounds(state: State, var: RowVar) -> Iterator[Bound]:
     for constraint in state.suspended.get(var, ()):
         yield Bound(_statement(state, constraint), constraint.origin)
-    if state.anchored.get(var):
+    if ranks.is_anchored(state, var):
         yield Bound("an operand has no further axes, so that none are needed")
-    yield from _leaf_bound(state.row_leaves.get(var) is not None)
+    yield from _leaf_bound(ranks.leaf_of(state, var) is not None)
 
 
 def _statement(state: State, constraint: RowConstraint) -> str:
@@ -273,7 +279,8 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
     current = state.current(dim)
     if isinstance(dim, Size):
         return AxisReport(axis, current, Certainty.STATED)
-    because, guesses = _derivation(state, dim)
+    origins, guessed = derivation(state, dim)
+    because, guesses = _told(origins), _guesses(state, guessed)
     if isinstance(current, Size):
         is_guessed = isinstance(dim, DimVar) and any(
             var in state.guesses for var in _representatives(state, dim)
@@ -300,7 +307,7 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
         seen: set[DimVar] = set()
         pending = [cause]
         for one in pending:
-            for dim in _dims(one):
+            for dim in dims_of(one):
                 for var in _representatives(state, dim) if isinstance(dim, DimVar) else ():
                     if var not in seen:
                         seen.add(var)
@@ -310,9 +317,10 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
     return found
 
 
-def _derivation(state: State, dim: Dim) -> tuple[tuple[Origin, ...], tuple[Guess, ...]]:
+def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
+    """Returns what decided a size, and the guessed variables among it."""
     origins: list[Origin] = []
-    stages: dict[str, None] = {}
+    guessed: list[DimVar] = []
     seen: set[DimVar] = set()
     pending: list[tuple[Dim, bool]] = [(dim, False)]  # with whether uses count, as in a guess
     for one, by_use in pending:
@@ -322,12 +330,12 @@ def _derivation(state: State, dim: Dim) -> tuple[tuple[Origin, ...], tuple[Guess
                     if var in seen:
                         continue
                     seen.add(var)
-                    if (stage := state.guesses.get(var)) is not None:
-                        stages[stage] = None
+                    if var in state.guesses:
+                        guessed.append(var)
                         by_use = True
                     for cause in _causes(state, var, by_use=by_use):
                         origins.append(narrowed(cause))
-                        pending += [(other, by_use) for other in _dims(cause)]
+                        pending += [(other, by_use) for other in dims_of(cause)]
             case AffineDim(over=over, window=window):
                 inner = (over,) if window is None else (over, window.kernel)
                 pending += [(part, by_use) for part in inner]
@@ -335,7 +343,7 @@ def _derivation(state: State, dim: Dim) -> tuple[tuple[Origin, ...], tuple[Guess
                 pending += [(part, by_use) for part in parts]
             case Size():
                 pass
-    return _told(origins), tuple(_guess(stage) for stage in stages)
+    return origins, guessed
 
 
 def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
@@ -347,7 +355,8 @@ def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
         yield ceiling.cause
 
 
-def _dims(cause: Constraint) -> tuple[Dim, ...]:
+def dims_of(cause: Constraint) -> tuple[Dim, ...]:
+    """Returns the sizes of which a constraint says something."""
     match cause:
         case DimEqual(left, right):
             return (left, right)

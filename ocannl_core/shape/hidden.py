@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.shape import ranks
+from ocannl_core.shape.constraints import TotalElements
 from ocannl_core.shape.state import Leaf, State
 from ocannl_core.shape.terms import DimVar, RowKind, RowVar
+
+
+class Hidden(IntEnum):
+    """What nothing fixes of a parameter's shape; messages give the number."""
+
+    SIZE = 1
+    """A size."""
+    COUNTED_ROW = 2
+    """The axes of a row that shares a number of cells with others."""
+    COUNTED_SIZE = 3
+    """A size that is a factor of an unknown number of cells, or grows with it."""
+    ROW = 4
+    """The axes of a row."""
+    COMPUTED_SIZE = 5
+    """A size in a formula with other unknown sizes."""
+
+
+class _Unknown(NamedTuple):
+    """A part of a parameter's shape that nothing fixes."""
+
+    leaf: Leaf
+    part: str
+    number: Hidden
 
 
 def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
     """Refuses guesses about parameters.
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
-    operand. Rows that must be as long as it are guessed with it, and must be fit, too. A size is,
-    when it or a result that uses it lies above an operand of size 1: in `param("w") @ x + b` with a
-    `b` of size 1, the 1 is the user's word for the size of the sum.
+    operand. A size is, when it or a result that uses it lies above an operand of size 1: in
+    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.
     """
-    found: dict[tuple[int, RowKind], tuple[Leaf, str]] = {}
+    found: dict[tuple[int, RowKind], _Unknown] = {}
     for var in rows:
-        group = ranks.group(state, var)
-        if any(state.anchored.get(one) for one in group):
+        leaf = ranks.leaf_of(state, var)
+        if leaf is None or not leaf.parameter or ranks.is_anchored(state, var):
             continue
-        for one in group:
-            leaf = state.row_leaves.get(one)
-            if leaf and leaf.parameter and state.contracted.get(one):
-                found[leaf.order, leaf.kind] = leaf, f"its {leaf.kind.value} axes"
+        if ranks.is_contracted(state, var):
+            part = f"its {leaf.kind.value} axes"
+            found[leaf.order, leaf.kind] = _Unknown(leaf, part, _row_number(state, var))
     for dim in dims:
         if not may_be_guessed(state, dim):
             leaf = state.dim_leaves[state.find(dim)]
-            axis = _position(state, leaf, dim)
-            found[leaf.order, leaf.kind] = leaf, f"the size of its {leaf.kind.value} axis{axis}"
+            part = f"the size of its {axis_name(state, leaf, dim)}"
+            number = _size_number(state, state.find(dim))
+            found[leaf.order, leaf.kind] = _Unknown(leaf, part, number)
     if found:
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
+
+
+def _row_number(state: State, var: RowVar) -> Hidden:
+    group = ranks.group(state, var)
+    waiting = (constraint for one in group for constraint in state.suspended.get(one, ()))
+    is_counted = any(isinstance(constraint, TotalElements) for constraint in waiting)
+    return Hidden.COUNTED_ROW if is_counted else Hidden.ROW
+
+
+def _size_number(state: State, dim: DimVar) -> Hidden:
+    waiting = [f for f in state.formulas.get(dim, ()) if f in state.open_formulas]
+    if any(isinstance(formula, TotalElements) for formula in waiting):
+        return Hidden.COUNTED_SIZE
+    return Hidden.COMPUTED_SIZE if waiting else Hidden.SIZE
 
 
 def may_be_guessed(state: State, dim: DimVar) -> bool:
@@ -64,26 +103,36 @@ def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:
     return kind is not RowKind.OUTPUT, order, kind.value
 
 
-def _position(state: State, leaf: Leaf, dim: DimVar) -> str:
+def axis_name(state: State, leaf: Leaf, dim: DimVar) -> str:
+    """Returns what errors call the axis of a leaf that has the size of a representative.
+
+    output axis -1
+    """
     flat = state.flat(leaf.row)
     for axis, other in enumerate(reversed(flat.trailing), start=1):
         if isinstance(other, DimVar) and state.find(other) == dim:
-            return f" -{axis}"
-    return ""
+            return f"{leaf.kind.value} axis -{axis}"
+    return f"{leaf.kind.value} axis"
 
 
-def _forgotten(unknown: list[tuple[Leaf, str]]) -> ShapeError:
-    first, _ = unknown[0]
-    name = _name(first)
+def parameter_text(leaf: Leaf) -> str:
+    """Returns how to make a parameter with stated axes.
+
+    oc.param("w", output=[...])
+    """
+    name = leaf.origin.operation.removeprefix("parameter ")
+    return f'oc.param("{name}", {leaf.kind.value}=[...])'
+
+
+def _forgotten(unknown: list[_Unknown]) -> ShapeError:
+    first = unknown[0].leaf
+    numbers = ", ".join(str(int(number)) for number in sorted({each.number for each in unknown}))
     return ShapeError(
-        "You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.",
+        f"You forgot to specify the hidden dimension(s) {numbers}: nothing fixes the shape of a"
+        " parameter.",
         found="\n".join(
-            f"{leaf.origin.operation}: {part} can be anything" for leaf, part in unknown
+            f"{leaf.origin.operation}: {part} can be anything" for leaf, part, _ in unknown
         ),
-        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _ in unknown)),
-        fix=f'give it where the parameter is made: oc.param("{name}", {first.kind.value}=[...])',
+        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _, _ in unknown)),
+        fix=f"give it where the parameter is made: {parameter_text(first)}",
     )
-
-
-def _name(leaf: Leaf) -> str:
-    return leaf.origin.operation.removeprefix("parameter ")

@@ -132,14 +132,16 @@ def derive(
     for constraint in relation.constraints:
         if isinstance(constraint, DimEqual):
             _check_kernel(state, constraint)
-    close(state, [Shape(output=row) for c in relation.constraints for row in _rows(c)])
+    shapes = [Shape(output=row) for c in relation.constraints for row in _rows(c)]
+    close(state, shapes, Origin("projections"))
     axes = _Axes(state)
     for dim, index in relation.pins.items():
         axes.pin(dim, index)
     for constraint in relation.constraints:
         for pair in _paired(state, constraint):
             axes.meet(pair)
-    return axes.projections(result, operands)
+    labels = [dim for dim in relation.labels.values() if isinstance(dim, DimVar)]
+    return axes.projections(result, operands, labels)
 
 
 def _check_kernel(state: State, equation: DimEqual) -> None:
@@ -261,8 +263,12 @@ class _Axes:
             if dim is not None and (inner := self._axis(dim)) is not None:
                 self._plain.add(inner)
 
-    def projections(self, result: Shape, operands: Sequence[Shape]) -> Projections:
-        """Returns the index maps; the domain lists variables in order of first appearance."""
+    def projections(
+        self, result: Shape, operands: Sequence[Shape], labels: Sequence[DimVar]
+    ) -> Projections:
+        """Returns the index maps; the domain lists variables in order of first appearance, then
+        those of labels along which all operands are repeated: these are summed as well.
+        """
         self._parts = {self._find(axis) for axis in self._parts}
         self._plain = {self._find(axis) for axis in self._plain}
         concatenated = {
@@ -275,6 +281,7 @@ class _Axes:
         domain: dict[LoopVar, int] = {}
         lhs = self._index_map(result, domain)
         rhs = tuple(self._index_map(operand, domain) for operand in operands)
+        domain.update(self._unvisited(labels))
         lhs_margins = self._margins_of(result)
         margins = tuple(self._margins_of(operand) for operand in operands)
         return Projections(
@@ -326,6 +333,14 @@ class _Axes:
             self._formulas.setdefault(other, []).extend(self._formulas.pop(one))
 
     # ----- the second stratum -------------------------------------------------------------------
+
+    def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
+        """Yields loops for the labels of several positions that no index depends on."""
+        placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
+        for label in labels:
+            root, size = self._find(label), self._size(label)
+            if size > 1 and root not in placed:
+                yield fresh_var(self._hints.get(root, "s")), size
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:
         axes = [self._axis(dim) for _, row in shape.rows() for dim in row.trailing]

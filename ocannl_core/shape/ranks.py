@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
-from ocannl_core.shape.state import State
+from ocannl_core.shape.state import Leaf, State, stronger
 from ocannl_core.shape.terms import RowVar
 
 _SUSPICIOUS_DEPTH = 16
@@ -130,6 +130,25 @@ def group(state: State, var: RowVar) -> list[RowVar]:
             found[one] = None
             pending += linked(state, one)
     return list(found)
+
+
+def leaf_of(state: State, var: RowVar) -> Leaf | None:
+    """Returns the leaf that decides how a row variable closes, and all that are as long with it."""
+    found: Leaf | None = None
+    for one in group(state, var):
+        if (leaf := state.row_leaves.get(one)) is not None:
+            found = stronger(found, leaf)
+    return found
+
+
+def is_anchored(state: State, var: RowVar) -> bool:
+    """True for a row above a closed operand, which therefore needs no more axes."""
+    return any(state.anchored.get(one) for one in group(state, var))
+
+
+def is_contracted(state: State, var: RowVar) -> bool:
+    """True for a row that meets another one in a product: its axes are not free to guess."""
+    return any(state.contracted.get(one) for one in group(state, var))
 
 
 def _surplus(constraint: RowBelow) -> int:

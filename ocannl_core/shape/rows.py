@@ -61,7 +61,6 @@ def extend(
     """Gives a row variable further axes at its right end; returns the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
     ranks.born_within(state, tail, var, number)
-    state.journal.put(state.anchored, tail, True)
     solve(state, var, Row((), tail, dims), cause)
     ranks.check_growth(state, tail, cause)
     return tail, dims
@@ -283,8 +282,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
     rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped)
     if opnd.tail is None:
         if res.tail is not None:
-            state.journal.put(state.anchored, res.tail, True)
-            state.touched_rows[res.tail] = None
+            state.anchor(res.tail)
         if opnd.trailing:
             state.suspend(rest)
         return

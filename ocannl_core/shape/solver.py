@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ocannl_core.shape import counts, dims, rows
+from ocannl_core.errors import ShapeError
+from ocannl_core.shape import counts, dims, guesses, rows
 from ocannl_core.shape.constraints import (
     AtLeast,
     DimBelow,
@@ -42,7 +43,10 @@ def run(state: State, budget: int | None = None) -> None:
         steps += 1
         if steps > budget:
             raise out_of_steps(steps, work.cause if isinstance(work, Edge) else work)
-        step(state, work)
+        try:
+            step(state, work)
+        except ShapeError as error:
+            raise guesses.told(state, work, error) from None
 
 
 def step(state: State, work: Work) -> None:

@@ -66,6 +66,19 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
+class Guessed:
+    """How a guess came about.
+
+    Attributes:
+        stage: The stage of closing that made it.
+        closing: What was closed.
+    """
+
+    stage: str
+    closing: Origin
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A row of a tensor that no operation computes.
 
@@ -139,7 +152,9 @@ class State:
         scalars_are_decided: True during closing, when such rows get axes.
         cells: For a row variable, how many cells its axes have, and what says so.
         optional: Parts of concatenated axes that may be empty.
-        anchored: Row variables above a closed operand, which therefore need no more axes.
+        anchored: Row variables above a closed operand, which therefore need no more axes. What is
+            marked here, in `contracted` and in `row_leaves` concerns the number of axes; it holds
+            for all variables that an equation makes as long (`ranks.group`).
         contracted: Row variables that meet another row in a product, so that their axes are not
             free to guess.
         touched_rows: Row variables about which something may have been learned; a hint for closing.
@@ -152,7 +167,8 @@ class State:
         parents: For a variable that was joined to another one, that one.
         joins: For a variable that is represented by another one, what made them equal.
         decided_rows: As `rows`, but never shortened by substitution.
-        guesses: The stage of closing, for variables that it decided.
+        guesses: For variables that closing decided, how it came to that.
+        closing: What is being closed; None while operations are composed.
     """
 
     def __init__(self) -> None:
@@ -171,7 +187,8 @@ class State:
         self.rows: dict[RowVar, Row] = {}
         self.row_causes: dict[RowVar, Constraint] = {}
         self.decided_rows: dict[RowVar, Row] = {}
-        self.guesses: dict[DimVar | RowVar, str] = {}
+        self.guesses: dict[DimVar | RowVar, Guessed] = {}
+        self.closing: Origin | None = None
         self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[Formula, None]] = {}
@@ -289,13 +306,18 @@ class State:
         """Marks a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
-            self.journal.put(self.dim_leaves, var, _stronger(self.dim_leaves.get(var), leaf))
+            self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: Leaf) -> None:
         """Marks a row variable as belonging to a leaf."""
-        self.journal.put(self.row_leaves, var, _stronger(self.row_leaves.get(var), leaf))
+        self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
+
+    def anchor(self, var: RowVar) -> None:
+        """Marks a row variable as that of a row above a closed operand."""
+        self.journal.put(self.anchored, var, True)
+        self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: RowConstraint) -> None:
         """Keeps a constraint until one of the row variables in it is solved."""
@@ -346,7 +368,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def _stronger(one: Leaf | None, other: Leaf) -> Leaf:
+def stronger(one: Leaf | None, other: Leaf) -> Leaf:
     """Returns the leaf that decides how a shared variable closes: a parameter, else the first."""
     if one is None:
         return other

@@ -104,13 +104,15 @@ def stated(
                 where=str(origin),
             )
     instance = _Instance(statement, origin, fresh)
+    is_alone = len(inputs) + len(outputs) == 1
     for what, specs, shapes in (
         ("input", statement.inputs, inputs),
         ("output", statement.outputs, outputs),
     ):
         for position, (spec, shape) in enumerate(zip(specs, shapes, strict=True)):
             for kind, row in shape.rows():
-                where = origin.at(f"{kind.value} row of {what} {position}")
+                which = "" if is_alone else f" of {what} {position}"
+                where = origin.at(f"{kind.value} row{which}")
                 instance.constraints.append(
                     RowEqual(instance.row(spec.row(kind), where), row, where)
                 )

@@ -306,7 +306,8 @@ def initialization_of(parameter: Tensor) -> Computation:
     environment = parameter.session.environment
     parameter.settle()
     initializer.adopt(parameter.dtype)
-    environment.close([parameter.terms])  # uses decide the shape; the initialiser fills it
+    what = f"the shape of {parameter.node.name}"
+    environment.close([parameter.terms], what=what)  # uses decide; the initialiser fills it
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(
         parameter,

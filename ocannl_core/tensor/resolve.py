@@ -98,7 +98,8 @@ def resolve(
             for tensor in members
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
-        session.environment.close([tensor.terms for tensor in members], captured)
+        shapes = [tensor.terms for tensor in members]
+        session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
     steps = absorb(steps, temporaries)

@@ -266,20 +266,21 @@ class SlotCode:
         its own first.
 
         The node has one axis per domain variable that the value varies with; those of the parts of
-        a concatenated axis are one axis again.
+        a concatenated axis are one axis again. Concatenated axes that share parts are an axis each:
+        in `a^1^a => a^a`, every cell of the one meets two cells of the other.
         """
         if not isinstance(value, SlotApplication):
             return value
         args = tuple(self._settle(arg) for arg in value.args)
         applied = SlotApplication(value.op, args)
         extents = self._projections.extents
-        parts = {var: each for each in _concatenations(args) for var in each.variables}
+        concatenations = list(dict.fromkeys(_concatenations(args)))
         varying = value_variables(applied)
         axes: dict[VarIndex | ConcatIndex, int] = {}
         for var, extent in self._projections.domain:
-            if var in parts:
-                axes[parts[var]] = parts[var].length(extents)
-            elif var in varying:
+            wholes = [each for each in concatenations if var in each.variables]
+            axes.update((each, each.length(extents)) for each in wholes)
+            if var in varying and not wholes:
                 axes[VarIndex(var)] = extent
         index, dims = tuple(axes), tuple(axes.values())
         formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]

@@ -180,7 +180,7 @@ class Tensor(Assignable):
                 fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
                 "compile the code that uses it first",
             )
-        self.session.environment.close([self._terms])
+        self.session.environment.close([self._terms], what=f"the shape of {self.node.name}")
         self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
 

@@ -263,10 +263,10 @@ relu: 1,1
     guessed in stage `rows`: a row has no more axes than its operands and uses ask for
   output axis -2: 1, guessed
     guessed in stage `circles`: what refines each other in a circle is equal, and so are a size and its only operand, if that has no other use
-    guessed in stage `sizes`: a size is 1 like an operand's, else as its uses have it
+    guessed in stage `remaining sizes`: a size is as small as the accessed positions allow
   output axis -1: 1, guessed
     guessed in stage `circles`: what refines each other in a circle is equal, and so are a size and its only operand, if that has no other use
-    guessed in stage `sizes`: a size is 1 like an operand's, else as its uses have it\
+    guessed in stage `remaining sizes`: a size is as small as the accessed positions allow\
 """)
 
 

@@ -448,8 +448,8 @@ class Contraction:
             for each in group
         ]
         for each in group:
-            for axis, _, _ in self.operands[each]:
-                if isinstance(axis, Formula):
+            for axis in axes_of(self._patterns[each]):
+                if not isinstance(axis, Parts):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
         indices = grid.indices()

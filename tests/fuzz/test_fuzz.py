@@ -4,10 +4,12 @@ grammar, or are refused with a reason.
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from .programs import FORMULAS
-from .run import examined, report
+from .run import examined, outcome_of, program_of, report
 
 PROGRAMS = 300
 PARTS = 6
@@ -18,6 +20,12 @@ def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> N
     for number in range(part, PROGRAMS, PARTS):
         outcome = examined(0, number, "interp", FORMULAS)
         assert not outcome.is_failure, report(0, number, outcome, "interp", FORMULAS)
+
+
+def test_a_random_program_with_crossing_rows_closes_alike_in_every_order() -> None:
+    program = program_of(2026, 3577)
+    outcomes = {outcome_of(program.reordered(Random(k)), None).shapes for k in range(8)}
+    assert len(outcomes) == 1
 
 
 def test_most_random_programs_are_not_refused() -> None:

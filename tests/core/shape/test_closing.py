@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, permutations
 
 import pytest
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.origin import Origin
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual, RowEqual
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimBelow,
+    DimEqual,
+    RowEqual,
+    Strided,
+    TotalElements,
+)
 from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.hidden import Hidden
 from ocannl_core.shape.logic import BatchSlice, Compose, Einsum, Logic, Pointwise, Transpose
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import (
@@ -362,11 +371,73 @@ def test_a_row_that_must_be_as_long_as_a_parameters_is_not_guessed(
     assert "parameter w: its output axes can be anything" in caught.value.found
 
 
+def _open_size(model: Model) -> Shape:
+    return model.apply("i;ij=>j", model.given(output=[4]), model.param("p"))
+
+
+def _counted_row(model: Model) -> Shape:
+    p = model.param("p")
+    model.environment.total_elements(p, 6)
+    return model.apply(Transpose(), p)
+
+
+def _counted_size(model: Model) -> Shape:
+    p, numbers = model.param("p"), model.leaf(input=())
+    count = TotalElements((numbers.output,), Strided(4, A), ORIGIN)
+    model.environment.constrain([RowEqual(p.output, Row(trailing=(A,)), ORIGIN), count])
+    return p
+
+
+def _open_row(model: Model) -> Shape:
+    return model.matmul(model.param("p"), model.given(output=[3]))
+
+
+def _computed_size(model: Model) -> Shape:
+    return model.apply("o<+k; k => o", model.given(output=[9]), model.param("p"))
+
+
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        (_open_size, Hidden.SIZE),
+        (_counted_row, Hidden.COUNTED_ROW),
+        (_counted_size, Hidden.COUNTED_SIZE),
+        (_open_row, Hidden.ROW),
+        (_computed_size, Hidden.COMPUTED_SIZE),
+    ],
+)
+def test_a_hidden_dimension_is_told_with_its_number(
+    model: Model, make: Callable[[Model], Shape], number: Hidden
+) -> None:
+    y = make(model)
+    with pytest.raises(ShapeError, match=rf"hidden dimension\(s\) {int(number)}: "):
+        model.closed(y)
+
+
 def test_a_transposed_weight_can_be_shared(model: Model) -> None:
     w = model.param("w", output=[8])
     h = model.matmul(w, model.given(output=[3]))
     back = model.matmul(model.apply(Transpose(), w), h)
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
+
+
+# ----- what formulas compute ----------------------------------------------------------------------
+
+
+def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None:
+    table = model.given(input=[2], output=[3, 1])
+    scalar = model.apply("=>", table)
+    x = model.add(scalar, table)
+    spec = Einsum(parse_spec("d,->i,; k=+c, m => 2*i, 1^d,->m, k"), values=(("c", 1),))
+    y = model.apply(spec, x, x)
+    z = model.add(model.matmul(y, y), scalar)
+    assert model.closed(z, y) == ["2,3->1,3", "2,3->1,3"]
+
+
+def test_a_computed_axis_of_size_1_is_repeated_for_a_later_position(model: Model) -> None:
+    x = model.apply("row,k1,|=>k1,row|", model.given(batch=[1, 2]))
+    y = model.apply("i^i,j|=>2*j<+i,|", x)
+    assert model.closed(model.apply("1,|=>", y), y, x) == ["()", "1|", "2,1|"]
 
 
 # ----- what is touched ----------------------------------------------------------------------------

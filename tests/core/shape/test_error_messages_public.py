@@ -229,14 +229,18 @@ more()
     assert message == snapshot("""\
 An operand must not have more axes than the result that it is repeated to.
   found  at least 2 axes (..mul.output..,2,2) against 1 axis (2)
+         the number of further axes, 0, was guessed, because nothing determined it,
+         when the code code was closed at program.py:6: oc.Context("interp").compile(code())
   where  output row of the first operand of assignment to c, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
          output row of the first operand of assignment to c, at program.py:5: c[:] = oc.placeholder("x", output=[2]) * 2
-         closing rows
+         closing rows, at program.py:6: oc.Context("interp").compile(code())
          output row of the first operand of mul, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
          the target is c_x of shape 2, made by declaration c, at program.py:2: c = oc.declare("c")
          the operand is mul of shape ..mul.batch..|..mul.input..->..mul.output..,2,2, at program.py:9: c[:] = oc.placeholder("y", output=[2, 2]) * 2
   try    reduce the surplus axes with einsum, or give the result more axes;
-         if the operand's outputs should meet inputs, use `@` rather than `*`\
+         if the operand's outputs should meet inputs, use `@` rather than `*`;
+         or decide it before the code code is closed: state the sizes,
+         or apply the operation earlier\
 """)
 
 
@@ -481,7 +485,7 @@ y = oc.param("w2") @ h
 oc.Context("interp").compile(oc.train.forward(y))
 """)
     assert message == snapshot("""\
-You forgot to specify the hidden dimension: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s) 4: nothing fixes the shape of a parameter.
   found  parameter w1: its output axes can be anything
          parameter w2: its output axes can be anything
   where  parameter w1, at program.py:3: h = oc.relu(oc.param("w1") @ x + oc.param("b1"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +57,8 @@ _UNARY: list[Logic] = [
             "2*i, => i",
             "..., a^b => ..., a",
             "..., 1^a => ..., a",
+            "i^j, ... => i, ...",
+            "a, b^c => a",
         )
     ),
 ]
@@ -68,8 +72,17 @@ _BINARY: list[Logic] = [
     Einsum(parse_spec("...|o<+k,;k,=>...|o")),
     Einsum(parse_spec("...|o=+2*k,..c..;k,..c..->d=>...|o,d")),
     Einsum(parse_spec("..., a; ..., b => ..., a^b")),
+    Einsum(parse_spec("a, ...; b, ... => a^b, ...")),
 ]
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
+_POOL = [(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]
+
+# Equations of rows: some know axes at the left end of a row, some at its right end.
+_CROSSING: list[tuple[list[Logic], int]] = [
+    ([Einsum(parse_spec("a, b^c => a")), Einsum(parse_spec("i^j, ... => i, ..."))], 1),
+    ([Compose(), Pointwise()], 2),
+    ([Einsum(parse_spec("a, ...; i^j, => a, ...")), _BINARY[-1]], 2),
+]
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ _axes = st.none() | st.lists(st.sampled_from([1, 2, 3, 3]), max_size=2)
 
 
 @st.composite
-def _programs(draw: st.DrawFn) -> _Program:
+def _programs(draw: st.DrawFn, pool: Sequence[tuple[list[Logic], int]] = _POOL) -> _Program:
     """Leaves, then results of operations on what is there."""
     number = draw(st.integers(1, 3))
     shapes: list[tuple[Axes, Axes, Axes]] = [
@@ -92,9 +105,7 @@ def _programs(draw: st.DrawFn) -> _Program:
     leaves = [(leaf, draw(st.booleans())) for leaf in range(number)]
     operations: list[tuple[Logic, int, tuple[int, ...]]] = []
     for _ in range(draw(st.integers(1, 6))):
-        logics, arity = draw(
-            st.sampled_from([(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)])
-        )
+        logics, arity = draw(st.sampled_from(pool))
         logic = draw(st.sampled_from(logics))
         operands = tuple(draw(st.integers(0, len(shapes) - 1)) for _ in range(arity))
         free = draw(st.sampled_from([True, True, True, False]))
@@ -140,6 +151,54 @@ def test_operations_in_any_order_give_the_same_shapes(
     steps = range(len(program.leaves) + len(program.operations))
     order = data.draw(st.permutations(steps))
     assert _outcome(program, steps) == _outcome(program, order)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_programs(_CROSSING), st.data())
+def test_rows_known_at_opposite_ends_close_alike_in_any_order(
+    program: _Program, data: st.DataObject
+) -> None:
+    steps = range(len(program.leaves) + len(program.operations))
+    order = data.draw(st.permutations(steps))
+    assert _outcome(program, steps) == _outcome(program, order)
+
+
+_OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            _Program(
+                [([], [2], None), _OPEN, _OPEN, _OPEN],
+                [(0, True)],
+                [
+                    (Einsum(parse_spec("m^k, => m")), 1, (0,)),
+                    (Einsum(parse_spec("a, ...; i^j, => a, ...")), 2, (0, 0)),
+                    (Compose(), 3, (2, 2)),
+                ],
+            ),
+            id="a product of a parameter's rows",
+        ),
+        pytest.param(
+            _Program(
+                [([], [], [2]), ([], [], None), _OPEN, _OPEN, _OPEN],
+                [(0, False), (1, False)],
+                [
+                    (Pointwise(), 2, (0,)),
+                    (Pointwise(), 3, (1, 2)),
+                    (Einsum(parse_spec("a, ...; b, ... => a^b, ...")), 4, (1, 3)),
+                ],
+            ),
+            id="a part as large as what it is added to",
+        ),
+    ],
+)
+def test_every_order_gives_the_same_shapes(program: _Program) -> None:
+    steps = range(len(program.leaves) + len(program.operations))
+    outcomes = [_outcome(program, order) for order in permutations(steps)]
+    assert outcomes == [outcomes[0]] * len(outcomes)
 
 
 # ----- bare constraints ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def closed(constraints: list[Constraint], *wanted: DimVar) -> list[int]:
     state.fresh.dims(20)
     state.agenda.extend(constraints)
     run(state)
-    close(state, [Shape(output=Row(trailing=wanted))])
+    close(state, [Shape(output=Row(trailing=wanted))], ORIGIN)
     sizes = [state.size(var) for var in wanted]
     return [size.n for size in sizes if size is not None]
 

@@ -56,6 +56,38 @@ def test_the_gradient_reaches_only_the_parts_that_are_read() -> None:
         assert context[p.grad].tolist() == [0.0, 1.0, 1.0, 1.0]
 
 
+def test_the_gradient_of_a_maximum_tells_pairs_of_parts_apart() -> None:
+    with oc.Session(dtype="float64"):
+        p = oc.param("p", init=oc.tensor([1.0, 9.0, 2.0]))
+        y = oc.einmax("a^1^a=>a^a", p)
+        context = oc.Context("interp")
+        step = context.compile(oc.train.grad_update(y), keep=[y, p.grad])
+        context.init_params(y)
+        step()
+        assert context[y].tolist() == [2.0, 2.0]
+        assert context[p.grad].tolist() == [0.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "right"),
+    [("i, => 0", [6.0]), ("2*i, => 0", [6.0]), ("i, j => j", [6.0, 6.0]), ("i, => i", [2.0] * 3)],
+)
+def test_a_cell_repeated_along_a_stated_label_counts_as_often(
+    spec: str, right: list[float]
+) -> None:
+    values = {"i": 3, "j": 2} if "j" in spec else {"i": 3}
+    assert value(lambda: oc.einsum(spec, oc.tensor([2.0]), values=values)) == right
+
+
+def test_the_gradient_of_a_cell_counts_its_repetitions() -> None:
+    with oc.Session(dtype="float64"):
+        p = oc.param("p", init=oc.tensor([2.0]))
+        y = oc.einsum("i, => 0", p, values={"i": 3})
+        context = oc.Context("interp")
+        context.compile(oc.train.grad_update(y), keep=[p.grad])()
+        assert context[p.grad].tolist() == [3.0]
+
+
 @pytest.mark.parametrize("spec", ["a^b=>a,b", "2^3=>0", "1^a; a^b; b^2=>0"])
 def test_a_specification_that_visits_nothing_is_refused(spec: str) -> None:
     with oc.Session():

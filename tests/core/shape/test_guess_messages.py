@@ -1,0 +1,112 @@
+"""What errors say about sizes that were guessed when earlier code was closed."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+
+import pytest
+from inline_snapshot import snapshot
+
+import ocannl_core as oc
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[oc.Session]:
+    with oc.Session(seed=42) as session:
+        yield session
+    linecache.cache.pop("program.py", None)
+
+
+def run(text: str) -> None:
+    """Runs a program whose lines messages show as those of program.py."""
+    text = "import ocannl_core as oc\n" + text
+    linecache.cache["program.py"] = (len(text), None, text.splitlines(keepends=True), "program.py")
+    exec(compile(text, "program.py", "exec"), {})
+
+
+def complaint(text: str) -> str:
+    """Returns the message of the error that a program raises."""
+    with pytest.raises((oc.ShapeError, oc.SpecError)) as caught:
+        run(text)
+    return str(caught.value)
+
+
+def test_a_window_that_a_guessed_size_has_no_room_for_tells_when_it_was_guessed() -> None:
+    message = complaint("""\
+u = oc.uniform()
+oc.train.forward(oc.einsum("i => ", u)).resolve()
+oc.einsum("i<+k; k => i", u, oc.tensor([1.0, 2.0, 3.0]))
+""")
+    assert message == snapshot("""\
+A window must fit into its axis: the span of the kernel exceeds the size.
+  found  size 1 and i<+k = i<+3
+         size 1 was guessed, because nothing determined it,
+         when the code forward was closed at program.py:3: oc.train.forward(oc.einsum("i => ", u)).resolve()
+  where  output axis -1 of the first operand of einsum "i<+k; k => i", at program.py:4: oc.einsum("i<+k; k => i", u, oc.tensor([1.0, 2.0, 3.0]))
+         closing remaining sizes, at program.py:3: oc.train.forward(oc.einsum("i => ", u)).resolve()
+         output axis -1 of the second operand of einsum "i<+k; k => i", at program.py:4: oc.einsum("i<+k; k => i", u, oc.tensor([1.0, 2.0, 3.0]))
+         the first operand is uniform of shape 1, at program.py:2: u = oc.uniform()
+         the second operand is literal of shape 3, at program.py:4: oc.einsum("i<+k; k => i", u, oc.tensor([1.0, 2.0, 3.0]))
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         or decide it before the code forward is closed: state the sizes,
+         or apply the operation earlier\
+""")
+
+
+def test_a_parameter_whose_axes_were_guessed_tells_when_and_how_to_give_them() -> None:
+    message = complaint("""\
+p = oc.param("p")
+ctx = oc.Context("interp")
+ctx.compile((p + 1.0).forward())
+p @ oc.tensor([1.0, 2.0, 3.0])
+""")
+    assert message == snapshot("""\
+The outputs of an operand must not have more axes than the inputs that they meet.
+  found  1 axis (3) against no axes
+         the number of input axes of parameter p, 0, was guessed, because nothing determined it,
+         when the code forward was closed at program.py:4: ctx.compile((p + 1.0).forward())
+  where  input row of the first operand, against the output row of the second operand of matmul, at program.py:5: p @ oc.tensor([1.0, 2.0, 3.0])
+         closing rows of leaves, at program.py:4: ctx.compile((p + 1.0).forward())
+         the first operand is p of shape (), made by parameter p, at program.py:2: p = oc.param("p")
+         the second operand is literal of shape 3, at program.py:5: p @ oc.tensor([1.0, 2.0, 3.0])
+  try    give the first operand more input axes, turn the surplus output axes of the
+         second into batch axes, or use `*` if its cells should meet one by one;
+         the axes of a nested list are outputs, unless input_axes= says otherwise:
+         oc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix;
+         or give it where the parameter is made: oc.param("p", input=[...])\
+""")
+
+
+def test_a_size_that_follows_from_a_guess_tells_of_it() -> None:
+    message = complaint("""\
+p = oc.param("p", output=[...])
+q = oc.param("q", input=[], output=[1])
+y = oc.relu(oc.einsum("i => i,", p + q))
+y.info
+oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
+""")
+    assert message == snapshot("""\
+A window must fit into its axis: the span of the kernel exceeds the size.
+  found  size 1 and i<+k = i<+3
+         size 1 was guessed, because nothing determined it,
+         when the shape of relu was closed at program.py:5: y.info
+  where  output axis -1 of the first operand of einsum "i<+k; k => i", at program.py:6: oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
+         closing sizes, at program.py:5: y.info
+         output axis -1 of the second operand of einsum "i<+k; k => i", at program.py:6: oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
+         the first operand is relu of shape 1, at program.py:4: y = oc.relu(oc.einsum("i => i,", p + q))
+         the second operand is literal of shape 3, at program.py:6: oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
+  try    crop or extend the axis, or let the window reach into margins (`=`);
+         or decide it before the shape of relu is closed: state the sizes,
+         or apply the operation earlier\
+""")
+
+
+def test_what_was_stated_or_followed_is_not_called_a_guess() -> None:
+    message = complaint("""\
+x = oc.tensor([1.0, 2.0])
+y = oc.relu(x)
+oc.train.forward(y).resolve()
+oc.einsum("i<+k; k => i", y, oc.tensor([1.0, 2.0, 3.0]))
+""")
+    assert "guessed" not in message

@@ -1,0 +1,75 @@
+"""Shapes stated as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+
+_sizes = st.lists(st.integers(0, 12), max_size=3)
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[None]:
+    with oc.Session():
+        yield
+
+
+@given(_sizes, _sizes, _sizes)
+def test_what_is_printed_of_a_shape_can_be_read(
+    batch: list[int], input: list[int], output: list[int]
+) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=batch, input=input, output=output)
+        y = oc.require_shape(oc.declare("y"), str(x.shape))
+        assert (y.shape.batch, y.shape.input, y.shape.output) == (
+            x.shape.batch,
+            x.shape.input,
+            x.shape.output,
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("2->3", "2->3"),
+        ("28 28->10", "28,28->10"),
+        ("5|(2, 3)->4", "5|2,3->4"),
+        ("()", "()"),
+        ("7|", "7|"),
+    ],
+)
+def test_entries_are_numbers_apart(text: str, shape: str) -> None:
+    assert str(oc.require_shape(oc.declare("x"), text).shape) == shape
+
+
+def test_inputs_can_be_required_to_equal_outputs() -> None:
+    w = oc.require_shape(oc.param("w"), "..v..->..v..")
+    y = w @ oc.placeholder("x", output=[2, 3])
+    oc.train.forward(y).resolve()
+    assert (str(w.shape), str(y.shape)) == ("2,3->2,3", "2,3")
+
+
+def test_sizes_of_one_name_are_equal_and_others_follow_from_uses() -> None:
+    w = oc.require_shape(oc.param("w"), "n->n,_,2")
+    y = w @ oc.placeholder("x", output=[4]) + oc.placeholder("b", output=[4, 5, 2])
+    oc.train.forward(y).resolve()
+    assert str(w.shape) == "4->4,5,2"
+
+
+def test_a_contradiction_is_refused_and_changes_nothing() -> None:
+    w = oc.param("w", output=[3])
+    with pytest.raises(oc.ShapeError) as caught:
+        oc.require_shape(w, "2->4")
+    assert "output axis -1 of the shape 2->4 required of w" in caught.value.where
+    assert str(oc.require_shape(w, "2->3").shape) == "2->3"
+
+
+@pytest.mark.parametrize("text", ["2=>3", "2;3", "2->->3"])
+def test_a_text_that_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(oc.SpecError):
+        oc.require_shape(oc.declare("x"), text)
