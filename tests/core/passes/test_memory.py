@@ -248,6 +248,7 @@ def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
         "forward fills",
         "hoist invariants",
         "share subexpressions",
+        "split at guards",
         "contract",
         "allocate scratch",
         "remove dead stores",
