@@ -300,7 +300,7 @@ import ocannl_core as oc
 x = oc.placeholder("x", output=[2])
 table = oc.exp(x)
 row = oc.arange(2) == 5.0
-y = oc.where(row, table * table, x)
+y = oc.where(row, table * table + table, x)
 step = oc.Context("interp").compile(oc.train.forward(y))
 """)
     explained = oc.explain(model.step)
@@ -309,7 +309,7 @@ step = oc.Context("interp").compile(oc.train.forward(y))
     assert dead.advice == "name it in keep= to store it"
     assert model.step.loop_ir == snapshot("""\
 routine forward(x: float32[2], where: float32[2]):
-    # where[o] = where(equal[o], mul[o], x[o])
+    # where[o] = where(equal[o], add[o], x[o])
     for o in range(2):
         where[o] = x[o]\
 """)

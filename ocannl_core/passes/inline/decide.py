@@ -9,10 +9,12 @@ computes the node is known, with what it reads inlined already, so the decision 
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
 5. Nothing that the definition reads may be written between it and the read; but a reader may write
    the very cell that it reads.
-6. Cells read more often than `max_visits` must be cheap, and come without conditions.
+6. Cells read more often than `max_visits` must be cheap, and come without conditions. Equal reads
+   in one stored value count once, unless they are of a reduction: shared, that would be no
+   contraction any more.
 7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them. It must run
-   along rows.
+   up inside another one, and the scheduler finds contractions with what follows them. Where loops
+   are not scheduled it must run along rows.
 8. Expressions stay below a depth and a size.
 
 A decision may turn out wrong when a node is written again after it was inlined. Then the node is
@@ -63,8 +65,8 @@ class Policy:
     inline_scalar_constexprs: bool = True
     inline_simple_computations: bool = True
     inline_complex_computations: bool = False
-    merge_strided_reductions: bool = False
-    """Whether reductions across rows are merged too; for schedules that reorder merged loops."""
+    merge_strided_reductions: bool = True
+    """Whether reductions across rows are merged too; a schedule has to reorder their loops then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,8 @@ class _Attempt:
             return Reason.NO_COMPUTATION
         since = max((part.position for part in parts if part.is_fresh_start), default=-1)
         facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
+        if not is_inside and not any(part.repeats for part in parts):
+            facts = facts.evaluated_once()
         visits = facts.visits(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits and node not in self.requested
         if is_visited_often and not self._is_cheap(facts, parts, is_inside):

@@ -58,8 +58,9 @@ def plus(left: Expr, right: Expr) -> Expr:
     return Binary(BinaryOp.ADD, left, right, left.dtype)
 
 
-def square(value: Expr) -> Expr:
-    return Binary(BinaryOp.MUL, value, value, value.dtype)
+def folded(read: Load) -> Expr:
+    """Returns a cell plus the one that mirrors it."""
+    return plus(read, replace(read, indices=(affine([(-1, J)], 3),)))
 
 
 def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
@@ -97,10 +98,9 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
 
     def visited_too_often(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
-        square = Binary(BinaryOp.MUL, d.load(t, J), d.load(t, J), float32)
         return [
             loop(I, 4, d.store(t, I, value=times(d.load(x, I)))),
-            loop(J, 4, d.store(c, J, value=square)),
+            loop(J, 4, d.store(c, J, value=folded(d.load(t, J)))),
         ]
 
     def inconsistent_indices(d: Draft) -> list[Stmt]:
@@ -201,16 +201,6 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
             loop(J, 4, d.accumulate(total, op=BinaryOp.ADD, value=d.load(t, J))),
         ]
 
-    def strided_reduction(d: Draft) -> list[Stmt]:
-        x, t, c = nodes(d)
-        w = d.node("x_w", float32, 3, 4)
-        product = Binary(BinaryOp.MUL, d.load(w, K, I), d.load(x, I), float32)
-        return [
-            Fill(t, 0.0),
-            loop(I, 4, loop(K, 3, d.accumulate(t, I, op=BinaryOp.ADD, value=product))),
-            read(d, t, c),
-        ]
-
     def too_large(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
         value: Expr = d.load(x, I)
@@ -255,7 +245,6 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
         Reason.NOT_INJECTIVE: not_injective,
         Reason.VECTOR_STORE: vector_store,
         Reason.REDUCTION_FOR_OTHER_CELLS: reduction_for_other_cells,
-        Reason.STRIDED_REDUCTION: strided_reduction,
         Reason.TOO_LARGE: too_large,
         Reason.EXTERNAL_CALL: external_call,
         Reason.READ_WITHIN_DEFINITION: read_within_definition,
@@ -306,7 +295,7 @@ def concatenated_index() -> Reason:
 
 def _place(
     definition: Callable[[Draft, TensorNode, TensorNode], list[Stmt]],
-    value: Callable[[Expr], Expr] = lambda read: read,
+    value: Callable[[Load], Expr] = lambda read: read,
     **keywords: Any,
 ) -> Reason | None:
     """Returns why node `t` is where it is, after all passes.
@@ -333,9 +322,21 @@ def inlining_disabled() -> Reason | None:
         return _place(_sine)
 
 
+def strided_reduction() -> Reason | None:
+    def definition(d: Draft, x: TensorNode, t: TensorNode) -> list[Stmt]:
+        w = d.node("w", float32, 3, 4)
+        column = d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(w, K, I))
+        return [Fill(t, 0.0), loop(I, 4, loop(K, 3, column))]
+
+    with settings.overrides(schedule="none"):
+        found = _place(definition)
+    assert _place(definition) is Reason.INLINED
+    return found
+
+
 def local_memory_disabled() -> Reason | None:
     with settings.overrides(enable_device_only=False):
-        return _place(_sine, square)
+        return _place(_sine, folded)
 
 
 def never_read() -> Reason | None:
@@ -413,8 +414,9 @@ PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {
     Reason.CONCATENATED_INDEX: concatenated_index,
     Reason.INLINED_FILL: lambda: _place(lambda d, x, t: [Fill(t, 3.0)]),
     Reason.INLINING_DISABLED: inlining_disabled,
+    Reason.STRIDED_REDUCTION: strided_reduction,
     Reason.LOCAL_MEMORY_DISABLED: local_memory_disabled,
-    Reason.BACKEND_CHOICE: lambda: _place(_sine, square, prefers_device=lambda node, info: True),
+    Reason.BACKEND_CHOICE: lambda: _place(_sine, folded, prefers_device=lambda node, info: True),
     Reason.NEVER_READ: never_read,
     Reason.READ_ONLY: read_only_in_a_routine,
     Reason.PARAMETER: parameter,
