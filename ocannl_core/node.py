@@ -226,8 +226,8 @@ _REASON_TEXT = {
     Reason.EXTERNAL_CALL: "a call out of the loop language computes it",
     Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
-    Reason.STRIDED_REDUCTION: "it is a reduction across rows, and without a schedule its loops can "
-    "only be reordered while it is in memory",
+    Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
+    "it is in memory",
     Reason.INLINING_REQUESTED: "it was named in inline=",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
 }
@@ -275,7 +275,7 @@ _ADVICE = {
     Reason.EXTERNAL_CALL: "keep it stored, or express it by primitives",
     Reason.READ_WITHIN_DEFINITION: _APART,
     Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
-    Reason.STRIDED_REDUCTION: "set schedule to default, or name it in inline=",
+    Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
     Reason.INLINING_REQUESTED: "leave it out of inline=",
     Reason.LOCAL_MEMORY_DISABLED: "set enable_device_only to true",
 }

@@ -55,7 +55,6 @@ class Findings:
             chosen.inline_scalar_constexprs,
             chosen.inline_simple_computations,
             chosen.inline_complex_computations,
-            merge_strided_reductions=chosen.schedule != "none",
         )
         found = inline(program, self.stored, policy, self.requested)
         wish = Placement(MemoryMode.VIRTUAL, Reason.INLINING_REQUESTED)

@@ -13,8 +13,9 @@ computes the node is known, with what it reads inlined already, so the decision 
    in one stored value count once, unless they are of a reduction: shared, that would be no
    contraction any more.
 7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them. Where loops
-   are not scheduled it must run along rows.
+   up inside another one, and the scheduler finds contractions with what follows them. It must
+   run along rows: schedules join others with what follows them as well, and have more freedom while
+   a cell holds the partial result.
 8. Expressions stay below a depth and a size.
 
 A decision may turn out wrong when a node is written again after it was inlined. Then the node is
@@ -34,6 +35,7 @@ from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
+from ocannl_core.passes.coverage import is_whole
 from ocannl_core.passes.inline.computation import (
     MOST_DEPTH,
     MOST_SIZE,
@@ -65,8 +67,6 @@ class Policy:
     inline_scalar_constexprs: bool = True
     inline_simple_computations: bool = True
     inline_complex_computations: bool = False
-    merge_strided_reductions: bool = True
-    """Whether reductions across rows are merged too; a schedule has to reorder their loops then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,8 @@ class _Attempt:
         if not parts and not is_inside:
             return Reason.NO_COMPUTATION
         since = max((part.position for part in parts if part.is_fresh_start), default=-1)
-        facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
+        until = self.next_start(node, unit.position)
+        facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
         if not is_inside and not any(part.repeats for part in parts):
             facts = facts.evaluated_once()
         visits = facts.visits(self.policy.max_tracing_dim).most
@@ -287,6 +288,21 @@ class _Attempt:
                 if reason is not None:
                     return reason
         return None
+
+    def next_start(self, node: TensorNode, position: int) -> int:
+        """Returns the first unit behind a position that assigns all of a node anew."""
+        units, facts = self.accesses.units, self.accesses.nodes[node]
+        return next(
+            (
+                later
+                for later, site in facts.writes
+                if later > position
+                and (isinstance(site.by, Fill) or is_whole(site, facts.info))
+                and not (site.never_runs or site.is_staged)
+                and not any(read.node is node for read in units[later].reads)
+            ),
+            len(units),
+        )
 
     def _is_within(self, node: TensorNode, position: int) -> bool:
         writes = self.writes[node]
@@ -351,7 +367,7 @@ class _Attempt:
                 continue
             if part.repeats and not visits_same_cells(part, solution, site, unit):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
-            if not (self.policy.merge_strided_reductions or runs_along_rows(part)):
+            if not runs_along_rows(part):
                 return Reason.STRIDED_REDUCTION
         if sum(part.size for part, _ in located) > MOST_SIZE:
             return Reason.TOO_LARGE

@@ -468,6 +468,24 @@ def test_equal_reads_in_one_value_count_once(interpret: Run) -> None:
     assert refusal(read, loop(K, 4, d.store(e, K, value=d.load(t, K)))) is often
 
 
+def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
+    d = Draft("p")
+    x, t, c, e = (d.node(name, float32, 4) for name in ("x", "t", "c", "c2"))
+
+    def stmts(second: Stmt) -> tuple[Stmt, ...]:
+        return (
+            loop(I, 4, d.store(t, I, value=Unary(UnaryOp.SIN, d.load(x, I), float32))),
+            loop(I, 4, d.store(c, I, value=d.load(t, I))),
+            second,
+            loop(I, 4, d.store(e, I, value=d.load(t, I))),
+        )
+
+    anew = loop(I, 4, d.store(t, I, value=Unary(UnaryOp.EXP, d.load(x, I), float32)))
+    updated = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
+    assert t in inlined(d, *stmts(anew)).virtual
+    assert inlined(d, *stmts(updated)).refused[t] is Reason.VISITED_TOO_OFTEN
+
+
 def test_equal_reads_of_a_reduction_count_one_by_one() -> None:
     d = Draft("p")
     w, t, c = d.node("x", float32, 4, 3), d.node("t", float32, 4), d.node("c", float32, 4)
@@ -524,7 +542,7 @@ def test_a_requested_reduction_is_computed_for_every_cell_that_needs_it() -> Non
 POLICIES = st.sampled_from(
     [
         Policy(),
-        Policy(max_visits=100, merge_strided_reductions=False),
+        Policy(max_visits=100),
         Policy(inline_complex_computations=True),
     ]
 )

@@ -328,10 +328,7 @@ def strided_reduction() -> Reason | None:
         column = d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(w, K, I))
         return [Fill(t, 0.0), loop(I, 4, loop(K, 3, column))]
 
-    with settings.overrides(schedule="none"):
-        found = _place(definition)
-    assert _place(definition) is Reason.INLINED
-    return found
+    return _place(definition)
 
 
 def local_memory_disabled() -> Reason | None:

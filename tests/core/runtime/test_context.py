@@ -337,7 +337,7 @@ def test_reading_a_private_node_tells_why_and_what_to_do(context: Context, model
         context[model.h]
     assert message(caught) == snapshot("""\
 Only tensors that a context stores can be read from it.
-  found  it is virtual in routine forward, because those that read it compute its cells themselves
+  found  it is local in routine forward, because it is a reduction across rows, whose loops can be reordered while it is in memory
   where  tensor h (model.py:2)
   try    compile forward with keep=[h, ...], which replaces its results, and run it\
 """)
