@@ -35,7 +35,7 @@ from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
-from ocannl_core.passes.coverage import is_whole
+from ocannl_core.passes.coverage import assigns_all
 from ocannl_core.passes.inline.computation import (
     MOST_DEPTH,
     MOST_SIZE,
@@ -297,8 +297,8 @@ class _Attempt:
                 later
                 for later, site in facts.writes
                 if later > position
-                and (isinstance(site.by, Fill) or is_whole(site, facts.info))
-                and not (site.never_runs or site.is_staged)
+                and assigns_all(site, facts.info)
+                and not site.is_staged
                 and not any(read.node is node for read in units[later].reads)
             ),
             len(units),

@@ -16,6 +16,7 @@ from ocannl_core.dtypes import bfloat16, float32
 from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Binary,
+    CallExternal,
     Const,
     Expr,
     Fill,
@@ -468,6 +469,13 @@ def test_equal_reads_in_one_value_count_once(interpret: Run) -> None:
     assert refusal(read, loop(K, 4, d.store(e, K, value=d.load(t, K)))) is often
 
 
+class _Copy:
+    name = "copy"
+
+    def perform(self, inputs: Any, outputs: Any) -> None:
+        outputs[0][...] = inputs[0]
+
+
 def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
     d = Draft("p")
     x, t, c, e = (d.node(name, float32, 4) for name in ("x", "t", "c", "c2"))
@@ -481,8 +489,10 @@ def test_reads_of_what_is_assigned_anew_do_not_add_up() -> None:
         )
 
     anew = loop(I, 4, d.store(t, I, value=Unary(UnaryOp.EXP, d.load(x, I), float32)))
+    called = CallExternal(_Copy(), (x,), (t,))
     updated = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
     assert t in inlined(d, *stmts(anew)).virtual
+    assert inlined(d, *stmts(called)).refused[t] is Reason.VISITED_TOO_OFTEN
     assert inlined(d, *stmts(updated)).refused[t] is Reason.VISITED_TOO_OFTEN
 
 
