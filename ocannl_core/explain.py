@@ -12,7 +12,7 @@ from typing import overload
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.loopir.nodes import AxisKind, For
-from ocannl_core.node import Margin, MemoryMode, Placement
+from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
@@ -60,6 +60,7 @@ class NodeExplanation:
         padding: Margins per axis; empty when there are none.
         mode: The memory mode.
         reason: Why it has this mode; empty if nothing decided.
+        advice: What to do to have it otherwise; empty likewise.
         nbytes: The memory it takes; 0 for nodes that are never stored.
     """
 
@@ -69,6 +70,7 @@ class NodeExplanation:
     padding: tuple[Margin, ...]
     mode: MemoryMode
     reason: str
+    advice: str
     nbytes: int
 
 
@@ -212,10 +214,17 @@ def _routine(routine: Routine) -> RoutineExplanation:
     for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
         info = routine.nodes[node]
         nbytes = 0 if placement.mode is MemoryMode.VIRTUAL else info.nbytes
-        reason = _reason(placement)
+        why = placement.reason
         nodes.append(
             NodeExplanation(
-                node.name, info.dtype, info.dims, info.padding, placement.mode, reason, nbytes
+                node.name,
+                info.dtype,
+                info.dims,
+                info.padding,
+                placement.mode,
+                why.text if why is not None else "",
+                why.advice if why is not None else "",
+                nbytes,
             )
         )
     kernels = tuple(
@@ -232,10 +241,6 @@ def _routine(routine: Routine) -> RoutineExplanation:
         for step in routine.plan.steps
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
-
-
-def _reason(placement: Placement) -> str:
-    return placement.reason.text if placement.reason is not None else ""
 
 
 def _node_cells(node: NodeExplanation) -> tuple[str, ...]:

@@ -157,6 +157,7 @@ class _Lowering:
         nodes: What is known of every node.
         margins: What the margins of padded nodes are known to hold.
         origin: What asked for the current assignment.
+        merged: The node whose merge buffer is read.
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
@@ -164,6 +165,7 @@ class _Lowering:
     margins: dict[TensorNode, float] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     origin: Origin | None = None
+    merged: TensorNode | None = None
 
     def error(self, rule: str, found: str = "", fix: str = "") -> LoweringError:
         return LoweringError(rule, found=found, where=str(self.origin or ""), fix=fix)
@@ -300,11 +302,22 @@ class _Lowering:
                 case Cells(node):
                     exprs.append(Load(node, self.shifted(node, index_map), self.info(node).dtype))
                 case Merge(node):
+                    self.note_merge(node)
                     indices = self.shifted(node, index_map)
                     exprs.append(LoadMerge(node, indices, self.info(node).dtype))
                 case _:
                     assert_never(arg)
         return exprs
+
+    def note_merge(self, node: TensorNode) -> None:
+        """Raises LoweringError if the merge buffer is to hold a second node."""
+        if self.merged is not None and self.merged is not node:
+            raise self.error(
+                "A routine reads the merge buffer of one tensor, because a device has one buffer.",
+                f"{self.merged.name}.merge and {node.name}.merge",
+                "compile the code for each tensor on its own, and run it after its transfer",
+            )
+        self.merged = node
 
     def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
         """Returns a primitive applied to operands, as an expression of the target's format."""

@@ -123,6 +123,8 @@ class Reason(IntEnum):
     """Why a memory mode was chosen; the numbers are those of the documents and stay searchable.
 
     Numbers below 200 and the meaning behind them are OCANNL's, but for 15, which is new here.
+    OCANNL's 16 and 18 are of scalars that stand for a node which turns out to be stored; here
+    that is decided before anything is rewritten.
     """
 
     VISITED_TOO_OFTEN = 1
@@ -153,7 +155,6 @@ class Reason(IntEnum):
     KEPT = 201
     HOST_DATA = 202
     USED_ELSEWHERE = 203
-    ONLY_USED_HERE = 204
     DECLARED = 205
     BACKEND_CHOICE = 206
     NEVER_READ = 207
@@ -163,7 +164,6 @@ class Reason(IntEnum):
     READ_WITHIN_DEFINITION = 211
     INLINING_DISABLED = 212
     LOCAL_MEMORY_DISABLED = 213
-    NOT_EMBEDDED = 214
     STRIDED_REDUCTION = 215
     INLINING_REQUESTED = 216
 
@@ -171,6 +171,11 @@ class Reason(IntEnum):
     def text(self) -> str:
         """The reason as a sentence."""
         return _REASON_TEXT[self]
+
+    @property
+    def advice(self) -> str:
+        """What a user does to have it otherwise."""
+        return _ADVICE[self]
 
 
 _REASON_TEXT = {
@@ -212,7 +217,6 @@ _REASON_TEXT = {
     "by default",
     Reason.HOST_DATA: "its cells come from the host",
     Reason.USED_ELSEWHERE: "the context already stores it",
-    Reason.ONLY_USED_HERE: "only the routine that computes it uses it",
     Reason.DECLARED: "it keeps its value from one call to the next",
     Reason.BACKEND_CHOICE: "the backend prefers to keep it on the device",
     Reason.NEVER_READ: "nothing that is stored depends on it",
@@ -222,11 +226,58 @@ _REASON_TEXT = {
     Reason.EXTERNAL_CALL: "a call out of the loop language computes it",
     Reason.READ_WITHIN_DEFINITION: "it is read inside the loops that compute it",
     Reason.INLINING_DISABLED: "inlining is switched off by max_visits = 0",
-    Reason.NOT_EMBEDDED: "the code uses it without being all that computes it",
     Reason.STRIDED_REDUCTION: "it is a reduction across rows, whose loops can be reordered while "
     "it is in memory",
     Reason.INLINING_REQUESTED: "it was named in inline=",
     Reason.LOCAL_MEMORY_DISABLED: "everything is kept on the device: enable_device_only is off",
+}
+
+_APART = "read it in an assignment of its own, after the one that computes it"
+_TO_STORE_IT = "name it in keep= to store it"
+_TO_COMPUTE_IT = "add the code that computes it, such as oc.train.forward(t)"
+_ADVICE = {
+    Reason.VISITED_TOO_OFTEN: "name it in inline=, or raise max_visits, to compute it at every "
+    "read",
+    Reason.INCONSISTENT_INDICES: "write it at one position in each assignment, and read it in "
+    "others",
+    Reason.UNSOLVABLE_INDEX: "keep it stored, or write it at positions in which one loop variable "
+    "has the coefficient 1",
+    Reason.UNTRACED_LOOP: "let analyses look into that loop",
+    Reason.ESCAPING_STORE_SYMBOL: _APART,
+    Reason.STAGED_CODE: "write that code in the loop language",
+    Reason.ESCAPING_LOAD_SYMBOL: _APART,
+    Reason.ESCAPING_INDEX_SYMBOL: _APART,
+    Reason.ALREADY_STORED: "leave it out of keep=, or compile in a context that does not store it",
+    Reason.NO_SETTER: _TO_COMPUTE_IT,
+    Reason.INDEX_MISMATCH: "keep it stored, or read it where it is written",
+    Reason.NO_COMPUTATION: "put the code that computes it in front of what reads it",
+    Reason.OPERAND_OVERWRITTEN: "read it before that is written, or compute it from a copy",
+    Reason.SURVIVING_READ: "keep it stored, or read it at positions that are known beforehand",
+    Reason.DECLARED_VARIABLE: "write its definition as one expression",
+    Reason.READ_ONLY_KNOWN_STORED: _TO_COMPUTE_IT,
+    Reason.READ_BEFORE_WRITE: "assign it first, unless the value of an earlier call is meant",
+    Reason.READ_ONLY: _TO_COMPUTE_IT,
+    Reason.CONSTANT_SCALAR: _TO_STORE_IT,
+    Reason.NOT_INJECTIVE: "keep it stored, or write every cell once",
+    Reason.CONCATENATED_INDEX: "lower the program first, which gives every part a nest of its own",
+    Reason.VECTOR_STORE: "keep it stored, or leave out packed=True",
+    Reason.INLINED_FILL: _TO_STORE_IT,
+    Reason.INLINED: _TO_STORE_IT,
+    Reason.PARAMETER: "use an expression or a literal in place of the parameter",
+    Reason.KEPT: "leave it out of keep=; keep=() keeps no results",
+    Reason.HOST_DATA: "compute it from what the device has, as oc.arange does",
+    Reason.USED_ELSEWHERE: "compile in a context of its own",
+    Reason.DECLARED: "use an expression, unless the value has to outlast a call",
+    Reason.BACKEND_CHOICE: "name it in inline=, or choose another backend",
+    Reason.NEVER_READ: _TO_STORE_IT,
+    Reason.REDUCTION_FOR_OTHER_CELLS: "name it in inline= to reduce again at every read",
+    Reason.TOO_LARGE: "keep it stored, or choose with keep= what else to store of the expression",
+    Reason.EXTERNAL_CALL: "keep it stored, or express it by primitives",
+    Reason.READ_WITHIN_DEFINITION: _APART,
+    Reason.INLINING_DISABLED: "set max_visits to 1 or more, or name it in inline=",
+    Reason.STRIDED_REDUCTION: "name it in inline= to reduce where it is read",
+    Reason.INLINING_REQUESTED: "leave it out of inline=",
+    Reason.LOCAL_MEMORY_DISABLED: "set enable_device_only to true",
 }
 
 
@@ -258,7 +309,7 @@ class Placement:
             f"{requested.mode.value}.",
             found=f"it is already {self.mode.value} because {_why(self)}; "
             f"{requested.mode.value} was asked for because {_why(requested)}",
-            fix="withdraw one of the two, or change what makes it necessary",
+            fix="\n".join(dict.fromkeys((_advice(self), _advice(requested)))),
         )
 
     def settled(self) -> Placement:
@@ -269,3 +320,9 @@ class Placement:
 
 def _why(placement: Placement) -> str:
     return placement.reason.text if placement.reason is not None else "nothing else was known"
+
+
+def _advice(placement: Placement) -> str:
+    if placement.reason is None:
+        return f"do not ask for {placement.mode.value}"
+    return placement.reason.advice

@@ -103,6 +103,18 @@ def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             pass
 
 
+def computed_surely(expr: Expr) -> Iterator[Expr]:
+    """Yields what is computed whenever an expression is, itself first.
+
+    Nothing of inlined computations.
+    """
+    pending = [expr]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += [each for each, is_certain in certain_operands(found) if is_certain]
+
+
 # ----- walks and folds --------------------------------------------------------------------------
 
 

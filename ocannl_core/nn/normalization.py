@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.nn.reductions import OVER_OUTPUTS, mean, variance
+from ocannl_core.nn.reductions import OVER_OUTPUTS, mean
 from ocannl_core.tensor.blocks import op
 from ocannl_core.tensor.parameters import param
 from ocannl_core.tensor.pointwise import add, mul, recip_sqrt, sub
@@ -20,9 +20,9 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
         x: What is normalised.
         epsilon: Added to the variance.
     """
-    center = mean(OVER_OUTPUTS, x)
-    scale = recip_sqrt(variance(OVER_OUTPUTS, x, center) + epsilon)
-    scaled = param("gamma", init=1.0) * ((x - center) * scale)
+    difference = x - mean(OVER_OUTPUTS, x)
+    scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
+    scaled = param("gamma", init=1.0) * (difference * scale)
     result: Tensor = scaled + param("beta", init=0.0)
     return result
 

@@ -13,8 +13,9 @@ depend on how many iterations were looked at. Three kinds of facts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Node, fold, walk
+from ocannl_core.loopir.traverse import Node, computed_surely, fold, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS
 from ocannl_core.passes.coverage import Coverage, written_cells
@@ -110,6 +111,26 @@ class NodeAccesses:
         if found is None:
             return Frequency(least, most, is_exact=False)
         return Frequency(int(found.min()), int(found.max(initial=0)))
+
+    def evaluated_once(self) -> NodeAccesses:
+        """Returns the accesses with equal loads in one stored value as one.
+
+        Where the node is inlined, `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
+        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that are only in branches stay apart.
+        """
+        keys = Counter(_key(site) for _, site in self.reads)
+        if all(count == 1 for count in keys.values()):
+            return self
+        surely: set[Hashable] = set()
+        kept: list[tuple[int, Site]] = []
+        for position, site in self.reads:
+            key = _key(site)
+            if key in surely:
+                continue
+            if keys[key] > 1 and _is_computed_surely(site):
+                surely.add(key)
+            kept.append((position, site))
+        return replace(self, reads=tuple(kept))
 
     def visit_counts(self) -> Counts | None:
         """Returns how often each cell is read; None if counting would take too long.
@@ -225,6 +246,17 @@ class _Notes:
             self.is_zeroed = True
             self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
         self.writes.append((position, site))
+
+
+def _key(site: Site) -> Hashable:
+    return id(site.store), site.by, len(site.loops)
+
+
+def _is_computed_surely(site: Site) -> bool:
+    """True if the stored value that contains a load always needs it."""
+    return isinstance(site.store, Store) and any(
+        each == site.by for each in computed_surely(site.store.value)
+    )
 
 
 def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:

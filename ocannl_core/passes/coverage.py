@@ -54,7 +54,7 @@ class _Written:
     def add(self, site: Site) -> None:
         if self.is_complete or site.never_runs:
             return
-        if isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, self.info)):
+        if assigns_all(site, self.info):
             self.is_complete = True
         else:
             self.pending.append(site)
@@ -177,6 +177,13 @@ def written_cells(site: Site, info: NodeInfo) -> Counts | None:
 
 def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
     return any(isinstance(var, StaticIndex) for index in indices for var in variables(index))
+
+
+def assigns_all(site: Site, info: NodeInfo) -> bool:
+    """True if a site is certain to write every cell, by plain indices; False when unsure."""
+    if site.never_runs:
+        return False
+    return isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, info))
 
 
 def is_whole(site: Site, info: NodeInfo) -> bool:

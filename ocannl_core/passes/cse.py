@@ -7,8 +7,8 @@ d[i] = 2 * exp(a[i])                      c[i] = v / (v + 1)
 
 Values are numbered: equal expressions over memory and scalars that have not been assigned in
 between have one number, also where they bind different variables. An expression can be shared by
-all that follows it in its block and in the blocks inside. Branches of a `where` use what is known
-but provide nothing, since they need not run.
+all that follows it in its block and in the blocks inside. Branches of a `where` use what is known,
+and what the rest of their expression computes anyway, but provide nothing, since they need not run.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import (
     Node,
     certain_operands,
+    computed_surely,
     fold,
     operands_of,
     walk,
@@ -67,12 +68,13 @@ _TOGETHER = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
 _APART = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
-def share_subexpressions(program: LoopProgram, *, least_saved: int = 3) -> LoopProgram:
+def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
     """Returns the program with repeated computations shared; cells keep their bits.
 
     Args:
         program: The program.
-        least_saved: How much must be saved before a scalar is introduced; see `cost`.
+        least_saved: How much must be saved before a scalar is introduced, see `cost`; compilers
+            share cheap things, and schedules want the terms of a sum in one expression.
     """
     survey = _Survey(changes(program.body), least_saved)
     completed(survey.top(program.body))
@@ -125,6 +127,7 @@ class _Survey:
             one.
         available: Values that the current place may rely on, by number.
         provided: The numbers that became available, with what they stood for before.
+        sure: The numbers of what the current expression computes outside of branches.
     """
 
     changed: Mapping[int, frozenset[Storage]]
@@ -135,6 +138,7 @@ class _Survey:
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
+    sure: frozenset[int] = frozenset()
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     # ----- time -----
@@ -212,7 +216,10 @@ class _Survey:
             return numbered[id(node)]
 
         fold(value, combine, operands_of)
+        around = self.sure
+        self.sure = frozenset(numbered[id(each)][0] for each in computed_surely(value))
         yield self.expression(value, numbered, True)
+        self.sure = around
 
     def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Returns the number of a value and its cost, given those of its operands."""
@@ -248,6 +255,7 @@ class _Survey:
             value.uses += 1
             self.found.append((value, False))
             return
+        is_certain = is_certain or number in self.sure
         value = _Value(weight, self.least_saved, is_certain)
         self.found.append((value, True))
         if isinstance(expr, Scoped):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ocannl_core.dtypes import (
     DType,
@@ -16,6 +18,7 @@ from ocannl_core.dtypes import (
     round_to,
     uint4x32,
 )
+from ocannl_core.indexing import AxisIndex, ConcatIndex, FixedIndex, IndexVar, affine, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -26,7 +29,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Unary,
 )
-from ocannl_core.loopir.ranges import Range
+from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.ops import BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
@@ -153,3 +156,77 @@ def fits(reach: Range, dtype: DType) -> bool:
     bits = _bits(dtype)
     low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
     return low <= reach.low and reach.high < 1 << bits
+
+
+# ----- comparisons of positions ---------------------------------------------------------------
+
+
+def is_finite(value: Number) -> bool:
+    """True of a number that is neither infinite nor NaN, and no word."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def integers(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
+    """Returns the range of an index value or an integer, if its format holds all of it.
+
+    Args:
+        expr: The expression; None for any other.
+        ranges: The values of index variables.
+    """
+    match expr:
+        case IndexValue(index, dtype) if not isinstance(index, ConcatIndex):
+            reach = index_range(index, ranges)
+            return reach if reach is not None and fits(reach, dtype) else None
+        case Const():
+            value = value_of(expr)
+            if not is_finite(value) or abs(value) > 2**53:
+                return None
+            return Range(int(value), int(value)) if value == int(value) else None
+        case _:
+            return None
+
+
+def index_of(expr: Expr) -> AxisIndex:
+    """Returns an index of the same value as an index value or an integer."""
+    return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two positions are apart, as an index, and the smallest and largest value of that."""
+
+    index: AxisIndex
+    reach: Range
+
+    def verdict(self, op: BinaryOp) -> bool | None:
+        """Returns what comparing the positions gives; None if that varies or is not known."""
+        low, high = self.reach.low, self.reach.high
+        match op:
+            case BinaryOp.LT:
+                return True if high < 0 else False if low >= 0 else None
+            case BinaryOp.LE:
+                return True if high <= 0 else False if low > 0 else None
+            case _:
+                if low == high == 0:
+                    return op is BinaryOp.EQ
+                return op is BinaryOp.NE if low > 0 or high < 0 or self._skips_zero() else None
+
+    def _skips_zero(self) -> bool:
+        """True of 2*i + 1, for example."""
+        terms, offset = as_affine(self.index)
+        step = math.gcd(*(coefficient for coefficient, _ in terms))
+        return step > 0 and offset % step != 0
+
+
+def difference(left: Expr, right: Expr, ranges: Mapping[IndexVar, Range]) -> Difference | None:
+    """Returns how far two positions are apart; None of other values.
+
+    i + 2, 5   -->   i - 3
+    """
+    if integers(left, ranges) is None or integers(right, ranges) is None:
+        return None
+    terms, offset = as_affine(index_of(left))
+    subtracted, shift = as_affine(index_of(right))
+    apart = affine([*terms, *((-c, var) for c, var in subtracted)], offset - shift)
+    reach = index_range(apart, ranges)
+    return None if reach is None else Difference(apart, reach)

@@ -52,10 +52,10 @@ def placement(
 
     Args:
         node: The node.
-        refused: Why nodes are not virtual.
+        refused: Why nodes are not virtual, this one among them.
         independent: Nodes written before they are read.
     """
-    reason = refused.get(node, Reason.ONLY_USED_HERE)
+    reason = refused[node]
     if reason is Reason.NO_SETTER:
         reason = Reason.READ_ONLY
     needed = MemoryMode.DEVICE_ONLY if node in independent else MemoryMode.MATERIALIZED

@@ -6,6 +6,7 @@ read one-hot           a reduction that selects one entry of a table becomes a l
 forward fills          initial values go into the first update of a node, or right in front of it
 hoist invariants       what every iteration computes alike is computed before the loop
 share subexpressions   what is computed twice with the same result is computed once
+split at guards        loops are cut where conditions on their variables change
 contract               multiply-adds are fused, unless the setting `contract` is off
 allocate scratch       what only this routine uses becomes its own memory
 remove dead stores     what is overwritten before it is read is not written
@@ -27,6 +28,7 @@ from ocannl_core.passes.contract import contract
 from ocannl_core.passes.cse import share_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.guards import split_at_guards
 from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
 
@@ -55,6 +57,7 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", share_subexpressions),
+        NamedPass("split at guards", split_at_guards),
         *algebra,
         NamedPass("allocate scratch", findings.allocate),
         NamedPass("remove dead stores", remove_dead_stores),

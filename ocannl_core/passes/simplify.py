@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ocannl_core.dtypes import DType
-from ocannl_core.indexing import AxisIndex, ConcatIndex, FixedIndex, affine, as_affine
+from ocannl_core.indexing import FixedIndex
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -32,7 +32,6 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import (
     Replacement,
     locals_of,
@@ -45,7 +44,15 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
-from ocannl_core.passes.facts import constant, fits, is_number, value_of
+from ocannl_core.passes.facts import (
+    constant,
+    difference,
+    index_of,
+    integers,
+    is_finite,
+    is_number,
+    value_of,
+)
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
@@ -108,7 +115,9 @@ class _Rules:
             case Binary(op, left, right, dtype) if op in COMPARISONS:
                 return self._comparison(op, left, right, dtype)
             case Unary(UnaryOp.IDENTITY, IndexValue(index) as arg, dtype):
-                return None if self._integers(arg) is None else IndexValue(index, dtype)
+                return (
+                    None if integers(arg, self.known.ranges) is None else IndexValue(index, dtype)
+                )
             case LocalRead(local):
                 return self.known.copies.get(local)
             case Scoped(local, body):
@@ -129,57 +138,28 @@ class _Rules:
         """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], where i is certainly inside; or 0."""
         if gather.node not in self.nodes:
             return None
-        position = self._integers(gather.position)
+        position = integers(gather.position, self.known.ranges)
         if position is None:
             value = value_of(gather.position)
-            is_outside = value is not None and (not _finite(value) or value != int(value))
+            is_outside = value is not None and (not is_finite(value) or value != int(value))
             return constant(0, gather.dtype) if is_outside else None
         extent = self.nodes[gather.node].buffer_dims[gather.axis]
         if position.high < 0 or position.low >= extent:
             return constant(0, gather.dtype)
         if position.low < 0 or position.high >= extent:
             return None
-        index = _index_of(gather.position)
+        index = index_of(gather.position)
         before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
         return Load(gather.node, (*before, index, *after), gather.dtype)
 
     def _comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
         """i < 3 --> 1, where i is a loop's variable and always less than 3; and the like.
 
-        i + 1 <= i + 2 --> 1, whatever i is.
+        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, whatever i is.
         """
-        if self._integers(left) is None or self._integers(right) is None:
-            return None
-        terms, offset = as_affine(_index_of(left))
-        subtracted, shift = as_affine(_index_of(right))
-        difference = affine([*terms, *((-c, var) for c, var in subtracted)], offset - shift)
-        reach = index_range(difference, self.known.ranges)
-        if reach is None:
-            return None
-        match op:
-            case BinaryOp.LT:
-                verdict = True if reach.high < 0 else False if reach.low >= 0 else None
-            case BinaryOp.LE:
-                verdict = True if reach.high <= 0 else False if reach.low > 0 else None
-            case _:
-                equal = True if reach.low == reach.high == 0 else None
-                equal = False if reach.low > 0 or reach.high < 0 else equal
-                verdict = equal if equal is None else equal is (op is BinaryOp.EQ)
+        apart = difference(left, right, self.known.ranges)
+        verdict = None if apart is None else apart.verdict(op)
         return None if verdict is None else constant(int(verdict), dtype)
-
-    def _integers(self, expr: Expr) -> Range | None:
-        """Returns the range of an index value or an integer, if its format holds all of it."""
-        match expr:
-            case IndexValue(index, dtype) if not isinstance(index, ConcatIndex):
-                reach = index_range(index, self.known.ranges)
-                return reach if reach is not None and fits(reach, dtype) else None
-            case Const():
-                value = value_of(expr)
-                if not _finite(value) or abs(value) > 2**53:
-                    return None
-                return Range(int(value), int(value)) if value == int(value) else None
-            case _:
-                return None
 
     # ----- statements -----
 
@@ -261,15 +241,6 @@ class _Rules:
             return before.value if expr == LocalRead(local) else self.expression(expr)
 
         return replace(stmt, value=map_expr(stmt.value, substituted, self.statement))
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
-
-
-def _index_of(expr: Expr) -> AxisIndex:
-    """Returns an index of the same value as an index value or an integer."""
-    return expr.index if isinstance(expr, IndexValue) else FixedIndex(int(value_of(expr)))
 
 
 def _single_value(local: Local, body: Block) -> Expr | None:

@@ -137,9 +137,8 @@ class Context:
         lowered = recompute.with_definitions(lowered, recipes, self._store)
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
-        kept = link.stored_nodes(
-            code, self._store, keep, {each.node: each.definition.operands for each in recipes}
-        )
+        read_again = frozenset(node for each in recipes for node in each.definition.operands)
+        kept = link.stored_nodes(code, self._store, keep, read_again)
         requested = link.requested_nodes(code, inline)
         built = build(program, lowered, kept, self.backend, self.target, requested)
         memory = link.bind(code, built.plan, self._store)

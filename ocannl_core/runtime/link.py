@@ -54,18 +54,18 @@ def stored_nodes(
     code: Unlinked,
     store: Store,
     keep: Sequence[TensorLike] | None,
-    recomputed: Mapping[TensorNode, AbstractSet[TensorNode]] | None = None,
+    read_again: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
     """Returns the nodes that outlive the calls of a routine, and why.
 
     Those are the results, or what `keep` names instead; and always what the context stores already,
-    what the code does not embed, parameters, placeholders, literals and declared nodes.
+    parameters, placeholders, literals and declared nodes.
 
     Args:
         code: The code.
         store: The memory of the context.
         keep: What to store instead of the results.
-        recomputed: Nodes that the code computes again, with what it computes them from.
+        read_again: What the code computes tensors from that an earlier routine left virtual.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -82,10 +82,7 @@ def stored_nodes(
                 fix=f"add its code, such as oc.train.forward({tensor.node.name})",
             )
     reasons = {node: _reason_to_store(node, code, store, kept) for node in program.nodes}
-    for node, operands in (recomputed or {}).items():
-        reasons.update(dict.fromkeys(operands - reasons.keys(), Reason.USED_ELSEWHERE))
-        if reasons[node] is Reason.NOT_EMBEDDED:
-            reasons[node] = None
+    reasons.update(dict.fromkeys(read_again - reasons.keys(), Reason.USED_ELSEWHERE))
     return {
         node: Placement(MemoryMode.ON_DEVICE, reason)
         for node, reason in reasons.items()
@@ -124,7 +121,7 @@ def _reason_to_store(
         return Reason.KEPT
     if store.find(node) is not None:
         return Reason.USED_ELSEWHERE
-    return None if node in code.program.embedded else Reason.NOT_EMBEDDED
+    return None
 
 
 # ----- checks before anything is compiled -------------------------------------------------------

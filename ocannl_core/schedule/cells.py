@@ -258,8 +258,8 @@ def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
         case _:
             return None
     parts = _combined(value, cell)
-    if parts is None:
-        return None
+    if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
+        return None  # w -= rate * total is the finish of the inlined total
     result = _new_local((store,), value.dtype)
     reduction = Reduction(*parts, initial=cell, result=result)
     return reduction, [], (replace(store, value=LocalRead(result)),)

@@ -116,6 +116,9 @@ def test_doubling_and_adding_is_one_loop(target: str) -> None:
         routine = ctx.compile(oc.train.forward(c))
         assert len(routine.plan.steps) == 1
         assert oc.explain(routine).nbytes == 2 * 4 * 4
+        assert routine.loop_ir.endswith("""\
+    for o in range(4):
+        add[o] = fma(a[o], 2.0, 1.0)""")
         ctx[a] = [1, 2, 3, 4]
         routine()
         assert ctx[c].tolist() == [3, 5, 7, 9]

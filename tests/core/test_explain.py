@@ -293,6 +293,64 @@ kernels
     assert [kernel.arguments for kernel in explained.kernels] == snapshot([("w", "x", "relu")])
 
 
+def test_a_tensor_whose_stores_are_dead_is_listed_with_the_reason() -> None:
+    pytest.importorskip("ocannl_interp")
+    model = run("""\
+import ocannl_core as oc
+x = oc.placeholder("x", output=[2])
+table = oc.exp(x)
+row = oc.arange(2) == 5.0
+y = oc.where(row, table * table + table, x)
+step = oc.Context("interp").compile(oc.train.forward(y))
+""")
+    explained = oc.explain(model.step)
+    (dead,) = (node for node in explained.nodes if node.name == "exp")
+    assert (dead.reason, dead.nbytes) == ("nothing that is stored depends on it", 0)
+    assert dead.advice == "name it in keep= to store it"
+    assert model.step.loop_ir == snapshot("""\
+routine forward(x: float32[2], where: float32[2]):
+    # where[o] = where(equal[o], add[o], x[o])
+    for o in range(2):
+        where[o] = x[o]\
+""")
+
+
+def test_a_store_that_is_overwritten_unread_is_explained_by_what_remains() -> None:
+    pytest.importorskip("ocannl_interp")
+    model = run("""\
+import ocannl_core as oc
+x = oc.placeholder("x", output=[2])
+first, second = oc.declare("first"), oc.declare("second")
+
+@oc.cd
+def code(x, first, second):
+    first[:] = oc.exp(x)
+    first[:] = oc.sin(x)
+    second[:] = first * first
+
+step = oc.Context("interp").compile(code(x, first, second), keep=[second])
+""")
+    assert str(oc.explain(model.step)) == snapshot("""\
+routine code: 2 kernels, 24 bytes
+nodes
+  x       float32 2  8 bytes  on device  because its cells come from the host
+  first   float32 2  8 bytes  on device  because it keeps its value from one call to the next
+  second  float32 2  8 bytes  on device  because it keeps its value from one call to the next
+kernels
+  1. first[o] = sin(x[o]) (writes first)
+  2. second[o] = first[o] * first[o] (writes second)\
+""")
+    assert model.step.loop_ir == snapshot("""\
+routine code(x: float32[2], first: float32[2], second: float32[2]):
+    # first[o] = sin(x[o])
+    for o in range(2):
+        first[o] = sin(x[o])
+    # second[o] = first[o] * first[o]
+    for o in range(2):
+        second[o] = first[o] * first[o]\
+""")
+
+
 def test_what_is_neither_a_tensor_nor_a_routine_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and routines can be explained"):
         oc.explain(3)  # type: ignore[call-overload]

@@ -127,3 +127,19 @@ def test_every_refusal_says_what_must_hold_what_was_found_and_where() -> None:
             "no component": "Some component of a concatenated axis determines every operand. | none does | ",
         }
     )
+
+
+def test_a_routine_reads_the_merge_buffer_of_one_tensor() -> None:
+    def merge(source: TensorNode) -> Accumulate:
+        args = (Merge(source),)
+        return Accumulate(C, BinaryOp.ADD, False, UnaryOp.IDENTITY, args, over(AT, AT), ORIGIN)
+
+    lower(AssignProgram((merge(X), merge(X)), NODES))
+    with pytest.raises(LoweringError) as caught:
+        lower(AssignProgram((merge(X), merge(C)), NODES))
+    assert str(caught.value) == snapshot("""\
+A routine reads the merge buffer of one tensor, because a device has one buffer.
+  found  x.merge and c.merge
+  where  demo, at their_model.py:7
+  try    compile the code for each tensor on its own, and run it after its transfer\
+""")

@@ -96,5 +96,6 @@ def test_a_conflict_gives_both_reasons() -> None:
     assert str(caught.value) == snapshot("""\
 A memory mode can be refined but not reversed: t cannot become materialized.
   found  it is already virtual because those that read it compute its cells themselves; materialized was asked for because it was named in keep=, or is a result or a parameter's gradient that is kept by default
-  try    withdraw one of the two, or change what makes it necessary\
+  try    name it in keep= to store it
+         leave it out of keep=; keep=() keeps no results\
 """)

@@ -9,10 +9,13 @@ computes the node is known, with what it reads inlined already, so the decision 
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
 5. Nothing that the definition reads may be written between it and the read; but a reader may write
    the very cell that it reads.
-6. Cells read more often than `max_visits` must be cheap, and come without conditions.
+6. Cells read more often than `max_visits` must be cheap, and come without conditions. Equal reads
+   in one stored value count once, unless they are of a reduction: shared, that would be no
+   contraction any more.
 7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them. It must run
-   along rows.
+   up inside another one, and the scheduler finds contractions with what follows them. It must
+   run along rows: schedules join others with what follows them as well, and have more freedom while
+   a cell holds the partial result.
 8. Expressions stay below a depth and a size.
 
 A decision may turn out wrong when a node is written again after it was inlined. Then the node is
@@ -32,6 +35,7 @@ from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
+from ocannl_core.passes.coverage import assigns_all
 from ocannl_core.passes.inline.computation import (
     MOST_DEPTH,
     MOST_SIZE,
@@ -63,8 +67,6 @@ class Policy:
     inline_scalar_constexprs: bool = True
     inline_simple_computations: bool = True
     inline_complex_computations: bool = False
-    merge_strided_reductions: bool = False
-    """Whether reductions across rows are merged too; for schedules that reorder merged loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,10 @@ class _Attempt:
         if not parts and not is_inside:
             return Reason.NO_COMPUTATION
         since = max((part.position for part in parts if part.is_fresh_start), default=-1)
-        facts = replace(facts, reads=tuple((p, site) for p, site in reads if p > since))
+        until = self.next_start(node, unit.position)
+        facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
+        if not is_inside and not any(part.repeats for part in parts):
+            facts = facts.evaluated_once()
         visits = facts.visits(self.policy.max_tracing_dim).most
         is_visited_often = visits > self.policy.max_visits and node not in self.requested
         if is_visited_often and not self._is_cheap(facts, parts, is_inside):
@@ -283,6 +288,21 @@ class _Attempt:
                 if reason is not None:
                     return reason
         return None
+
+    def next_start(self, node: TensorNode, position: int) -> int:
+        """Returns the first unit behind a position that assigns all of a node anew."""
+        units, facts = self.accesses.units, self.accesses.nodes[node]
+        return next(
+            (
+                later
+                for later, site in facts.writes
+                if later > position
+                and assigns_all(site, facts.info)
+                and not site.is_staged
+                and not any(read.node is node for read in units[later].reads)
+            ),
+            len(units),
+        )
 
     def _is_within(self, node: TensorNode, position: int) -> bool:
         writes = self.writes[node]
@@ -347,7 +367,7 @@ class _Attempt:
                 continue
             if part.repeats and not visits_same_cells(part, solution, site, unit):
                 return Reason.REDUCTION_FOR_OTHER_CELLS
-            if not (self.policy.merge_strided_reductions or runs_along_rows(part)):
+            if not runs_along_rows(part):
                 return Reason.STRIDED_REDUCTION
         if sum(part.size for part, _ in located) > MOST_SIZE:
             return Reason.TOO_LARGE

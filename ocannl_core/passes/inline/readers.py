@@ -54,7 +54,8 @@ def runs_along_rows(part: Computation) -> bool:
     """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
 
     Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
-    order of the additions to each cell, which a sum in a register would not leave room for.
+    order of the additions to each cell, which a sum in a register would not leave room for. A
+    schedule may add up a part at a time, and computes what follows while the cells are at hand.
     """
     cell = part.cell_variables
     innermost = next(reversed(list(part.loops)), None)

@@ -69,6 +69,9 @@ def load(node: TensorNode, var: LoopVar = I) -> Load:
     return Load(node, (VarIndex(var),), float32)
 
 
+MIRRORED = Load(T, (affine([(-1, I)], 3),), float32)
+
+
 def store(node: TensorNode, value: Expr = ONE, var: LoopVar = I) -> Store:
     return Store(node, (VarIndex(var),), value)
 
@@ -212,7 +215,7 @@ def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
         asked.append(node)
         return True
 
-    twice = Binary(BinaryOp.MUL, load(T), load(T), float32)
+    twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
     exp = Unary(UnaryOp.EXP, load(X), float32)
     findings = Findings(STORED, prefers_device)
     whole = program(each(store(T, exp)), each(store(C, twice)))
@@ -225,7 +228,7 @@ def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
 
 def test_without_memory_of_the_routine_everything_stays_on_the_device() -> None:
     exp = Unary(UnaryOp.EXP, load(X), float32)
-    twice = Binary(BinaryOp.MUL, load(T), load(T), float32)
+    twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
     findings = Findings(STORED)
     with settings.overrides(enable_device_only=False):
         whole = program(each(store(T, exp)), each(store(C, twice)))
@@ -248,6 +251,7 @@ def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
         "forward fills",
         "hoist invariants",
         "share subexpressions",
+        "split at guards",
         "contract",
         "allocate scratch",
         "remove dead stores",

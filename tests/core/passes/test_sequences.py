@@ -17,6 +17,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.passes.contract import contract
 from ocannl_core.passes.cse import share_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.passes.guards import split_at_guards
 from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.memory import allocate_scratch
 from ocannl_core.passes.one_hot import read_one_hot
@@ -36,6 +37,7 @@ EXACT: dict[str, Pass] = {
     "hoist everything": partial(hoist_invariants, least_cost=1),
     "share subexpressions": share_subexpressions,
     "share everything": partial(share_subexpressions, least_saved=1),
+    "split at guards": split_at_guards,
     "remove dead stores": remove_dead_stores,
 }
 FORMATS = {

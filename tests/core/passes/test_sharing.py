@@ -155,6 +155,36 @@ def test_a_branch_uses_what_is_known_but_provides_nothing() -> None:
     assert unshared(loop(I, 4, branch, before))
 
 
+def test_a_branch_uses_what_the_rest_of_its_expression_computes() -> None:
+    choice = Ternary(TernaryOp.WHERE, D.load(B, I), exp(D.load(A, I)), ONE, float32)
+    for value in (add(choice, exp(D.load(A, I))), add(exp(D.load(A, I)), choice)):
+        found = shared(loop(I, 4, D.store(C, I, value=value)))
+        assert found[2] == "    v = exp(a[i])"
+        assert "exp" not in found[3]
+    inner = Ternary(TernaryOp.WHERE, D.load(B, I), choice, exp(D.load(A, I)), float32)
+    assert unshared(loop(I, 4, D.store(C, I, value=inner)))
+
+
+def test_an_inlined_computation_in_a_branch_relies_on_its_own_expressions_only() -> None:
+    total = Local(3, float32)
+    step = SetLocal(total, add(exp(D.load(A, I)), exp(D.load(A, I))))
+    summed = Scoped(total, Block((step,)))
+    choice = Ternary(TernaryOp.WHERE, D.load(B, I), summed, exp(D.load(B, I)), float32)
+    found = shared(loop(I, 4, D.store(C, I, value=add(choice, exp(D.load(B, I))))))
+    assert found == snapshot(
+        [
+            "for i in range(4):",
+            "    v: float32",
+            "    v = exp(b[i])",
+            "    c[i] = where(b[i], v1, v) + v",
+            "        where v1: float32",
+            "            v2: float32",
+            "            v2 = exp(a[i])",
+            "            v1 = v2 + v2",
+        ]
+    )
+
+
 def test_a_variable_that_is_assigned_the_value_anyway_is_its_holder() -> None:
     v = Local(0, float32)
     body = (

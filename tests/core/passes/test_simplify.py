@@ -236,6 +236,8 @@ def test_comparisons_are_decided_by_the_bounds_of_loops() -> None:
     assert decided(eq, index(factor=-1), number(1)) == "false"
     assert decided(ne, index(), number(7)) == "true"
     assert decided(eq, index(), number(2)) == "open"
+    assert decided(eq, index(factor=2, offset=1), number(2)) == "false"
+    assert decided(ne, index(factor=2, offset=1), number(3)) == "open"
     assert decided(lt, index(), IndexValue(affine([(1, STEP)], 4), int32)) == "true"
 
 

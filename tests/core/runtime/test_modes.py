@@ -77,7 +77,8 @@ def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> N
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
   found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual was asked for because it was named in inline=
-  try    withdraw one of the two, or change what makes it necessary\
+  try    leave it out of keep=; keep=() keeps no results
+         leave it out of inline=\
 """)
 
 
@@ -92,12 +93,14 @@ def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> Non
             x -= 1.0
             to[:] = y
 
+        to = oc.declare("to")
         with pytest.raises(oc.LinkError) as error:
-            oc.Context("interp").compile(code(x, y, oc.declare("to")), inline=[y])
+            oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
-  found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default; virtual was asked for because it was named in inline=
-  try    withdraw one of the two, or change what makes it necessary\
+  found  it is already never virtual because something that it is computed from is written between its definition and a read of it; virtual was asked for because it was named in inline=
+  try    read it before that is written, or compute it from a copy
+         leave it out of inline=\
 """)
 
 
@@ -108,7 +111,7 @@ def test_inline_names_tensors_of_the_code() -> None:
             oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])
     assert str(error.value) == snapshot("""\
 inline= names tensors that the compiled code computes.
-  found  tensor add (test_modes.py:108: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
+  found  tensor add (test_modes.py:111: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
   where  compiling forward
   try    leave it out, or add its code, such as oc.train.forward(add)\
 """)

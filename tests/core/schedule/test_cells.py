@@ -87,6 +87,20 @@ def test_an_inlined_reduction_is_finished_by_its_reader() -> None:
     assert not nest.is_resumable
 
 
+def test_an_update_by_an_inlined_reduction_is_its_finish() -> None:
+    total = Local(3, float32)
+    added = Binary(BinaryOp.ADD, LocalRead(total), PRODUCT, float32)
+    body = Block((SetLocal(total, Const(0.0, float32)), loop(K, 6, SetLocal(total, added))))
+    rate = Const(-0.1, float32)
+    stepped = Ternary(TernaryOp.FMA, rate, Scoped(total, body), CIJ, float32)
+    plain = Binary(BinaryOp.ADD, CIJ, Scoped(total, body), float32)
+    for value in (stepped, plain):
+        nest = read(Block((loop(I, 4, loop(J, 5, DRAFT.store(C, I, J, value=value))),)))
+        assert nest.reduction is not None
+        assert nest.reduction.term == PRODUCT
+        assert [axis.name for axis in nest.reduced] == ["k"]
+
+
 def test_stores_without_a_reduction_are_all_finish() -> None:
     store = DRAFT.store(C, I, J, value=DRAFT.load(V, J))
     nest = read(Block((loop(I, 4, loop(J, 5, store)),)))
