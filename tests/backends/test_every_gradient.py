@@ -172,6 +172,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     ),
     "stack": (lambda a, b: oc.stack(a, b), [cells(3), cells(3) + 0.01]),
     "stack along batch": (lambda a, b: oc.stack(a, b, axis="batch"), [cells(3), cells(3) + 0.01]),
+    "stack of different shapes": (lambda a, b: oc.stack(a, b), [cells(2, 3), cells(3) + 0.01]),
     "interleave": (lambda a, b: oc.interleave(a, b), [cells(3), cells(3) + 0.01]),
     "slice": (lambda a: oc.einsum("ij=>i|j", a)[1], [cells(3, 2)]),
     "where": (lambda a, b: oc.where(a < b, a * b, b), [cells(4), 1 - cells(4)]),

@@ -149,6 +149,24 @@ def test_stacking_and_its_gradients(target: str) -> None:
     check(target, lambda x: oc.stack(x), lambda x: x[None], (2,))
 
 
+def stacked_broadcast(*arrays: Array) -> Array:
+    return np.stack(np.broadcast_arrays(*arrays))
+
+
+@pytest.mark.parametrize(
+    "dims", [((2,), (1,)), ((2, 3), (3,)), ((3,), (2, 1)), ((1,), (2, 3), (3,)), ((4, 2, 3), (1,))]
+)
+def test_what_is_stacked_broadcasts(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
+    check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
+    if len(dims) == 2:
+        check(
+            target,
+            oc.interleave,
+            lambda x, y: interleaved(*np.broadcast_arrays(x, y)),
+            *dims,
+        )
+
+
 def interleaved(x: Array, y: Array) -> Array:
     return np.stack([x, y], axis=-1).reshape(*x.shape[:-1], -1)
 
