@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_depth, caller_location
+from ocannl_core.origin import caller_depth, caller_location, returns_of
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.session import Session
@@ -68,7 +68,8 @@ class Block(Generic[R]):
             raise UsageError(
                 "The body of a block returns what it computes: a tensor, or several.",
                 found=f"{self.name} returned {result!r}",
-                where=str(caller_location() or ""),
+                where="\n".join(map(str, returns_of(self._function)))
+                or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",
             )
         name = (self.name, self.label) if self.label else (self.title,)

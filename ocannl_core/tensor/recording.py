@@ -18,7 +18,7 @@ from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.origin import Origin, caller_location, returns_of
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
@@ -427,6 +427,7 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
         raise UsageError(
             "A function decorated with @oc.cd returns nothing: what it assigns is the result.",
             found=f"{function.__name__} returned {result!r}",
+            where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
             fix="assign to a tensor that the caller passes in",
         )
 
