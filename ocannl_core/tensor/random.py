@@ -18,7 +18,6 @@ from ocannl_core.assign.nodes import Constant, RangeOverOffsets
 from ocannl_core.dtypes import (
     DType,
     dtype_of,
-    float8_e5m2,
     float16,
     float32,
     float64,
@@ -195,9 +194,9 @@ def uniform(
         label: A name.
     """
     words = random_words(counter=counter)
-    if dtype is not None and dtype_of(dtype) is float8_e5m2:
+    if dtype is not None and dtype_of(dtype).is_float and dtype_of(dtype).nbytes == 1:
         wide = uniform_of(words, packed=packed, dtype=float32)
-        narrow: Tensor = cast(wide, float8_e5m2, label=label or "uniform")
+        narrow: Tensor = cast(wide, dtype, label=label or "uniform")
         return narrow
     return uniform_of(words, packed=packed, dtype=dtype, label=label)
 
