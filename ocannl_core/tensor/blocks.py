@@ -14,7 +14,14 @@ import numpy as np
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_depth, caller_location, returns_of
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.definitions import Applied
+from ocannl_core.tensor.definitions import (
+    LITERAL,
+    Applied,
+    Definition,
+    Filled,
+    Literal,
+    Parameter,
+)
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -307,10 +314,42 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the last part of the first tensor's label: `x` of `layer_L1_x`, so that names do not
-    grow with depth.
+    """Returns the name of what a body is applied to, if it has one: the last part of the label of
+    the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
+
+    A tensor that is only called after its operation has the name of what it is computed from:
+
+        layer(2.0 * x)  -->  layer_x        layer(oc.tensor([1, 2]))  -->  layer
     """
-    return next((t.label[-1:] for t in tensors if isinstance(t, Tensor)), ())
+    pending = [each for each in tensors if isinstance(each, Tensor)]
+    seen = set(pending)
+    for tensor in pending:
+        definition = tensor.definition
+        if not _is_called_after(definition, tensor):
+            return tensor.label[-1:]
+        if isinstance(definition, Applied) and len(seen) < _LOOKED_AT:
+            found = [each for each in definition.operands if each not in seen]
+            found = [each for each in found if not isinstance(each.definition, Parameter | Filled)]
+            seen.update(found)
+            pending += found
+    return ()
+
+
+_LOOKED_AT = 64
+"""About how many tensors are looked at for one that has a name."""
+
+
+def _is_called_after(definition: Definition, tensor: Tensor) -> bool:
+    """True if a tensor's label only says what made it: an operation, a number, a literal."""
+    match definition:
+        case Applied(operation):
+            return tensor.label == (operation.name,)
+        case Literal():
+            return tensor.label == (LITERAL,)
+        case Filled():
+            return not tensor.label[0].isidentifier()
+        case _:
+            return False
 
 
 def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:

@@ -24,7 +24,7 @@ from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import stack
-from ocannl_core.tensor.definitions import Literal
+from ocannl_core.tensor.definitions import LITERAL, Literal
 from ocannl_core.tensor.leaves import constant, filled
 from ocannl_core.tensor.nesting import (
     Batch,
@@ -355,7 +355,7 @@ def _literal(
         kept = cells.dtype if precision.follows else precision.dtype.numpy
         cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
-    return Tensor(session, Literal(cells), shape, precision, (label or "literal",), origin)
+    return Tensor(session, Literal(cells), shape, precision, (label or LITERAL,), origin)
 
 
 def _formatted(
