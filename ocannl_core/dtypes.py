@@ -31,7 +31,7 @@ class Kind(Enum):
     """128 random bits, handled as four 32-bit lanes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DType:
     """A number format.
 
@@ -56,6 +56,9 @@ class DType:
     has_infinities: bool = False
 
     def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
         return self.name
 
     @property

@@ -131,12 +131,11 @@ class Tensor(Assignable):
         if self.memory is not self:
             return self.memory.node
         if self._node is None:
-            label = (
-                (*self.definition.tensor.label, "grad")
-                if isinstance(self.definition, GradientOf)
-                else self.label
-            )
-            self._node = TensorNode(self.id, label)
+            if isinstance(self.definition, GradientOf):
+                value = self.definition.tensor
+                self._node = TensorNode(self.id, (*value.label, "grad"), value.node)
+            else:
+                self._node = TensorNode(self.id, self.label)
         return self._node
 
     @property
