@@ -158,18 +158,16 @@ def uniform_of(
         packed: Makes as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2 of 1,
             2, 4 or 8 bytes. The result has this many times the number of cells, in whatever shape
             its use asks for; a shape with another number of cells is a ShapeError.
-        dtype: The number format. Otherwise it is that of what uses the numbers, and for packed
-            ones, whose format decides how many words there are, the session's default float; but
-            no 8-bit float.
+        dtype: The number format. Otherwise it is that of what uses the numbers; but no 8-bit
+            float.
         label: A name.
     """
     name = label or "uniform"
     if not packed:
         one_each: Tensor = _number_of_word(words, label=name, dtype=dtype)
         return one_each
-    each = promote(words.session.default_dtype, float16) if dtype is None else dtype_of(dtype)
-    logic = NumbersOfWords(16 // each.nbytes)
-    return _numbers_of_word.tensor((words,), logic, label=name, dtype=each)
+    logic = NumbersOfWords(0 if dtype is None else 16 // dtype_of(dtype).nbytes)
+    return _numbers_of_word.tensor((words,), logic, label=name, dtype=dtype)
 
 
 def uniform(

@@ -98,6 +98,8 @@ def resolve(
             for tensor in members
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
+        for tensor in members:
+            tensor.count_words()
         session.environment.close([tensor.terms for tensor in members], captured)
         for tensor in members:
             tensor.settle()

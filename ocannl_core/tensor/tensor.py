@@ -15,7 +15,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, accumulator
@@ -173,6 +173,7 @@ class Tensor(Assignable):
                 fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
                 "compile the code that uses it first",
             )
+        self.count_words()
         self.session.environment.close([self._terms])
         self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
@@ -287,7 +288,10 @@ class Tensor(Assignable):
     def _is_uniform(self) -> bool:
         """True for the numbers that random words stand for."""
         definition = self.definition
-        return isinstance(definition, Applied) and definition.operation.primitive is UnaryOp.UNIFORM
+        return isinstance(definition, Applied) and (
+            definition.operation.primitive is UnaryOp.UNIFORM
+            or isinstance(definition.logic, NumbersOfWords)
+        )
 
     def settle(self) -> None:
         """Makes the number format final: code has been made for it."""
@@ -298,6 +302,18 @@ class Tensor(Assignable):
         self._first_use = self._first_use or self.origin
         if isinstance(self.definition, Literal):
             self.definition = Literal(self._converted(self.definition.array))
+
+    def count_words(self) -> None:
+        """Settles the format of packed random numbers, and relates their shape to that of the words
+        that they are made of; does nothing to others.
+        """
+        definition = self.definition
+        if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
+            self.settle()
+            logic = NumbersOfWords(16 // self.dtype.nbytes)
+            self.definition = replace(definition, logic=logic)
+            words = [operand.terms for operand in definition.operands]
+            self.session.environment.relate(logic, self._terms, words, self.origin)
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the array behind a literal in the tensor's format; that of a file stays there."""

@@ -257,6 +257,33 @@ def test_packed_numbers_fill_any_kinds_of_axes(target: str) -> None:
     assert found.ravel().tolist() == numbers
 
 
+@pytest.mark.parametrize(
+    "dtype", [dtypes.float64, dtypes.bfloat16, dtypes.float16, dtypes.float32], ids=str
+)
+def test_packed_numbers_have_the_format_of_their_use(target: str, dtype: DType) -> None:
+    with oc.Session(seed=SEED):
+        noise = oc.uniform(packed=True)
+        y = oc.tensor(np.zeros(16), dtype=dtype) + noise
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y), keep=[y])()
+        assert noise.dtype is y.dtype is dtype
+        found = ctx[y]
+    per_word = 16 // dtype.nbytes
+    words = [threefry4x32(key(SEED, 0), word_of(i, dtypes.uint32)) for i in range(16 // per_word)]
+    numbers = [number for word in words for number in numbers_of(word, dtype)]
+    assert found.astype(np.float64).tolist() == numbers
+
+
+def test_packed_numbers_settle_with_the_widest_use_before_their_shape_is_asked_for() -> None:
+    with oc.Session():
+        noise = oc.uniform(packed=True)
+        _ = oc.tensor(np.zeros(8), dtype="bfloat16") + noise
+        wide = oc.tensor(np.zeros(8), dtype="float32") * noise
+        assert wide.info.dims == noise.info.dims == (8,)
+        assert noise.dtype is oc.float32
+        assert oc.uniform(packed=True).info.dims == (4,)  # one word of the session's default format
+
+
 # ----- distributions ------------------------------------------------------------------------------
 
 MANY = 40_000
