@@ -44,6 +44,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.packing import count_words
 from ocannl_core.tensor.projection_checks import (
     check_margins,
     has_margins,
@@ -99,7 +100,7 @@ def resolve(
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
         for tensor in members:
-            tensor.count_words()
+            count_words(tensor)
         session.environment.close([tensor.terms for tensor in members], captured)
         for tensor in members:
             tensor.settle()

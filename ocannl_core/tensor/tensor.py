@@ -13,9 +13,9 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic, NumbersOfWords
+from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, accumulator
@@ -33,6 +33,7 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
@@ -173,7 +174,7 @@ class Tensor(Assignable):
                 fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
                 "compile the code that uses it first",
             )
-        self.count_words()
+        count_words(self)
         self.session.environment.close([self._terms])
         self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
@@ -233,7 +234,7 @@ class Tensor(Assignable):
         match self.definition:
             case Literal(array):
                 dtype = roomy(dtype, array)
-            case _ if self._is_uniform:
+            case _ if stands_for_words(self):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         before, self._precision = self._precision, self._precision.used(dtype, origin)
         return self._precision.dtype is not before.dtype
@@ -274,7 +275,7 @@ class Tensor(Assignable):
 
         Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
         """
-        if self.operands and not self._is_uniform:
+        if self.operands and not stands_for_words(self):
             dtype = promote(dtype, float32)
         pending = [self]
         while pending:
@@ -283,15 +284,6 @@ class Tensor(Assignable):
                 tensor._precision = Precision.by_default(tensor.dtype)
                 tensor.note_use(self.origin, dtype)
                 pending += tensor.operands
-
-    @property
-    def _is_uniform(self) -> bool:
-        """True for the numbers that random words stand for."""
-        definition = self.definition
-        return isinstance(definition, Applied) and (
-            definition.operation.primitive is UnaryOp.UNIFORM
-            or isinstance(definition.logic, NumbersOfWords)
-        )
 
     def settle(self) -> None:
         """Makes the number format final: code has been made for it."""
@@ -302,18 +294,6 @@ class Tensor(Assignable):
         self._first_use = self._first_use or self.origin
         if isinstance(self.definition, Literal):
             self.definition = Literal(self._converted(self.definition.array))
-
-    def count_words(self) -> None:
-        """Settles the format of packed random numbers, and relates their shape to that of the words
-        that they are made of; does nothing to others.
-        """
-        definition = self.definition
-        if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
-            self.settle()
-            logic = NumbersOfWords(16 // self.dtype.nbytes)
-            self.definition = replace(definition, logic=logic)
-            words = [operand.terms for operand in definition.operands]
-            self.session.environment.relate(logic, self._terms, words, self.origin)
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the array behind a literal in the tensor's format; that of a file stays there."""
