@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
-from ocannl_core import nn, tensor
 from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, UnaryOp
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.graph import ancestors
@@ -201,7 +200,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
 
 def defined() -> set[Operation]:
     """Returns every operation that a module defines."""
-    packages = (tensor, nn)
+    packages = [import_module(f"ocannl_core.{name}") for name in ("tensor", "nn")]
     names = [m.name for p in packages for m in walk_packages(p.__path__, f"{p.__name__}.")]
     values = [value for name in names for value in vars(import_module(name)).values()]
     return {value for value in values if isinstance(value, Operation)}
