@@ -19,6 +19,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
 
@@ -86,6 +87,33 @@ def test_normal_numbers_agree_within_two_units(target: str) -> None:
         found = cells(target, lambda d=dtype: oc.normal(dtype=d), 500)
         reference = cells("interp", lambda d=dtype: oc.normal(dtype=d), 500)
         assert max(ulp_distances(found, reference, dtype)) <= 2
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_normal_numbers_are_made_of_two_uniform_ones_by_box_and_muller(dtype: DType) -> None:
+    found = cells("interp", lambda: oc.normal(dtype=dtype), 50).astype(np.float64)
+    radius, angle = (
+        np.array(
+            [
+                number_of(threefry4x32(key(SEED, identity), word_of(i, dtypes.uint32)), dtype)
+                for i in range(50)
+            ]
+        )
+        for identity in identities()
+    )
+    expected = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def identities() -> list[int]:
+    """Returns the creation ordinals of the offsets behind the two parts of a normal number."""
+    with oc.Session(seed=SEED):
+        return [each.id for each in ancestors([oc.normal()]) if each.label == ("offsets",)]
+
+
+def test_normal_numbers_reach_far() -> None:
+    sample = cells(FAST, oc.normal, MANY)
+    assert np.abs(sample).max() > 3.9
 
 
 PROGRAM = """
