@@ -157,7 +157,9 @@ def test_blocks_are_among_zeros_whatever_was_in_memory(target: str) -> None:
         blocks = oc.concat("i,k; j,l => i^j,k^l", x * scale, oc.tensor([[5.0]]))
         product = oc.einsum("ij; jk => ik", blocks, blocks)
         ctx = oc.Context(target)
-        ctx.compile(oc.train.forward(product), keep=[product])()
+        step = ctx.compile(oc.train.forward(product), keep=[product])
+        assert "concat[i^j, k^l] = 0.0" in str(step.assignments)
+        step()
         expected = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 5]]) @ [[1, 2, 0], [3, 4, 0], [0, 0, 5]]
         np.testing.assert_array_equal(ctx[product], expected)
 
