@@ -11,6 +11,7 @@ from ocannl_core import custom, nn, settings, train
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
@@ -208,6 +209,7 @@ __all__ = [
     "exp2",
     "explain",
     "first",
+    "float8_e4m3fn",
     "float8_e5m2",
     "float16",
     "float32",

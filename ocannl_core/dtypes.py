@@ -31,7 +31,7 @@ class Kind(Enum):
     """128 random bits, handled as four 32-bit lanes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DType:
     """A number format.
 
@@ -40,19 +40,35 @@ class DType:
         kind: The family.
         nbytes: Bytes per element.
         precedence: Promotion keeps the operand of highest precedence.
+        significand: Significant bits of a float.
+        greatest: The greatest finite number of a float format.
+        least: Its least positive number.
+        has_infinities: False for integers, and for floats in which what is too great is NaN.
     """
 
     name: str
     kind: Kind
     nbytes: int
     precedence: int
+    significand: int = 0
+    greatest: float = 0.0
+    least: float = 0.0
+    has_infinities: bool = False
 
     def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
         return self.name
 
     @property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for floats that are computed with in float32 and rounded once per operation."""
+        return self.is_float and self.nbytes < 4
 
     @property
     def is_integer(self) -> bool:
@@ -64,18 +80,26 @@ class DType:
         return _numpy_dtype(self)
 
 
+def _float(
+    name: str, nbytes: int, precedence: int, significand: int, greatest: float, least: float
+) -> DType:
+    """Returns a float format with infinities."""
+    return DType(name, Kind.FLOAT, nbytes, precedence, significand, greatest, least, True)
+
+
 uint8 = DType("uint8", Kind.UNSIGNED, 1, 0)
 uint16 = DType("uint16", Kind.UNSIGNED, 2, 1)
 int32 = DType("int32", Kind.SIGNED, 4, 2)
 uint32 = DType("uint32", Kind.UNSIGNED, 4, 3)
 int64 = DType("int64", Kind.SIGNED, 8, 4)
 uint64 = DType("uint64", Kind.UNSIGNED, 8, 5)
-float8_e5m2 = DType("float8_e5m2", Kind.FLOAT, 1, 6)
-float16 = DType("float16", Kind.FLOAT, 2, 7)
-bfloat16 = DType("bfloat16", Kind.FLOAT, 2, 8)
-float32 = DType("float32", Kind.FLOAT, 4, 9)
-float64 = DType("float64", Kind.FLOAT, 8, 10)
-uint4x32 = DType("uint4x32", Kind.WORD, 16, 11)
+float8_e4m3fn = DType("float8_e4m3fn", Kind.FLOAT, 1, 6, 4, 448.0, 2.0**-9)
+float8_e5m2 = _float("float8_e5m2", 1, 7, 3, 57344.0, 2.0**-16)
+float16 = _float("float16", 2, 8, 11, 65504.0, 2.0**-24)
+bfloat16 = _float("bfloat16", 2, 9, 8, (2 - 2.0**-7) * 2.0**127, 2.0**-133)
+float32 = _float("float32", 4, 10, 24, (2 - 2.0**-23) * 2.0**127, 2.0**-149)
+float64 = _float("float64", 8, 11, 53, math.nextafter(math.inf, 0.0), 5e-324)
+uint4x32 = DType("uint4x32", Kind.WORD, 16, 12)
 
 ALL: tuple[DType, ...] = (
     uint8,
@@ -84,6 +108,7 @@ ALL: tuple[DType, ...] = (
     uint32,
     int64,
     uint64,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     bfloat16,
@@ -93,15 +118,18 @@ ALL: tuple[DType, ...] = (
 )
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
-SHORT_RANGE = frozenset({float16, float8_e5m2})
-"""Floats whose greatest number is near 60,000: constants of programs easily reach it."""
+NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)
+"""Floats that are computed with in float32 and rounded once per operation."""
+
+SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.greatest < 2**17)
+"""Floats that constants of programs easily leave."""
 
 
 @cache
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is uint4x32:
         return np.dtype([(lane, "<u4") for lane in "abcd"])
-    if dtype in (bfloat16, float8_e5m2):
+    if dtype.is_narrow and dtype is not float16:
         import ml_dtypes  # costs 0.1 s; most programs never need it
 
         narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))
@@ -206,6 +234,27 @@ def _odd_double(value: Fraction) -> float:
     lower = math.nextafter(nearest, -math.inf) if nearest > value else nearest
     mantissa = int.from_bytes(struct.pack("<d", lower)[:1], "little")
     return lower if mantissa % 2 else math.nextafter(lower, math.inf)
+
+
+def extremes(dtype: DType) -> tuple[Number, Number]:
+    """Returns the least and the greatest number of a format, infinities included."""
+    if dtype.is_float:
+        greatest = math.inf if dtype.has_infinities else dtype.greatest
+        return -greatest, greatest
+    bits = 8 * dtype.nbytes
+    if dtype.kind is Kind.SIGNED:
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return 0, (1 << bits) - 1
+
+
+def constant_limit(dtype: DType, cutoff: float) -> float:
+    """Returns the least magnitude that constants of a format with a short range may not have.
+
+    Args:
+        dtype: The format.
+        cutoff: The limit for formats that have infinities for what is too great.
+    """
+    return cutoff if dtype.has_infinities else min(cutoff, dtype.greatest)
 
 
 def _wrap_integer(value: Number, dtype: DType) -> int:

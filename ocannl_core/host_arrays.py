@@ -108,8 +108,7 @@ def converted(array: Array, dtype: DType, name: str) -> Array:
             result = array.astype(numpy_dtype)
     except FloatingPointError:
         raise _overflow(array, dtype, name) from None
-    narrow = dtype.nbytes < 4
-    if narrow and bool((np.isinf(result) & np.isfinite(array)).any()):
+    if dtype.is_narrow and bool((~np.isfinite(result) & np.isfinite(array)).any()):
         # conversions to these formats do not report overflow by themselves
         raise _overflow(array, dtype, name)
     return result
@@ -134,7 +133,7 @@ def _check_range(array: Array, dtype: DType, name: str) -> None:
 def _overflow(array: Array, dtype: DType, name: str) -> TransferError:
     finite: Any = array[np.isfinite(array)]
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        overflows = np.isinf(array.astype(dtype.numpy)) & np.isfinite(array)
+        overflows = ~np.isfinite(array.astype(dtype.numpy)) & np.isfinite(array)
     return TransferError(
         f"Every finite number stays finite in the tensor's format, {dtype}.",
         found=f"numbers up to {np.abs(finite.astype(np.float64)).max():.6g} in magnitude; "

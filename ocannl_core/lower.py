@@ -47,6 +47,7 @@ from ocannl_core.assign.traverse import Leaf, static_indices
 from ocannl_core.dtypes import (
     SHORT_RANGE,
     DType,
+    constant_limit,
     float64,
     promote,
     round_to,
@@ -401,13 +402,17 @@ class _Lowering:
     def check_magnitude(self, value: float, dtype: DType) -> None:
         """Refuses constants that are near the end of a narrow range, or past it."""
         cutoff = settings.current().half_constant_cutoff
-        if dtype in SHORT_RANGE and cutoff <= abs(value) < float("inf"):
+        if dtype not in SHORT_RANGE:
+            return
+        limit = constant_limit(dtype, cutoff)
+        if limit <= abs(value) and not (isinf(value) and dtype.has_infinities):
             raise self.error(
-                f"A constant in {dtype} is less than {cutoff} in magnitude, far from the end of "
+                f"A constant in {dtype} is less than {limit:g} in magnitude, far from the end of "
                 "the format's range.",
                 f"{value:g}",
                 'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where '
-                "the tensor beside it is made; or raise the setting half_constant_cutoff",
+                "the tensor beside it is made"
+                + ("; or raise the setting half_constant_cutoff" if limit == cutoff else ""),
             )
 
     # ----- fetches -----
@@ -516,11 +521,11 @@ class _Lowering:
                     "assign the merge buffer to a declared tensor, and read that",
                 )
             dtype = self.info(arg.node).dtype
-            if isinf(needed) and dtype.is_integer and op is not UnaryOp.IDENTITY:
+            if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
                 raise self.error(
                     "Arithmetic on what lies beyond an axis needs a format with infinities.",
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
-                    "convert the tensor to a float format first",
+                    "convert the tensor to a format with infinities first, such as float32",
                 )
             value = representable(needed, dtype)
             if self.margins.get(arg.node) != value:

@@ -24,10 +24,12 @@ class TensorNode:
     Attributes:
         id: The creation ordinal within the session; keys of random numbers derive from it.
         label: Name parts, most significant first, for people to read.
+        gradient_of: The node whose gradient this one is.
     """
 
     id: int
     label: tuple[str, ...] = ()
+    gradient_of: TensorNode | None = None
 
     @property
     def name(self) -> str:

@@ -61,7 +61,11 @@ class Names:
         self._scopes: list[list[LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
-        return self.of(node, node.name)
+        """Returns the name of a node; a gradient is called after its value: `w1_grad`."""
+        value = node.gradient_of
+        if value is None or node in self._names:
+            return self.of(node, node.name)
+        return self.of(node, f"{self.node(value)}_grad")
 
     def variable(self, var: IndexVar) -> str:
         match var:

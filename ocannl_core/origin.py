@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import linecache
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,3 +81,27 @@ def caller_location() -> Location | None:
             return None
         frame = frame.f_back
     return None
+
+
+def returns_of(function: Callable[..., object]) -> tuple[Location, ...]:
+    """Returns the lines at which a function returns something other than nothing.
+
+    What has no byte code of its own, such as a class, has no lines.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ()
+    lines: dict[int, None] = {}
+    line = code.co_firstlineno
+    loads_none = False
+    for instruction in dis.get_instructions(code):
+        line = (instruction.positions and instruction.positions.lineno) or line
+        is_none = (
+            instruction.opname in ("LOAD_CONST", "RETURN_CONST") and instruction.argval is None
+        )
+        if instruction.opname == "RETURN_VALUE" and not loads_none:
+            lines[line] = None
+        if instruction.opname == "RETURN_CONST" and not is_none:
+            lines[line] = None
+        loads_none = is_none
+    return tuple(Location(code.co_filename, line) for line in lines)

@@ -22,7 +22,7 @@ from typing import Any, cast
 from ocannl_core.errors import SettingsError
 
 PREFIX = "OCANNL_"
-FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2")
+FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2", "float8_e4m3fn")
 """The values of `default_dtype` and `param_dtype`."""
 
 THREEFRY_ROUNDS = (20, 12)
@@ -235,7 +235,7 @@ class Settings:
     half_constant_cutoff: int = _setting(
         16384,
         _INTEGER,
-        "the least magnitude that a constant or literal in float16 or float8_e5m2 may not have",
+        "the least magnitude that a constant or literal in float16 or an 8-bit float may not have",
     )
     allow_nan: bool = _setting(False, _BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(

@@ -182,6 +182,9 @@ class AssignProgram:
             calls.
         results: Nodes kept by default.
         name: A name for printed code and files.
+        passed_on: Gradients that the body passes on to operands and does not set afterwards. What
+            is added to them later must not be passed on together with what they hold.
+        carried: Those that it passes on without having set them: with what they hold before.
     """
 
     body: tuple[Assignment, ...]
@@ -190,3 +193,5 @@ class AssignProgram:
     fresh: frozenset[TensorNode] = frozenset()
     results: frozenset[TensorNode] = frozenset()
     name: str = "routine"
+    passed_on: frozenset[TensorNode] = frozenset()
+    carried: frozenset[TensorNode] = frozenset()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import assert_never
 
-from ocannl_core.codegen.dialect import NARROW, Dialect, Parameter
+from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.prelude import prelude
@@ -428,7 +428,7 @@ class _Kernel:
 
     def _constant_cell(self, value: float, dtype: DType) -> str:
         number = self._expressions.constant(value, dtype).code
-        if dtype in NARROW:
+        if dtype.is_narrow:
             self.writer.helpers.add(f"{dtype}_bits")
             return f"{dtype}_bits({number})"
         return number

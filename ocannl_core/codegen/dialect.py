@@ -19,6 +19,7 @@ from ocannl_core.codegen.text import Level, Text, call
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
@@ -34,10 +35,6 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import CodegenError
 from ocannl_core.loopir.nodes import AxisKind, Scope
-
-NARROW = frozenset({bfloat16, float16, float8_e5m2})
-"""Floats that are computed with in float32 and rounded once per operation."""
-
 
 _LINE_WIDTH = 100
 
@@ -80,6 +77,7 @@ class Dialect:
         uint32: "uint32_t",
         int64: "int64_t",
         uint64: "uint64_t",
+        float8_e4m3fn: "uint8_t",
         float8_e5m2: "uint8_t",
         float16: "uint16_t",
         bfloat16: "uint16_t",
@@ -99,7 +97,7 @@ class Dialect:
 
     def value_type(self, dtype: DType) -> str:
         """Returns the type in which the language computes with numbers of the format."""
-        return self.type_names[float32 if dtype in NARROW else dtype]
+        return self.type_names[float32 if dtype.is_narrow else dtype]
 
     def constant(self, value: float, dtype: DType) -> Text:
         """Returns a literal of exactly this number, rounded to the format.

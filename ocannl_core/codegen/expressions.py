@@ -15,7 +15,7 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core import dtypes
-from ocannl_core.codegen.dialect import NARROW, Dialect
+from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
 from ocannl_core.codegen.writer import Writer
@@ -143,19 +143,19 @@ class Expressions:
     def value(self, expr: Expr) -> Text:
         """Returns the value of an expression; writes first the statements that it needs."""
         text = self.unrounded(expr)
-        if expr.dtype in NARROW and not _is_exact(expr):
+        if expr.dtype.is_narrow and not _is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
     def stored(self, expr: Expr) -> Text:
         """Returns the value of an expression in the storage type of its format."""
-        if expr.dtype in NARROW:
+        if expr.dtype.is_narrow:
             return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
         return self.value(expr)
 
     def loaded(self, cell: Text, dtype: DType) -> Text:
         """Returns the value of a cell."""
-        return self._helper(f"{dtype}_value", cell) if dtype in NARROW else cell
+        return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
     def unrounded(self, expr: Expr) -> Text:
         """Returns the value of an expression; a narrow float may still have to be rounded."""
@@ -263,7 +263,7 @@ class Expressions:
         """Returns a constant that exactly the numbers of the format below `extent` are below."""
         if not dtype.is_float:
             return Text(str(extent))
-        wide = float32 if dtype in NARROW else dtype
+        wide = float32 if dtype.is_narrow else dtype
         limit = round_to(extent, wide)
         if limit < extent:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
@@ -436,7 +436,7 @@ class Expressions:
         if dtype is uint4x32:
             return self._helper("where_word", condition, second, third)
         return self._helper(
-            f"where_{float32 if dtype in NARROW else dtype}", condition, second, third
+            f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
         )
 
     def _is_total(self, expr: Expr) -> bool:
@@ -520,7 +520,7 @@ class Expressions:
                 return Text(f"(float)({lane} & 0xffff) * 0x1p-16f", Level.PRODUCT)
             case dtypes.float64:
                 return Text(f"(double){self._helper('low_half_of', word)} * 0x1p-64", Level.PRODUCT)
-            case dtypes.float8_e5m2:
+            case _ if dtype.is_float:
                 return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
         bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
         return cast(self._dialect.value_type(dtype), bits)
@@ -532,7 +532,7 @@ class Expressions:
         return cast(self._dialect.value_type(dtype), condition)
 
     def _primitive(self, name: str, dtype: DType, *arguments: Text) -> Text:
-        return self._helper(f"{name}_{float32 if dtype in NARROW else dtype}", *arguments)
+        return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
 
     def _helper(self, name: str, *arguments: Text) -> Text:
         self._writer.helpers.add(name)

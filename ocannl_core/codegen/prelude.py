@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.helper import Helper
 from ocannl_core.codegen.vector_prelude import vector_helper
+from ocannl_core.dtypes import NARROW
 
 _FLOATS = {"float32": ("float", "f"), "float64": ("double", "")}
 _INTEGERS = {
@@ -231,6 +232,25 @@ INLINE float float16_value(uint16_t bits) {
 }""",
         ("half_value",),
     ),
+    "float8_e4m3fn_bits": Helper(
+        """\
+INLINE uint8_t float8_e4m3fn_bits(float x) {
+  const uint32_t bits = bits_of(x), sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
+  if (size > 0x43e80000) return (uint8_t)(sign | 0x7f);
+  if (size < 0x3c800000) return (uint8_t)(sign | (bits_of(float_of(size) + 0x1p14f) - 0x46800000));
+  return (uint8_t)(sign | (size - 0x3c000000 + 0x7ffff + (size >> 20 & 1)) >> 20);
+}""",
+        ("bits_of", "float_of"),
+    ),
+    "float8_e4m3fn_value": Helper(
+        """\
+INLINE float float8_e4m3fn_value(uint8_t bits) {
+  const uint32_t sign = (uint32_t)(bits & 0x80) << 24, rest = (uint32_t)(bits & 0x7f) << 20;
+  if (rest == 0x07f00000) return float_of(sign | 0x7fc00000);
+  return float_of(sign | bits_of(float_of(rest) * 0x1p120f));
+}""",
+        ("bits_of", "float_of"),
+    ),
     "float8_e5m2_bits": Helper(
         """\
 INLINE uint8_t float8_e5m2_bits(float x) {
@@ -246,13 +266,13 @@ INLINE float float8_e5m2_value(uint8_t bits) {
         ("half_value",),
     ),
 }
-for _name in ("bfloat16", "float16", "float8_e5m2"):
-    _NARROW[f"{_name}_round"] = Helper(
+for _narrow in NARROW:
+    _NARROW[f"{_narrow}_round"] = Helper(
         f"""\
-INLINE float {_name}_round(float x) {{
-  return {_name}_value({_name}_bits(x));
+INLINE float {_narrow}_round(float x) {{
+  return {_narrow}_value({_narrow}_bits(x));
 }}""",
-        (f"{_name}_value", f"{_name}_bits"),
+        (f"{_narrow}_value", f"{_narrow}_bits"),
     )
 
 _WORDS = {

@@ -14,6 +14,7 @@ from ocannl_core.display.numerals import summary
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 from ocannl_core.tensor.definitions import (
+    LITERAL,
     Applied,
     Declared,
     Filled,
@@ -196,7 +197,7 @@ def _kind(tensor: Tensor) -> str:
         case GradientOf():
             return ": gradient"
         case Literal():
-            return "" if tensor.label == ("literal",) else ": literal"
+            return "" if tensor.label == (LITERAL,) else ": literal"
         case Filled():
             return ""
         case _:

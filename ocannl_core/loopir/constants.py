@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import DType, Kind, int64, round_to, uint4x32, uint64
+import math
+
+from ocannl_core.dtypes import DType, extremes, int64, round_to, uint4x32, uint64
 from ocannl_core.indexing import AxisIndex
 from ocannl_core.loopir.nodes import Binary, Const, ConstBits, Expr, IndexValue, Ternary, Unary
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 
 def representable(value: float, dtype: DType) -> float:
-    """Returns the value in the format; infinities become the extremes of an integer format."""
-    if dtype.is_integer and value in (float("inf"), float("-inf")):
-        bits = 8 * dtype.nbytes
-        signed = dtype.kind is Kind.SIGNED
-        if value > 0:
-            return (1 << (bits - signed)) - 1
-        return -(1 << (bits - 1)) if signed else 0
+    """Returns the value in the format; infinities become the extremes of one that has none."""
+    if value in (math.inf, -math.inf):
+        low, high = extremes(dtype)
+        extreme: float = high if value > 0 else low
+        return extreme
     number: float = round_to(value, dtype)
     return number
 

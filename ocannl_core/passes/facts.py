@@ -10,11 +10,6 @@ from ocannl_core.dtypes import (
     DType,
     Kind,
     Number,
-    bfloat16,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
     round_to,
     uint4x32,
 )
@@ -35,9 +30,6 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 _MASK = 0xFFFFFFFF
 _DEPTH = 4
 """How deep a fact is looked for; the facts are mostly visible at once."""
-
-SIGNIFICANT_BITS = {float8_e5m2: 3, float16: 11, bfloat16: 8, float32: 24, float64: 53}
-"""Integers of at most so many bits are numbers of the float format."""
 
 
 def value_of(expr: Expr) -> Number:
@@ -128,13 +120,14 @@ def holds(outer: DType, inner: DType) -> bool:
         return False
     match outer.is_float, inner.is_float:
         case True, True:
-            return outer is not float8_e5m2 and (
-                outer is float64
-                or inner is float8_e5m2
-                or (outer is float32 and inner is not float64)
+            return (
+                outer.significand >= inner.significand
+                and outer.greatest >= inner.greatest
+                and outer.least <= inner.least
+                and outer.has_infinities >= inner.has_infinities
             )
         case True, False:
-            return outer is not float8_e5m2 and _bits(inner) <= SIGNIFICANT_BITS[outer]
+            return _bits(inner) <= outer.significand
         case False, True:
             return False
         case _:
@@ -149,7 +142,7 @@ def _bits(dtype: DType) -> int:
 def fits(reach: Range, dtype: DType) -> bool:
     """True if every integer of a range is a number of the format."""
     if dtype.is_float:
-        limit = 1 << SIGNIFICANT_BITS[dtype]
+        limit = 1 << dtype.significand
         return -limit <= reach.low and reach.high <= limit
     if dtype.kind is Kind.WORD:
         return False

@@ -14,6 +14,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
+from ocannl_core.origin import caller_location
 from ocannl_core.runtime import link, recompute, values
 from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
@@ -147,7 +148,8 @@ class Context:
 
         # optimisation may have removed reads, never an access that bounds an index
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
-        run = Run()
+        routine = f"{program.name}, compiled at {caller_location()}"
+        run = Run(routine=routine, passed_on=program.passed_on)
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.located(recipes, self._store)

@@ -340,6 +340,28 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
     )
 
 
+def check_gradients(carried: Sequence[Stored], run: Run) -> None:
+    """Raises UsageError if gradients still hold what an earlier run has passed on to operands.
+
+    Args:
+        carried: Gradients that a routine adds to and passes on without setting them before.
+        run: The routine that is about to run.
+    """
+    found = [(stored, last) for stored in carried if (last := stored.passed_on_by()) is not None]
+    if not found:
+        return
+    raise UsageError(
+        "A gradient is passed on to operands once, when it is complete.",
+        found="\n".join(
+            f"{description(stored.node, stored.tensor)} holds what {last.routine} has passed on"
+            for stored, last in found
+        ),
+        where=f"running {run.routine}",
+        fix="clear the gradients before each backpropagation, with loss.zero_grads() in its code; "
+        "to sum over several, add p.grad to a declared tensor each time",
+    )
+
+
 def fix_for_missing_value(stored: Stored) -> str:
     """Returns the call that gives a node its first value."""
     tensor = stored.tensor

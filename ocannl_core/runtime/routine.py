@@ -35,6 +35,7 @@ class Routine:
     __slots__ = (
         "_accepted",
         "_build",
+        "_carried",
         "_history",
         "_is_ready",
         "_is_repeatable",
@@ -76,11 +77,13 @@ class Routine:
         # a run may spoil what the next one computes again
         self._is_repeatable = all(
             operand.node not in usage.writes for each in recomputed for operand in each.operands
-        )
+        ) and not (build.assignments.carried & usage.writes)
         self._launch = launch
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
+        carried = build.assignments.carried & usage.writes
+        self._carried = tuple(stored for node, stored in by_id if node in carried)
         self._is_ready = False
         self._limits = tuple(
             sorted(usage.limits, key=lambda limit: (limit.node.id, limit.low, limit.high))
@@ -99,7 +102,8 @@ class Routine:
         Raises:
             LinkError: if a node that it reads has no value yet; the message gives the call that
                 provides one.
-            UsageError: if an index is missing, unknown or out of range.
+            UsageError: if an index is missing, unknown or out of range, or a gradient would be
+                passed on to operands again together with what has been passed on before.
         """
         values = self._values(indices) if indices or self._accepted else ()
         if self._history.last is self._run:
@@ -107,6 +111,8 @@ class Routine:
             return
         if self._recomputed:
             recompute.check_current(self._recomputed, self.name)
+        if self._carried:
+            link.check_gradients(self._carried, self._run)
         if not self._is_ready:
             link.check_values(self._needed, self.name)
         self._launch(values)

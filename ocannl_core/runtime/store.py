@@ -18,9 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """When a routine ran last; 0 if it has not."""
+    """When a routine ran last; 0 if it has not.
+
+    Attributes:
+        at: When it ran last.
+        routine: The routine, as messages call it.
+        passed_on: Gradients that it leaves passed on to operands.
+    """
 
     at: int = 0
+    routine: str = ""
+    passed_on: frozenset[TensorNode] = frozenset()
 
 
 class History:
@@ -77,6 +85,13 @@ class Stored:
     writers: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     host_wrote_at: int = 0
+
+    def passed_on_by(self) -> Run | None:
+        """Returns the run that wrote the node last, if that left it passed on to operands."""
+        last = max(self.runs, key=lambda run: run.at, default=None)
+        if last is None or last.at <= self.host_wrote_at or self.node not in last.passed_on:
+            return None
+        return last
 
     def written_at(self) -> int:
         """Returns when it was written last."""

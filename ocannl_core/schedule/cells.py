@@ -16,11 +16,8 @@ reduction is all finish.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import (
@@ -35,6 +32,7 @@ from ocannl_core.indexing import (
     substitute,
     variables,
 )
+from ocannl_core.loopir.constants import representable
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -114,11 +112,7 @@ class Reduction:
     @property
     def neutral(self) -> Const:
         """The number that changes nothing when it is combined."""
-        number = neutral(self.op)
-        if math.isinf(number) and not self.dtype.is_float:
-            limits = np.iinfo(self.dtype.numpy)
-            number = limits.min if number < 0 else limits.max
-        return Const(number, self.dtype)
+        return Const(representable(neutral(self.op), self.dtype), self.dtype)
 
     @property
     def factors(self) -> tuple[Expr, ...]:

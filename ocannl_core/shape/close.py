@@ -255,11 +255,16 @@ def close_rows(closing: Closing) -> None:
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for rows above closed operands, and for those that must be as long."""
+    """Returns guesses for rows above closed operands, and for those that must be as long.
+
+    They need no more axes, except between others: the axes before the variable stay the first ones
+    only if the row is as long as what refines it.
+    """
     guesses: dict[RowVar, int] = {}
     for var in candidates:
         if ranks.is_anchored(state, var):
-            guesses.update(dict.fromkeys(ranks.group(state, var), 0))
+            group = ranks.group(state, var)
+            guesses.update(dict.fromkeys(group, ranks.missing_between(state, group)))
     return guesses
 
 

@@ -71,14 +71,14 @@ def refine(state: State, constraint: DimBelow) -> None:
             _connect(state, state.find(res), state.find(opnd), constraint)
         case DimVar(), Size():
             if opnd.n == 1:
-                _has_unit_operand(state, state.find(res), constraint)
+                _has_unit_operand(state, state.find(res), constraint, opnd.basis)
             else:
                 learn(state, res, Known(opnd, True, constraint))
         case Size(), DimVar():
             _bound(state, opnd, Known(res, True, constraint))
         case Size(), Size():
             # a single position can be repeated, but not be left out
-            if _merged(res, opnd) is None and (opnd.n != 1 or res.n == 0):
+            if _merged(res, opnd) is None and (opnd.n != 1 or res.n <= 1):
                 raise sizes_differ(res, constraint, opnd, constraint)
         case (DimVar() | Size(), _):
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
@@ -104,6 +104,8 @@ def propagate(state: State, edge: Edge) -> None:
     if above is not None and above.size.n == 1:
         if above.explicit:
             _has_unit_operand(state, res, edge.cause)
+        if below is not None and below.size.n == 1:
+            _share_basis(state, edge, below, above)
     elif above is not None:
         new = Known(above.size, above.explicit, edge.cause, above.stated)
         learn(state, res, new, blame=above.cause)
@@ -136,7 +138,7 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         is_stated = merged.n == 0 and new.stated and not old.stated
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
-        cause = cause if is_stated else old.cause
+        cause = cause if is_stated or merged.basis != old.size.basis else old.cause
         size, explicit = merged, old.explicit or explicit
     else:
         ceiling = state.ceilings.get(var)
@@ -156,6 +158,8 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
     )
     _tell_results(state, var)
     _tell_operands(state, var)
+    if old is None and size.n == 1:
+        _take_unit_bases(state, var)
 
 
 def _differ(state: State, one: Known, other: Known) -> ShapeError:
@@ -212,8 +216,7 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
     """Solves `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
-        # Nothing is aligned along an axis of size 1, so that its basis concerns nobody else.
-        learn(state, var, Known(Size(1), new.explicit, new.cause))
+        learn(state, var, new, blame)
         return
     if (known := state.values.get(var)) is not None:
         if known.size.n != 1:
@@ -236,8 +239,13 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         _tell_operands(state, var)
 
 
-def _has_unit_operand(state: State, var: DimVar, cause: Constraint) -> None:
-    """An operand is 1: so is the variable, unless something below it is larger."""
+def _has_unit_operand(
+    state: State, var: DimVar, cause: Constraint, basis: str | None = None
+) -> None:
+    """An operand is 1: so is the variable, with its basis, unless something below it is larger."""
+    if basis is not None and basis not in state.unit_bases.get(var, ()):
+        state.put_inner(state.unit_bases, var, basis, cause)
+        _take_unit_bases(state, var)
     if var not in state.units:
         state.journal.put(state.units, var, cause)
         _raise_floor(state, var, Floor(1, cause))
@@ -245,6 +253,23 @@ def _has_unit_operand(state: State, var: DimVar, cause: Constraint) -> None:
     known = state.values.get(var)
     if known is not None and known.size.n == 1 and not known.explicit:
         learn(state, var, Known(known.size, True, cause))
+
+
+def _take_unit_bases(state: State, var: DimVar) -> None:
+    """A variable that is 1 has the basis of its operands: nothing stretches."""
+    for basis, cause in state.unit_bases.get(var, {}).items():
+        known = state.values.get(var)
+        if known is None or known.size.n != 1:
+            return
+        learn(state, var, Known(Size(1, basis), known.explicit, cause, known.stated))
+
+
+def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
+    """Both ends of `1 ⊑ 1` have the same basis."""
+    for end, known, other in ((edge.res, below, above), (edge.opnd, above, below)):
+        if other.size.basis is not None:
+            told = replace(known, size=other.size, cause=edge.cause)
+            learn(state, end, told, blame=other.cause)
 
 
 def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
@@ -278,6 +303,8 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
         journal.put(state.optional, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
+    for basis, why in state.unit_bases.get(light, {}).items():
+        _has_unit_operand(state, heavy, why, basis)
     if (leaf := state.dim_leaves.get(light)) is not None:
         state.mark_dim(heavy, leaf)
     if (floor := state.floors.get(light)) is not None:

@@ -86,7 +86,8 @@ class Environment:
             solver.run(state)
             if capture:
                 fill(capture, relation.labels)
-            state.put_inner(self._made_from, _key(result), tuple(operands), result)
+            if relation.constraints:
+                state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
         """Marks a shape as that of a tensor which no operation computes: it learns from its uses.

@@ -69,7 +69,9 @@ class BatchSlice:
 
 @dataclass(frozen=True, slots=True)
 class NumbersOfWords:
-    """Every word of one output axis becomes `per_word` cells that follow each other row by row."""
+    """Every word of one output axis becomes `per_word` cells that follow each other row by row; 0
+    while the format, which decides their number, is open: then the shapes are not related yet.
+    """
 
     per_word: int
 
@@ -145,6 +147,8 @@ def relation_of(
             return Instance(logic, origin, fresh).relate(result, operands)
         case BatchSlice(indices):
             return _slice(indices, result, operands[0], origin, fresh)
+        case NumbersOfWords(0):
+            return Relation([])
         case NumbersOfWords(per_word):
             return _numbers_of_words(per_word, result, operands[0], origin, fresh)
         case _:

@@ -166,6 +166,14 @@ def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     return _nearest(state, region, seeds)
 
 
+def missing_between(state: State, together: Iterable[RowVar]) -> int:
+    """Returns how many axes rows with axes before a variable lack to be as long as their results,
+    as far as these are known; the least of the numbers for some variables.
+    """
+    held = [each for var in together for each in bounds(state, var) if each.opnd.leading]
+    return max(0, min(map(_surplus, held), default=0))
+
+
 def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Returns, for the variables that have results with known axes, the least number of these."""
     region = _behind(state, wanted)

@@ -138,6 +138,7 @@ class State:
         results: For a variable, those below it: `res ⊑ variable`.
         operands: For a variable, those above it: `variable ⊑ opnd`.
         units: Variables with an operand of size 1, which therefore need not be larger.
+        unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
         rows: Rows decided, for row variables.
         row_causes: What decided them.
         row_leaves: For a row variable, the leaf that decides how it closes.
@@ -182,6 +183,7 @@ class State:
         self.results: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.units: dict[DimVar, Constraint] = {}
+        self.unit_bases: dict[DimVar, dict[str, Constraint]] = {}
         self.dim_leaves: dict[DimVar, Leaf] = {}
         self.joins: dict[DimVar, Constraint] = {}
         self.rows: dict[RowVar, Row] = {}

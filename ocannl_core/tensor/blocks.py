@@ -12,10 +12,14 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import caller_depth, caller_location
+from ocannl_core.origin import caller_depth, caller_location, returns_of
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.labels import check_label
+from ocannl_core.tensor.definitions import (
+    Applied,
+    Filled,
+    Parameter,
+)
+from ocannl_core.tensor.labels import check_label, has_name
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -69,7 +73,8 @@ class Block(Generic[R]):
             raise UsageError(
                 "The body of a block returns what it computes: a tensor, or several.",
                 found=f"{self.name} returned {result!r}",
-                where=str(caller_location() or ""),
+                where="\n".join(map(str, returns_of(self._function)))
+                or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",
             )
         name = (self.name, self.label) if self.label else (self.title,)
@@ -326,10 +331,29 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the last part of the first tensor's label: `x` of `layer_L1_x`, so that names do not
-    grow with depth.
+    """Returns the name of what a body is applied to, if it has one: the last part of the label of
+    the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
+
+    A tensor that is only called after its operation has the name of what it is computed from:
+
+        layer(2.0 * x)  -->  layer_x        layer(oc.tensor([1, 2]))  -->  layer
     """
-    return next((t.label[-1:] for t in tensors if isinstance(t, Tensor)), ())
+    pending = [each for each in tensors if isinstance(each, Tensor)]
+    seen = set(pending)
+    for tensor in pending:
+        definition = tensor.definition
+        if has_name(definition, tensor.label):
+            return tensor.label[-1:]
+        if isinstance(definition, Applied) and len(seen) < _LOOKED_AT:
+            found = [each for each in definition.operands if each not in seen]
+            found = [each for each in found if not isinstance(each.definition, Parameter | Filled)]
+            seen.update(found)
+            pending += found
+    return ()
+
+
+_LOOKED_AT = 64
+"""About how many tensors are looked at for one that has a name."""
 
 
 def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:

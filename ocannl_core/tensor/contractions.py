@@ -460,10 +460,11 @@ def stack(
     label: str | None = None,
     dtype: DType | str | None = None,
 ) -> Any:
-    """Returns the operands, all of one shape, along a new axis.
+    """Returns the operands along a new axis, each repeated to the shape of the others as operands
+    of a sum are.
 
     Args:
-        operands: One tensor or more.
+        operands: One tensor or more, or numbers.
         axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
             "output".
     """

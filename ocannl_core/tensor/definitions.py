@@ -50,6 +50,10 @@ class Applied:
     """Names of the logic's specification, and the references to what they stand for."""
 
 
+LITERAL = "literal"
+"""What a tensor of given cells is called that nobody names."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
     """From an array of the host, copied when the tensor was made, or mapped from a file.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.definitions import LITERAL, Applied, Definition, Filled, Literal
 
 
 def check_label(*parts: object) -> None:
@@ -16,3 +17,16 @@ def check_label(*parts: object) -> None:
                 where=str(caller_location() or ""),
                 fix='label="x"',
             )
+
+
+def has_name(definition: Definition, label: tuple[str, ...]) -> bool:
+    """True if a label tells more than what made the tensor: an operation, a number, a literal."""
+    match definition:
+        case Applied(operation):
+            return label != (operation.name,)
+        case Literal():
+            return label != (LITERAL,)
+        case Filled():
+            return label[0].isidentifier()
+        case _:
+            return True

@@ -25,7 +25,7 @@ from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import stack
-from ocannl_core.tensor.definitions import Literal
+from ocannl_core.tensor.definitions import LITERAL, Literal
 from ocannl_core.tensor.leaves import constant, filled
 from ocannl_core.tensor.nesting import (
     Batch,
@@ -390,7 +390,7 @@ def _literal(
         kept = cells.dtype if precision.follows else precision.dtype.numpy
         cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
-    definition, labels = Literal(cells), (label or "literal",)
+    definition, labels = Literal(cells), (label or LITERAL,)
     return Tensor(
         session, definition, shape, precision, labels, origin, requires_grad=requires_grad
     )

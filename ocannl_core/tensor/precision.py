@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import SHORT_RANGE, DType, dtype_of, float32, promote
+from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, dtype_of, float32, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
@@ -155,6 +155,6 @@ def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     """
     if dtype not in SHORT_RANGE or isinstance(cells, np.memmap):
         return dtype
-    cutoff = settings.current().half_constant_cutoff
+    cutoff = constant_limit(dtype, settings.current().half_constant_cutoff)
     sizes = np.abs(np.asarray(cells, np.float64))
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype

@@ -18,7 +18,6 @@ from ocannl_core.assign.nodes import Constant, RangeOverOffsets
 from ocannl_core.dtypes import (
     DType,
     dtype_of,
-    float8_e5m2,
     float16,
     float32,
     float64,
@@ -159,18 +158,16 @@ def uniform_of(
         packed: Makes as many numbers of each word as fit it, which is quicker: 16, 8, 4 or 2 of 1,
             2, 4 or 8 bytes. The result has this many times the number of cells, in whatever shape
             its use asks for; a shape with another number of cells is a ShapeError.
-        dtype: The number format. Otherwise it is that of what uses the numbers, and for packed
-            ones, whose format decides how many words there are, the session's default float; but
-            no 8-bit float.
+        dtype: The number format. Otherwise it is that of what uses the numbers; but no 8-bit
+            float.
         label: A name.
     """
     name = label or "uniform"
     if not packed:
         one_each: Tensor = _number_of_word(words, label=name, dtype=dtype)
         return one_each
-    each = promote(words.session.default_dtype, float16) if dtype is None else dtype_of(dtype)
-    logic = NumbersOfWords(16 // each.nbytes)
-    return _numbers_of_word.tensor((words,), logic, label=name, dtype=each)
+    logic = NumbersOfWords(0 if dtype is None else 16 // dtype_of(dtype).nbytes)
+    return _numbers_of_word.tensor((words,), logic, label=name, dtype=dtype)
 
 
 def uniform(
@@ -195,9 +192,9 @@ def uniform(
         label: A name.
     """
     words = random_words(counter=counter)
-    if dtype is not None and dtype_of(dtype) is float8_e5m2:
+    if dtype is not None and dtype_of(dtype).is_float and dtype_of(dtype).nbytes == 1:
         wide = uniform_of(words, packed=packed, dtype=float32)
-        narrow: Tensor = cast(wide, float8_e5m2, label=label or "uniform")
+        narrow: Tensor = cast(wide, dtype, label=label or "uniform")
         return narrow
     return uniform_of(words, packed=packed, dtype=dtype, label=label)
 

@@ -18,7 +18,7 @@ from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.origin import Origin, caller_location, returns_of
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
@@ -27,15 +27,13 @@ from ocannl_core.tensor.definitions import (
     Declared,
     Filled,
     GradientOf,
-    Literal,
-    Parameter,
-    Placeholder,
     Recording,
     ResultOf,
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.labels import has_name
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
 from ocannl_core.tensor.pointwise import identity
 from ocannl_core.tensor.precision import of_result
@@ -259,7 +257,7 @@ class CodeRecorder:
         for source in pending:  # which grows: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
-            if _has_name(source) and source is not target:
+            if has_name(source.definition, source.label) and source is not target:
                 is_declared = isinstance(source.definition, Declared)
                 target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
                 return
@@ -353,21 +351,6 @@ class _Steps:
         return [Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 
 
-def _has_name(tensor: Tensor) -> bool:
-    """True if a program gave the tensor a name: labels made of it tell more than that of an
-    operation.
-    """
-    match tensor.definition:
-        case Parameter() | Declared() | Placeholder():
-            return True
-        case Literal():
-            return tensor.label != ("literal",)
-        case Applied(operation):
-            return len(tensor.label) > 1 or tensor.label != (operation.name,)
-        case _:
-            return len(tensor.label) > 1
-
-
 def _changes_state(tensor: Tensor) -> bool:
     definition = tensor.definition
     return isinstance(definition, ResultOf) and definition.application.changes_state
@@ -450,6 +433,7 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
         raise UsageError(
             "A function decorated with @oc.cd returns nothing: what it assigns is the result.",
             found=f"{function.__name__} returned {result!r}",
+            where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
             fix="assign to a tensor that the caller passes in",
         )
 

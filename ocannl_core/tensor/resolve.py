@@ -5,7 +5,7 @@ concrete index maps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from ocannl_core.assign.liveness import overwritten
@@ -44,6 +44,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.packing import count_words
 from ocannl_core.tensor.projection_checks import (
     check_margins,
     has_margins,
@@ -98,6 +99,8 @@ def resolve(
             for tensor in members
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
+        for tensor in members:
+            count_words(tensor)
         shapes = [tensor.terms for tensor in members]
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
@@ -116,7 +119,7 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    program = emitter.calls.settled(program)
+    program = emitter.passed_on(emitter.calls.settled(program))
     return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
 
 
@@ -158,7 +161,9 @@ class _Emitter:
         self._changes: dict[Tensor, int] = {}
         """When each tensor got its value last, counted in changes of any tensor."""
         self._now = 0
+        self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
+        self._carried: set[Tensor] = set()  # gradients passed on before they were set
         self.calls = Calls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -241,7 +246,7 @@ class _Emitter:
         self.embedded.add(target)
         self._changed(step.target)
         if step.reset or step.combine is BinaryOp.SECOND:
-            self._passed_on.discard(step.target)
+            self._note_set(step.target)
 
     def _changed(self, tensor: Tensor) -> None:
         self._now += 1
@@ -308,7 +313,19 @@ class _Emitter:
         self.body.append(Fetch(node, Constant(0.0), gradient.origin))
         self.embedded.add(node)
         self._changed(gradient)
+        self._note_set(gradient)
+
+    def _note_set(self, gradient: Tensor) -> None:
+        self._set.add(gradient)
         self._passed_on.discard(gradient)
+
+    def passed_on(self, program: AssignProgram) -> AssignProgram:
+        """Returns the program with the gradients that it leaves passed on to operands."""
+        passed, carried = (
+            frozenset(each.node for each in found if each.node in program.nodes)
+            for found in (self._passed_on, self._carried)
+        )
+        return replace(program, passed_on=passed, carried=carried)
 
     def backpropagate(self, tensor: Tensor) -> None:
         """Emits what a tensor's gradient contributes to those of its operands."""
@@ -330,6 +347,8 @@ class _Emitter:
                 "loss.zero_grads()",
             )
         self._passed_on.add(tensor.grad)
+        if tensor.grad not in self._set:
+            self._carried.add(tensor.grad)
         SlotCode(self, tensor).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:

@@ -26,6 +26,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.origin import Location, returns_of
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
@@ -111,14 +112,14 @@ class SlotCode:
         self._writable |= writable
         returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
         if returned is not None:
-            self._refuse("it returns something")
+            self._refuse("it returns something", returns_of(code))
 
-    def _refuse(self, found: str) -> NoReturn:
+    def _refuse(self, found: str, lines: tuple[Location, ...] = ()) -> NoReturn:
         raise UsageError(
             "The code of an operation returns nothing: the forward function assigns to v, the "
             "gradient function adds to g1, g2, g3; both may write intermediate slots.",
             found=f"in the code of {self._tensor.origin.operation}, {found}",
-            where=str(self._tensor.origin),
+            where="\n".join(map(str, (*lines, self._tensor.origin))),
         )
 
     def _slot(self, name: str) -> Slot | tuple[Slot, ...]:

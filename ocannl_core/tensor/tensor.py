@@ -13,7 +13,7 @@ from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
@@ -35,6 +35,7 @@ from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
@@ -137,12 +138,11 @@ class Tensor(Assignable):
         if self.memory is not self:
             return self.memory.node
         if self._node is None:
-            label = (
-                (*self.definition.tensor.label, "grad")
-                if isinstance(self.definition, GradientOf)
-                else self.label
-            )
-            self._node = TensorNode(self.id, label)
+            if isinstance(self.definition, GradientOf):
+                value = self.definition.tensor
+                self._node = TensorNode(self.id, (*value.label, "grad"), value.node)
+            else:
+                self._node = TensorNode(self.id, self.label)
         return self._node
 
     @property
@@ -180,6 +180,7 @@ class Tensor(Assignable):
                 fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
                 "compile the code that uses it first",
             )
+        count_words(self)
         self.session.environment.close([self._terms], what=f"the shape of {self.node.name}")
         self.settle()
         return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
@@ -239,7 +240,7 @@ class Tensor(Assignable):
         match self.definition:
             case Literal(array):
                 dtype = roomy(dtype, array)
-            case _ if self._is_uniform:
+            case _ if stands_for_words(self):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         before, self._precision = self._precision, self._precision.used(dtype, origin)
         return self._precision.dtype is not before.dtype
@@ -280,7 +281,7 @@ class Tensor(Assignable):
 
         Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
         """
-        if self.operands and not self._is_uniform:
+        if self.operands and not stands_for_words(self):
             dtype = promote(dtype, float32)
         pending = [self]
         while pending:
@@ -289,12 +290,6 @@ class Tensor(Assignable):
                 tensor._precision = Precision.by_default(tensor.dtype)
                 tensor.note_use(self.origin, dtype)
                 pending += tensor.operands
-
-    @property
-    def _is_uniform(self) -> bool:
-        """True for the numbers that random words stand for."""
-        definition = self.definition
-        return isinstance(definition, Applied) and definition.operation.primitive is UnaryOp.UNIFORM
 
     def settle(self) -> None:
         """Makes the number format final: code has been made for it."""

@@ -9,6 +9,7 @@ import numpy as np
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
@@ -79,7 +80,7 @@ def rounds_each_operation() -> Example:
     arrays: dict[TensorNode, Array] = {}
     expected = {}
     stores = []
-    for dtype in (float64, float32, float16, bfloat16, float8_e5m2):
+    for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2):
         a = draft.node(f"a_{dtype}", dtype, 1)
         result = draft.node(f"r_{dtype}", dtype, 1)
         epsilon = {float64: 2.0**-52, float32: 2.0**-23, float16: 2.0**-10, bfloat16: 2.0**-7}

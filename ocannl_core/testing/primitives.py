@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from ocannl_core.dtypes import DType, Kind, float16, float32, float64, round_to
+from ocannl_core.dtypes import DType, Kind, extremes, float32, float64, round_to
 from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import EXACT, Tolerance
 
@@ -69,14 +67,7 @@ def _telling_integers(dtype: DType) -> tuple[int, ...]:
 
 
 def _telling_floats(dtype: DType) -> tuple[float, ...]:
-    limits: Any
-    if dtype in (float16, float32, float64):
-        limits = np.finfo(dtype.name)
-    else:
-        import ml_dtypes
-
-        limits = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
-    positive = (0.0, 1.0, 2.0, 3.0, 0.5, 0.1, math.pi, 7.0, 12.5, 100.0, math.inf)
-    edges = (float(limits.max), float(limits.smallest_normal), float(limits.smallest_subnormal))
+    positive = (0.0, 1.0, 2.0, 3.0, 0.5, 0.1, math.pi, 7.0, 12.5, 100.0, extremes(dtype)[1])
+    edges = (dtype.greatest, dtype.least * 2 ** (dtype.significand - 1), dtype.least)
     chosen = list(dict.fromkeys(round_to(value, dtype) for value in (*positive, *edges)))
     return (*chosen, -0.0, *(-v for v in chosen[1:]), math.nan)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.dtypes import (
     bfloat16,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
@@ -240,7 +241,7 @@ def gathered_cells() -> Example:
 
 def fills_of_every_format() -> Example:
     draft, expected = Draft("fills"), {}
-    for dtype in (float64, float32, float16, bfloat16, float8_e5m2, int32, uint8):
+    for dtype in (float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, uint8):
         node = draft.node(str(dtype), dtype, 2, 3, padding=(Margin(1, 1), Margin(0, 2)))
         expected[node] = np.full((4, 5), 3.0).astype(dtype.numpy)
     return Example(draft.program(*(Fill(node, 3.0) for node in expected)), {}, (), expected)

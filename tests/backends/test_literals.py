@@ -38,6 +38,12 @@ def computed(ctx: oc.Context, tensor: oc.Tensor) -> np.ndarray:  # type: ignore[
             np.array([[A, np.full((2, 2), 9)], [np.full((2, 2), 0.5), B]]),
         ),
         (lambda a, b: [a], np.array([A])),
+        (lambda a, b: [a, oc.number(9.0)], np.stack([A, np.full((2, 2), 9)])),
+        (lambda a, b: (oc.number(9.0), a), np.stack([np.full((2, 2), 9), A], axis=2)),
+        (
+            lambda a, b: [[1.0, a], [oc.tensor([7, 8]), b]],
+            np.array([[np.ones((2, 2)), A], [np.array([[7, 8], [7, 8]]), B]]),
+        ),
     ],
 )
 def test_a_literal_of_tensors_is_a_block_of_them(

@@ -19,7 +19,7 @@ from ocannl_core.tensor.operation import Operation
 from ocannl_core.testing.compare import ulp_distances
 
 Array = np.ndarray[Any, Any]
-NARROW = (dtypes.bfloat16, dtypes.float16, dtypes.float8_e5m2)
+NARROW = dtypes.NARROW
 WIDE = (dtypes.float32, dtypes.float64)
 
 
@@ -160,6 +160,8 @@ def test_operations_on_two_numbers_are_rounded_once(target: str, dtype: DType) -
 
 MIXED = [
     (dtypes.bfloat16, dtypes.float16),
+    (dtypes.float8_e4m3fn, dtypes.float16),
+    (dtypes.float8_e4m3fn, dtypes.float8_e5m2),
     (dtypes.float8_e5m2, dtypes.float16),
     (dtypes.float8_e5m2, dtypes.bfloat16),
 ]
@@ -255,6 +257,7 @@ TRAINED = [
     ("bfloat16", "float32"),
     ("float16", None),
     ("float16", "float32"),
+    ("float8_e4m3fn", "float32"),
     ("float8_e5m2", "float32"),
     ("float64", None),
     ("float32", "float64"),
@@ -271,3 +274,20 @@ def test_networks_train_in_every_float_format(
     assert found[-1] < (0.95 if steps < 10 else 0.15) * found[0]
     # the exactly rounded operations of a network with relu leave no freedom
     assert found[:4] == losses("interp", dtype, param_dtype, 4)
+
+
+# ----- formats without infinities -----------------------------------------------------------------
+
+
+def test_extremes_start_from_the_least_number_where_there_are_no_infinities(target: str) -> None:
+    cells = np.array([[-3, -120, -7], [1, 2, 3]]).astype(dtypes.float8_e4m3fn.numpy)
+
+    def greatest(x: oc.Tensor) -> oc.Tensor:
+        return oc.einmax("ij => i", x)
+
+    def pooled(x: oc.Tensor) -> oc.Tensor:
+        return oc.einmax("..., i=+k => ..., i", x, values={"k": 3})
+
+    assert widened(evaluated(target, greatest, cells)).tolist() == [-3, 3]
+    assert widened(evaluated(target, lambda x: -greatest(-x), cells)).tolist() == [-120, 1]
+    assert widened(evaluated(target, pooled, cells)).tolist() == [[-3, -3, -7], [2, 3, 3]]

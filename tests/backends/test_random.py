@@ -19,6 +19,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
 
@@ -53,7 +54,7 @@ def key(seed: int, identity: int = 0, rounds: int = 20) -> tuple[int, int, int, 
 # ----- the same bits ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [d for d in NUMBERS if d is not dtypes.float8_e5m2], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in NUMBERS if d.nbytes > 1 or not d.is_float], ids=str)
 def test_uniform_numbers_are_hashed_offsets(target: str, dtype: DType) -> None:
     found = cells(target, lambda: oc.uniform(dtype=dtype), 3, 5)
     words = [threefry4x32(key(SEED), word_of(i, dtypes.uint32)) for i in range(15)]
@@ -86,6 +87,33 @@ def test_normal_numbers_agree_within_two_units(target: str) -> None:
         found = cells(target, lambda d=dtype: oc.normal(dtype=d), 500)
         reference = cells("interp", lambda d=dtype: oc.normal(dtype=d), 500)
         assert max(ulp_distances(found, reference, dtype)) <= 2
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_normal_numbers_are_made_of_two_uniform_ones_by_box_and_muller(dtype: DType) -> None:
+    found = cells("interp", lambda: oc.normal(dtype=dtype), 50).astype(np.float64)
+    radius, angle = (
+        np.array(
+            [
+                number_of(threefry4x32(key(SEED, identity), word_of(i, dtypes.uint32)), dtype)
+                for i in range(50)
+            ]
+        )
+        for identity in identities()
+    )
+    expected = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def identities() -> list[int]:
+    """Returns the creation ordinals of the offsets behind the two parts of a normal number."""
+    with oc.Session(seed=SEED):
+        return [each.id for each in ancestors([oc.normal()]) if each.label == ("offsets",)]
+
+
+def test_normal_numbers_reach_far() -> None:
+    sample = cells(FAST, oc.normal, MANY)
+    assert np.abs(sample).max() > 3.9
 
 
 PROGRAM = """
@@ -255,6 +283,33 @@ def test_packed_numbers_fill_any_kinds_of_axes(target: str) -> None:
     # in the order of the buffer: batch, output, input
     assert found.shape == (3, 2, 8)
     assert found.ravel().tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    "dtype", [dtypes.float64, dtypes.bfloat16, dtypes.float16, dtypes.float32], ids=str
+)
+def test_packed_numbers_have_the_format_of_their_use(target: str, dtype: DType) -> None:
+    with oc.Session(seed=SEED):
+        noise = oc.uniform(packed=True)
+        y = oc.tensor(np.zeros(16), dtype=dtype) + noise
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y), keep=[y])()
+        assert noise.dtype is y.dtype is dtype
+        found = ctx[y]
+    per_word = 16 // dtype.nbytes
+    words = [threefry4x32(key(SEED, 0), word_of(i, dtypes.uint32)) for i in range(16 // per_word)]
+    numbers = [number for word in words for number in numbers_of(word, dtype)]
+    assert found.astype(np.float64).tolist() == numbers
+
+
+def test_packed_numbers_settle_with_the_widest_use_before_their_shape_is_asked_for() -> None:
+    with oc.Session():
+        noise = oc.uniform(packed=True)
+        _ = oc.tensor(np.zeros(8), dtype="bfloat16") + noise
+        wide = oc.tensor(np.zeros(8), dtype="float32") * noise
+        assert wide.info.dims == noise.info.dims == (8,)
+        assert noise.dtype is oc.float32
+        assert oc.uniform(packed=True).info.dims == (4,)  # one word of the session's default format
 
 
 # ----- distributions ------------------------------------------------------------------------------

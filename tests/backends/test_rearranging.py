@@ -149,6 +149,39 @@ def test_stacking_and_its_gradients(target: str) -> None:
     check(target, lambda x: oc.stack(x), lambda x: x[None], (2,))
 
 
+def test_blocks_are_among_zeros_whatever_was_in_memory(target: str) -> None:
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+        before = oc.einsum("ij; jk => ik", x, x)
+        scale = oc.einsum("... => 0", before * before) * 0.0 + 1.0
+        blocks = oc.concat("i,k; j,l => i^j,k^l", x * scale, oc.tensor([[5.0]]))
+        product = oc.einsum("ij; jk => ik", blocks, blocks)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(product), keep=[product])
+        assert "concat[i^j, k^l] = 0.0" in str(step.assignments)
+        step()
+        expected = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 5]]) @ [[1, 2, 0], [3, 4, 0], [0, 0, 5]]
+        np.testing.assert_array_equal(ctx[product], expected)
+
+
+def stacked_broadcast(*arrays: Array) -> Array:
+    return np.stack(np.broadcast_arrays(*arrays))
+
+
+@pytest.mark.parametrize(
+    "dims", [((2,), (1,)), ((2, 3), (3,)), ((3,), (2, 1)), ((1,), (2, 3), (3,)), ((4, 2, 3), (1,))]
+)
+def test_what_is_stacked_broadcasts(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
+    check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
+    if len(dims) == 2:
+        check(
+            target,
+            oc.interleave,
+            lambda x, y: interleaved(*np.broadcast_arrays(x, y)),
+            *dims,
+        )
+
+
 def interleaved(x: Array, y: Array) -> Array:
     return np.stack([x, y], axis=-1).reshape(*x.shape[:-1], -1)
 

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core import dtypes
-from ocannl_core.dtypes import DType, Kind, dtype_of, promote, round_to
+from ocannl_core.dtypes import NARROW, DType, Kind, dtype_of, promote, round_to
 from ocannl_core.errors import UsageError
 
 FLOATS = tuple(dtype for dtype in dtypes.ALL if dtype.is_float)
 INTEGERS = tuple(dtype for dtype in dtypes.ALL if dtype.is_integer)
-NARROW = (dtypes.float8_e5m2, dtypes.float16, dtypes.bfloat16)
 doubles = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
     [65504.0, 65519.9, 65520.0, 2.0**-24, 2.0**-25, 3.3895e38, 3.4e38, 57344.0, 61440.0, -0.0]
 )
@@ -109,10 +108,35 @@ def test_fractions_are_rounded_once(value: Fraction, exponent: int) -> None:
 def test_fractions_out_of_range_become_infinite_or_zero_with_their_sign() -> None:
     huge, tiny = Fraction(10) ** 400, Fraction(1, 10**400)
     for dtype in FLOATS:
-        assert round_to(huge, dtype) == math.inf
-        assert round_to(-huge, dtype) == -math.inf
+        if dtype.has_infinities:
+            assert round_to(huge, dtype) == math.inf
+            assert round_to(-huge, dtype) == -math.inf
+        else:
+            assert math.isnan(round_to(huge, dtype))
         assert same(round_to(tiny, dtype), 0.0)
         assert same(round_to(-tiny, dtype), -0.0)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_the_facts_of_a_narrow_float_are_those_of_its_numbers(dtype: DType) -> None:
+    patterns = np.arange(1 << 8 * dtype.nbytes, dtype=f"u{dtype.nbytes}")
+    with np.errstate(invalid="ignore"):
+        every = patterns.view(dtype.numpy).astype(np.float64)
+    assert np.isinf(every).any() == dtype.has_infinities
+    assert every[np.isfinite(every)].max() == dtype.greatest
+    assert every[every > 0].min() == dtype.least
+    ulp = round_to(1 + 2.0 ** (1 - dtype.significand), dtype) - 1
+    assert ulp == 2.0 ** (1 - dtype.significand)
+    assert round_to(1 + ulp / 2, dtype) == 1
+
+
+def test_what_is_too_great_for_a_format_without_infinities_is_nan() -> None:
+    narrow = dtypes.float8_e4m3fn
+    assert round_to(464.0, narrow) == 448.0
+    for value in (464.001, 480.0, math.inf, -math.inf, -1e30):
+        assert math.isnan(round_to(value, narrow))
+    assert math.copysign(1.0, round_to(-0.0, narrow)) == -1.0
+    assert dtypes.extremes(narrow) == (-448.0, 448.0)
 
 
 def test_single_precision_arithmetic_rounded_from_doubles_is_numpys() -> None:

@@ -30,3 +30,12 @@ def test_names_of_loop_variables_are_free_again_after_their_scope() -> None:
         assert names.node(node) == "i2"
     assert names.variable(LoopVar(3, "i")) == "i"
     assert names.node(node) == "i2"
+
+
+def test_a_gradient_is_called_after_its_value_even_where_it_comes_first() -> None:
+    names = Names()
+    values = [TensorNode(number, ("matmul",)) for number in range(3)]
+    gradients = [TensorNode(9, ("matmul", "grad"), value) for value in values]
+    assert [names.node(values[0]), names.node(gradients[1])] == ["matmul", "matmul1_grad"]
+    assert [names.node(node) for node in (values[2], gradients[2])] == ["matmul2", "matmul2_grad"]
+    assert [names.node(node) for node in (values[1], gradients[0])] == ["matmul1", "matmul_grad"]

@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.dtypes import (
+    NARROW,
     DType,
-    bfloat16,
-    float8_e5m2,
-    float16,
     float32,
     float64,
     int32,
@@ -250,7 +248,6 @@ def test_results_wrap_into_unsigned_formats() -> None:
 
 ON_NUMBERS = [op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS]
 ACCUMULATING = [op for op in BinaryOp if op.value.neutral is not None]
-NARROW = (bfloat16, float16, float8_e5m2)
 
 
 def operands(dtype: DType, count: int) -> list[tuple[float, ...]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -78,3 +80,29 @@ def test_letters_are_paired_with_those_before_them(names: ModuleType) -> None:
     before, letters = names.examples(["ab"])
     assert before.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2]]
     assert letters.tolist() == [1, 2, 0]
+
+
+def lines_of_code(text: str) -> int:
+    """Returns the number of lines with code: no blank ones, comments or docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    described = {
+        line
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, documented) and ast.get_docstring(each) is not None
+        for line in range(each.body[0].lineno, (each.body[0].end_lineno or 0) + 1)
+    }
+    numbered = enumerate(text.splitlines(), start=1)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in described
+        for number, line in numbered
+    )
+
+
+@pytest.mark.parametrize("program", ["micrograd", "moons", "names"])
+def test_a_program_is_as_short_as_the_tutorial_says(program: str) -> None:
+    page = (EXAMPLES.parent / "docs/tutorial/three_programs.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `examples/{program}\.py` \| (\d+) \| (\d+)", page, re.MULTILINE)
+    assert row is not None
+    here, there = int(row[1]), int(row[2])
+    assert lines_of_code((EXAMPLES / f"{program}.py").read_text(encoding="utf-8")) == here
+    assert here <= there

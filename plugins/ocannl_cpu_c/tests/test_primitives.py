@@ -25,6 +25,7 @@ FLOATS = (
     dtypes.float32,
     dtypes.bfloat16,
     dtypes.float16,
+    dtypes.float8_e4m3fn,
     dtypes.float8_e5m2,
 )
 INTEGERS = (

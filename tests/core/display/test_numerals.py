@@ -37,7 +37,9 @@ def test_whole_numbers_and_words_are_exact() -> None:
     assert numeral(word, 4) == "00000001:00000002:00000003:deadbeef"
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn]
+)
 def test_narrow_floats_are_numbers_too(dtype: type) -> None:
     assert numerals(np.array([0.5, 2.0]).astype(dtype), 4).tolist() == ["0.5", "2.0"]
 

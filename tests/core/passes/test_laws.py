@@ -15,6 +15,7 @@ from ocannl_core.dtypes import (
     DType,
     Number,
     bfloat16,
+    float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
@@ -469,7 +470,7 @@ def test_a_power_of_a_large_expression_is_computed_once() -> None:
 
 
 def test_narrow_floats_and_quotients_by_powers_of_two() -> None:
-    for dtype in (float8_e5m2, float16, bfloat16, float64):
+    for dtype in (float8_e4m3fn, float8_e5m2, float16, bfloat16, float64):
         x = LocalRead(Local(0, dtype))
         quotient = simplify_expr(Binary(B.DIV, x, const(8.0, dtype), dtype))
         assert quotient == Binary(B.MUL, x, const(0.125, dtype), dtype)

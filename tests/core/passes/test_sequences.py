@@ -42,7 +42,7 @@ EXACT: dict[str, Pass] = {
 }
 FORMATS = {
     "common formats": SOME_DTYPES,
-    "narrow floats": (dtypes.bfloat16, dtypes.float16, dtypes.float8_e5m2),
+    "narrow floats": dtypes.NARROW,
     "all integers": (dtypes.uint8, dtypes.uint16, dtypes.int64, dtypes.uint64),
 }
 

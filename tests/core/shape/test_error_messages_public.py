@@ -288,18 +288,20 @@ Rows that each need more axes than the next, in a circle, would have infinitely 
 """)
 
 
-def test_a_stack_of_tensors_with_different_numbers_of_axes() -> None:
+def test_a_stack_of_tensors_that_do_not_broadcast() -> None:
     message = complaint("""\
 m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
-s = oc.stack(m, oc.tensor([1.0, 2.0]))
-oc.Context("interp").compile(oc.train.forward(s))
+oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
 """)
     assert message == snapshot("""\
-An axis of which only position 0 is written has 1 position.
-  found  size 2
-  where  output axis -2 of the result of the second operand of stack, at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
-         output axis -2 of the result of the first operand of stack, at program.py:3: s = oc.stack(m, oc.tensor([1.0, 2.0]))
-  try    name the axis in place of 0, or read it as an axis of size 1\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 2 and size 3
+  where  output axis -1 of the result of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+         output axis -1 of the first operand of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+         output axis -1 of the result of the second operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+         the first operand is literal of shape 2,2, at program.py:2: m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
+         the second operand is literal of shape 3, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 

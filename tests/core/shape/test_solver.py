@@ -175,6 +175,14 @@ def test_bounds_with_different_bases_make_an_operand_1(scene: Scene) -> None:
     assert scene.dim(o) == "1"
 
 
+def test_a_basis_at_size_1_passes_along_what_is_1(scene: Scene) -> None:
+    a, b, c = scene.dims(3)
+    scene.tell(below(a, Size(1, "q")), below(b, a), below(b, c))
+    assert scene.dim(a) == "d0"
+    scene.tell(equal(b, 1))
+    assert [scene.dim(d) for d in (a, b, c)] == ["1:q", "1:q", "1:q"]
+
+
 @pytest.mark.parametrize(
     "constraints",
     [
@@ -184,6 +192,9 @@ def test_bounds_with_different_bases_make_an_operand_1(scene: Scene) -> None:
         lambda a, b: [below(3, a), equal(a, 4)],
         lambda a, b: [below(1, a), below(a, b), equal(b, 2)],
         lambda a, b: [equal(a, Size(3, "rgb")), below(b, a), below(b, Size(3, "hsv"))],
+        lambda a, b: [below(a, Size(1, "q")), below(a, Size(1, "r")), equal(a, 1)],
+        lambda a, b: [below(Size(1, "q"), a), below(a, b), equal(b, Size(1, "r"))],
+        lambda a, b: [below(Size(1, "q"), Size(1, "r"))],
         lambda a, b: [AtLeast(a, 3, ORIGIN), equal(a, 2)],
         lambda a, b: [AtLeast(a, 3, ORIGIN), below(2, a)],
         lambda a, b: [AtLeast(a, 2, ORIGIN), below(2, a), below(3, a)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -49,6 +50,27 @@ def test_names_tell_the_function_the_block_and_the_argument(x: oc.Tensor) -> Non
     y = layer(hidden=4, label="L1")(x)
     assert y.node.name == "layer_L1_x"
     assert sorted(p.node.name for p in y.params) == ["b_L1", "w_L1"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        (lambda x: oc.tensor([1.0, 2.0]), "layer"),
+        (lambda x: oc.tensor([1.0, 2.0], label="data"), "layer_data"),
+        (lambda x: 2.0 * x + 1.0, "layer_x"),
+        (lambda x: oc.param("mixing", output=[3]) @ (x - 1.0), "layer_x"),
+        (lambda x: oc.param("given"), "layer_given"),
+        (lambda x: oc.mul(x, x, label="square"), "layer_square"),
+        (lambda x: oc.number(3.0) * oc.tensor([1.0, 2.0]), "layer"),
+        (lambda x: oc.uniform() * x, "layer_x"),
+        (lambda x: layer(hidden=3, label="L1")(oc.tensor([1.0])), "layer_L1"),
+        (lambda x: oc.arange(3), "layer_arange"),
+    ],
+)
+def test_a_block_is_called_after_the_nearest_tensor_with_a_name(
+    x: oc.Tensor, argument: Callable[[oc.Tensor], oc.Tensor], name: str
+) -> None:
+    assert layer(hidden=4)(argument(x)).node.name == name
 
 
 def test_a_skipped_sub_block_does_not_shift_the_others(x: oc.Tensor) -> None:

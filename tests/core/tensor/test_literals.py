@@ -176,6 +176,31 @@ def test_two_bases_do_not_meet() -> None:
         oc.tensor([1, 2, 3], basis="rgb") + oc.tensor([1, 2, 3], basis="hsv")
 
 
+def test_the_basis_of_a_single_position_passes_to_what_does_not_stretch_it() -> None:
+    hey = oc.param("hey")
+    y = hey @ oc.number(2.0, basis="q") + oc.number(1.0, basis="p")
+    assert y.info.dims == (1,)
+    assert (str(hey.shape), str(y.shape)) == ("1:q->1:p", "1:p")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_basis_of_a_single_position_concerns_nobody_who_stretches_it(first: int) -> None:
+    one, many = oc.number(2.0, basis="q"), oc.tensor([1, 2, 3], basis="rgb")
+    operands = (one, many) if first == 0 else (many, one)
+    y = operands[0] + operands[1]
+    assert y.info.dims == (3,)
+    assert str(y.shape) == "3:rgb"
+
+
+def test_two_bases_of_single_positions_do_not_meet() -> None:
+    y = oc.number(2.0, basis="q") + oc.number(1.0, basis="p")
+    with pytest.raises(oc.ShapeError) as caught:
+        y.info  # noqa: B018 - asks for the shape
+    assert caught.value.found == "basis 'q' (size 1) and basis 'p' (size 1)"
+    assert "first operand of add" in caught.value.where
+    assert "second operand of add" in caught.value.where
+
+
 def test_bases_that_do_not_match_the_axes_are_refused() -> None:
     with pytest.raises(oc.UsageError, match="for 2 axes"):
         oc.tensor([[1, 2]], basis="rgb")

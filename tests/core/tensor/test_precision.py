@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.dtypes import promote
+from ocannl_core.dtypes import dtype_of, promote
 
 
 def make(dtype: str | None = None, name: str = "x") -> oc.Tensor:
@@ -22,7 +22,9 @@ def make(dtype: str | None = None, name: str = "x") -> oc.Tensor:
 # ----- results follow operands --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", ["float64", "float32", "bfloat16", "float16", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "left", ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"]
+)
 @pytest.mark.parametrize("right", ["bfloat16", "float16", "int64", "uint8"])
 def test_a_result_has_the_promotion_of_stated_formats(left: str, right: str) -> None:
     a, b = make(left), make(right)
@@ -31,7 +33,7 @@ def test_a_result_has_the_promotion_of_stated_formats(left: str, right: str) -> 
 
 
 def test_the_order_of_promotion() -> None:
-    order = "float64 float32 bfloat16 float16 float8_e5m2 uint64 int64 uint32 int32 uint16 uint8"
+    order = "float64 float32 bfloat16 float16 float8_e5m2 float8_e4m3fn uint64 int64 uint32 int32 uint16 uint8"
     names = order.split()
     for high, low in pairwise(names):
         assert (make(low) + make(high)).dtype.name == high
@@ -295,16 +297,18 @@ def test_code_settles_formats() -> None:
 # ----- formats of a narrow range ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float8_e5m2"])
-def test_literals_of_great_numbers_have_at_least_float32(dtype: str) -> None:
-    great, small = oc.tensor([20000.0, 1.0]), oc.tensor([16000.0, 1.0])
+@pytest.mark.parametrize(
+    ("dtype", "below"), [("float16", 16000.0), ("float8_e5m2", 16000.0), ("float8_e4m3fn", 440.0)]
+)
+def test_literals_of_great_numbers_have_at_least_float32(dtype: str, below: float) -> None:
+    great, small = oc.tensor([20000.0, 1.0]), oc.tensor([below, 1.0])
     assert (great * make(dtype)).dtype.name == dtype
     _ = small * make(dtype)
     assert great.dtype is oc.float32
     assert small.dtype.name == dtype
     with oc.Session(dtype=dtype):
         assert oc.tensor([20000.0]).dtype is oc.float32
-    stated = oc.tensor([20000.0], dtype=dtype)
+    stated = oc.tensor([dtype_of(dtype).greatest], dtype=dtype)
     assert stated.dtype.name == dtype
 
 
@@ -326,6 +330,10 @@ def test_great_constants_are_refused_in_formats_of_a_narrow_range() -> None:
         'compute with it in a wider format: dtype="bfloat16" or dtype="float32", where the tensor beside it is made; or raise the setting half_constant_cutoff'
     )
     assert refusal(make("float8_e5m2") + -1e9).found == "-1e+09"
+    for value in (448.0, -float("inf")):
+        error = refusal(make("float8_e4m3fn") + value)
+        assert error.rule.startswith("A constant in float8_e4m3fn is less than 448 in magnitude")
+        assert "half_constant_cutoff" not in error.fix
     assert refusal(oc.number(30000.0, dtype="float16")).found == "30000"
 
 

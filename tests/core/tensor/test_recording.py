@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import ocannl_core as oc
@@ -269,6 +271,20 @@ def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:
         p += q
     with pytest.raises(oc.UsageError, match="cannot be replaced"):
         p.grad = q
+
+
+def test_a_returned_value_is_found_at_its_line(p: oc.Tensor) -> None:
+    @oc.cd
+    def step(t: oc.Tensor, *, early: bool) -> object:  # type: ignore[misc]
+        if early:
+            return None
+        t -= t.grad
+        return t.grad  # this line
+
+    step(p, early=True)
+    with pytest.raises(oc.UsageError) as caught:
+        step(p, early=False)
+    assert re.fullmatch(r"test_recording\.py:\d+: return t\.grad  # this line", caught.value.where)
 
 
 def test_outside_recorded_code_in_place_operators_rebind_expressions(p: oc.Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 from inline_snapshot import snapshot
@@ -210,6 +211,83 @@ def test_a_gradient_that_two_losses_share_is_not_passed_on_twice() -> None:
         code(clears=False).resolve()
     assert "gradient mul_grad" in error.value.found
     code(clears=True).resolve()
+
+
+def backpropagating() -> tuple[oc.Context, oc.Tensor, oc.Tensor, Callable[[], None]]:
+    """Returns a context, a parameter, a loss, and what sets the gradients of both."""
+    p = oc.param("p", init=[3.0])
+    loss = oc.einsum("i=>0", p * p)
+
+    @oc.cd
+    def start() -> None:
+        loss.forward()
+        loss.zero_grads()
+        loss.grad[:] = 1.0
+
+    ctx = oc.Context("interp")
+    ctx.init_params(loss)
+    tensors = [loss, *loss.operands, p]
+    kept = [*tensors, *(each.grad for each in tensors if each.grad is not None)]
+    return ctx, p, loss, ctx.compile(start(), name="start", keep=kept)
+
+
+def test_a_gradient_is_not_passed_on_again_with_what_an_earlier_run_has_added() -> None:
+    ctx, p, loss, start = backpropagating()
+    backward = ctx.compile(loss.backprop(), name="backward", keep=[p.grad])
+    for _ in range(3):
+        start()
+        backward()
+    assert ctx.item(p.grad) == 6
+    with pytest.raises(oc.UsageError, match="passed on to operands once") as error:
+        backward()
+    assert "mul_grad" in error.value.found
+    assert "backward, compiled at test_roots.py" in error.value.found
+    assert "running backward, compiled at test_roots.py" in error.value.where
+    assert ctx.item(p.grad) == 6
+
+
+def test_two_routines_do_not_pass_on_one_gradient_unless_it_is_set_in_between() -> None:
+    ctx, p, loss, start = backpropagating()
+    shared = loss.operands[0]
+    inner = shared * 2.0
+    other = oc.einsum("i=>0", inner)
+
+    @oc.cd
+    def second() -> None:
+        other.forward()
+        inner.grad[:] = 0.0
+        other.grad[:] = 1.0
+        other.backprop()
+
+    first = ctx.compile(loss.backprop(), name="first", keep=[p.grad])
+    again = ctx.compile(second(), name="second")
+    start()
+    first()
+    with pytest.raises(oc.UsageError, match="first, compiled at") as error:
+        again()
+    assert "running second, compiled at" in error.value.where
+    ctx[shared.grad] = [0.0]
+    again()
+    assert ctx.item(p.grad) == 6 + 12
+
+
+def test_gradients_of_parameters_add_up_over_runs() -> None:
+    p = oc.param("p", init=[3.0])
+    loss = oc.einsum("i=>0", p)
+
+    @oc.cd
+    def code() -> None:
+        loss.forward()
+        loss.grad[:] = 1.0
+        loss.backprop()
+
+    ctx = oc.Context("interp")
+    ctx[p.grad] = [0.0]
+    step = ctx.compile(code())
+    ctx.init_params(loss)
+    for _ in range(3):
+        step()
+    assert ctx.item(p.grad) == 3
 
 
 def test_updates_of_nothing_are_refused() -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import bfloat16, float8_e5m2, float32, float64, int64, uint4x32
+from ocannl_core.dtypes import (
+    bfloat16,
+    extremes,
+    float8_e4m3fn,
+    float8_e5m2,
+    float32,
+    float64,
+    int64,
+    uint4x32,
+)
 from ocannl_core.testing.compare import Tolerance, assert_same, difference, ulp_distances
 
 
@@ -17,10 +26,11 @@ def test_neighbouring_numbers_are_one_ulp_apart() -> None:
     assert ulp_distances(other, one, float32) == [1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("dtype", [bfloat16, float8_e5m2, float64], ids=str)
+@pytest.mark.parametrize("dtype", [bfloat16, float8_e4m3fn, float8_e5m2, float64], ids=str)
 def test_all_numbers_of_a_format_are_in_order(dtype) -> None:  # type: ignore[no-untyped-def]
-    values = np.array([-np.inf, -2.0, -1.0, -0.0, 0.0, 1.0, 2.0, np.inf]).astype(dtype.numpy)
-    lowest = np.full(len(values), -np.inf).astype(dtype.numpy)
+    low, high = extremes(dtype)
+    values = np.array([low, -2.0, -1.0, -0.0, 0.0, 1.0, 2.0, high]).astype(dtype.numpy)
+    lowest = np.full(len(values), low).astype(dtype.numpy)
     distances = ulp_distances(values, lowest, dtype)
     assert distances == sorted(set(distances))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Number, bfloat16, float8_e5m2
+from ocannl_core.dtypes import DType, Number, float16
 from ocannl_core.node import NodeInfo
 from ocannl_core.target import Target
 
@@ -45,7 +45,7 @@ def interior(cells: Array, info: NodeInfo) -> Array:
 
 def reader(dtype: DType) -> Callable[[Array, int], Number]:
     """Returns the function that gives the cell at an offset of a flat array as Python numbers."""
-    if dtype in (bfloat16, float8_e5m2):  # these formats have scalars of their own
+    if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
