@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from ocannl_core import settings
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
@@ -12,9 +13,11 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
-from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
+from ocannl_core.schedule.fuse import Part, fused, joined_part, plain, rebuilt
+from ocannl_core.schedule.group import Group, grouped
 from ocannl_core.schedule.plan import Nest, Plan, Step
-from ocannl_core.schedule.transforms import Schedule
+from ocannl_core.schedule.rows import Frame, written_by
+from ocannl_core.schedule.transforms import Contract, Rows, Schedule, Stream, Transform
 from ocannl_core.target import Target
 
 _STACK_BYTES = 1 << 15
@@ -29,25 +32,75 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
-    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target))
+    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target), target)
 
 
 Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
 """Returns the schedule of a nest, or None if its loops stay as they are."""
 
 
-def scheduled_by(plan: Plan, rule: Rule) -> Plan:
-    """Returns a plan in which every nest of independent cells runs as a rule says."""
+def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+    """Returns a plan in which every nest of independent cells runs as a rule says.
+
+    Args:
+        plan: The plan.
+        rule: Chooses the schedules.
+        target: The processor, for whose caches kernels run together row by row; None for no such
+            kernels.
+    """
     nodes = dict(plan.nodes)
-    steps = [_step(part, rule, nodes) for part in fused(plan.steps, nodes)]
+    parts: tuple[Part | Group, ...] = fused(plan.steps, nodes)
+    if target is not None:
+        parts = grouped(parts, plan, nodes, target)
     workspace = _Workspace(nodes)
+    steps: list[Step] = []
+    for part in parts:
+        match part:
+            case Group():
+                steps += _together(part, rule, nodes, workspace)
+            case Part():
+                steps.append(_step(part, rule, nodes))
+            case _:
+                assert_never(part)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
+    contracted = {node for part in parts if isinstance(part, Group) for node in part.contracted}
+    scratch = (node for node in plan.scratch if node not in contracted)
     return replace(
-        plan,
-        steps=tuple(steps),
-        scratch=(*plan.scratch, *workspace.buffers),
-        nodes=nodes,
+        plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes
     )
+
+
+def _together(
+    group: Group, rule: Rule, nodes: dict[TensorNode, NodeInfo], workspace: _Workspace
+) -> Iterator[Step]:
+    """Yields the step of kernels that run together, and those that combine their sums over rows."""
+    known = {**nodes}
+    frame = Frame(
+        group.members, group.size, group.groups, group.contracted, group.streamed, known
+    )
+    known |= frame.made
+    tails = [rule(nest, known) or () for nest in frame.inner_nests()]
+    result = frame.joined(tails)
+    nodes.update(result.nodes)
+    workspace.buffers += result.partial
+    yield replace(
+        rebuilt(joined_part(group.parts), result.body), schedule=_schedule(group, tails)
+    )
+    sums = [part for part, each in zip(group.parts, group.members, strict=True) if each.is_sum]
+    for part, nest in zip(sums, result.sums, strict=True):
+        yield _step(replace(part, cells=nest, is_changed=True), rule, nodes)
+
+
+def _schedule(group: Group, tails: Sequence[Schedule]) -> Schedule:
+    """Returns the schedule of kernels that run together."""
+    schedule: list[Transform] = []
+    for at, (member, tail) in enumerate(zip(group.members, tails, strict=True)):
+        options = (group.size, group.groups) if at == 0 else ()
+        schedule += [Rows(member.rows, *options), *tail]
+    written = written_by(group.members)
+    schedule += [Contract(written.index(node)) for node in group.contracted]
+    schedule += [Stream(written.index(node)) for node in group.streamed]
+    return tuple(schedule)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:

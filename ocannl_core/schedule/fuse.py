@@ -78,7 +78,7 @@ def _fills_joined(parts: Sequence[Part], nodes: Infos) -> list[Part]:
         if fill is None:
             continue
         for later in range(position + 1, len(result)):
-            if fill.node in _mentioned(result[later].step):
+            if fill.node in mentioned(result[later].step):
                 started = _started(result[later], fill, nodes)
                 if started is not None:
                     result[later] = started
@@ -97,7 +97,8 @@ def _fill(step: Step) -> Fill | None:
             return None
 
 
-def _mentioned(step: Step) -> frozenset[TensorNode]:
+def mentioned(step: Step) -> frozenset[TensorNode]:
+    """Returns the nodes that a step reads or writes."""
     match step:
         case Nest(body):
             return frozenset(nodes_of(body))
@@ -170,9 +171,13 @@ def _joined(first: Part, second: Part) -> Part | None:
     nest = CellNest(a.axes, a.reduction, tuple(finish))
     if not is_independent(nest):
         return None
-    titles = [part.step.title for part in (first, second) if part.step.title]
-    step = replace(first.step, title="; ".join(titles))
-    return Part(step, nest, is_changed=True)
+    return replace(joined_part((first, second)), cells=nest)
+
+
+def joined_part(parts: Sequence[Part]) -> Part:
+    """Returns what several kernels as one are for readers."""
+    titles = [part.step.title for part in parts if part.step.title]
+    return Part(replace(parts[0].step, title="; ".join(titles)), None, is_changed=True)
 
 
 def plain(part: Part, nodes: dict[TensorNode, NodeInfo]) -> Step:

@@ -1,0 +1,323 @@
+"""Which kernels run together, row by row, and over how many rows at a time.
+
+Neighbours in a plan join while the rows of one of them are those of the others: along the nodes
+that one writes and another one reads, the same axis runs over the same cells. How many shared axes
+become loops, and how many rows run at a time, is what makes all that one iteration touches stay in
+the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ocannl_core.indexing import VarIndex, variables
+from ocannl_core.loopir.nodes import Binary, Expr, Gather, Load, Store
+from ocannl_core.loopir.traverse import accesses, free_variables, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.cells import Axis, CellNest
+from ocannl_core.schedule.fuse import Part, mentioned
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.rows import Member, row_dims, written_by
+from ocannl_core.target import Target
+
+_MOST_GROUPS = 16
+"""Sums over rows are kept in so many parts, which may be on different threads."""
+_MOST_MEMBERS = 32
+_CACHES = (32 << 10, 512 << 10)
+"""Sizes of the caches where a target does not tell them."""
+
+Infos = Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Kernels that run together.
+
+    Attributes:
+        parts: The kernels.
+        members: Their nests with the axes whose loops they share.
+        size: How many rows of the last shared axis run at a time.
+        groups: How many parts of the outermost loop have partial results.
+        contracted: Nodes that nothing else mentions.
+        streamed: Nodes whose rows go past the caches.
+    """
+
+    parts: tuple[Part, ...]
+    members: tuple[Member, ...]
+    size: int
+    groups: int
+    contracted: tuple[TensorNode, ...]
+    streamed: tuple[TensorNode, ...]
+
+
+def grouped(
+    parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target
+) -> tuple[Part | Group, ...]:
+    """Returns the kernels of a plan, those in groups that run faster together."""
+    chooser = _Chooser(parts, plan, nodes, target)
+    result: list[Part | Group] = []
+    at = 0
+    while at < len(parts):
+        found = chooser.group(at)
+        result.append(found if found is not None else parts[at])
+        at += len(found.parts) if found is not None else 1
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Kernels from a position on, and the domain of their rows."""
+
+    start: int
+    axes: tuple[tuple[Axis, ...], ...]
+    """For each kernel, its axes that are the rows, outermost first."""
+
+    def members(self, parts: Sequence[Part]) -> tuple[Member, ...]:
+        nests = [part.cells for part in parts[self.start : self.start + len(self.axes)]]
+        return tuple(
+            Member(nest, tuple(axis.name for axis in axes))
+            for nest, axes in zip(nests, self.axes, strict=True)
+            if nest is not None
+        )
+
+    def cut(self, depth: int) -> _Candidate:
+        """Returns the same kernels with fewer shared axes."""
+        return replace(self, axes=tuple(axes[:depth] for axes in self.axes))
+
+
+class _Chooser:
+    """What is known of a plan while its kernels are grouped."""
+
+    def __init__(
+        self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target
+    ) -> None:
+        self._parts = parts
+        self._nodes = nodes
+        self._scratch = frozenset(plan.scratch)
+        known = target.cache_bytes
+        self._near = (known or _CACHES)[0]
+        self._far = known[1] if len(known) > 1 else _CACHES[1]
+        self._uses: dict[TensorNode, list[int]] = {}
+        for at, part in enumerate(parts):
+            for node in mentioned(part.step):
+                self._uses.setdefault(node, []).append(at)
+
+    def group(self, start: int) -> Group | None:
+        """Returns the longest group of kernels from a position on, if it is worth while."""
+        candidate = self._alone(start)
+        best: Group | None = None
+        while candidate is not None:
+            found = self._chosen(candidate)
+            if len(candidate.axes) > 1 and found is None:
+                break
+            best = found if found is not None else best
+            candidate = self._extended(candidate)
+        return best if best is not None and self._is_worth_while(best) else None
+
+    def _alone(self, start: int) -> _Candidate | None:
+        nest = self._parts[start].cells
+        if nest is None or not _is_joinable(nest) or _is_product(nest, nest.axes):
+            return None
+        cells = _leading(nest.cells)
+        return _Candidate(start, (cells,)) if cells else None
+
+    # ----- joining --------------------------------------------------------------------------
+
+    def _extended(self, candidate: _Candidate) -> _Candidate | None:
+        """Returns a candidate with the next kernel, sharing as many axes as possible."""
+        at = candidate.start + len(candidate.axes)
+        if at >= len(self._parts) or len(candidate.axes) >= _MOST_MEMBERS:
+            return None
+        nest = self._parts[at].cells
+        if nest is None or not _is_joinable(nest):
+            return None
+        for depth in range(len(candidate.axes[0]), 0, -1):
+            cut = candidate.cut(depth)
+            axes = _matched(nest, cut.members(self._parts))
+            if axes is not None and not _is_product(nest, axes):
+                return replace(cut, axes=(*cut.axes, axes))
+        return None
+
+    # ----- choosing -------------------------------------------------------------------------
+
+    def _chosen(self, candidate: _Candidate) -> Group | None:
+        """Returns the rows that run at a time; None if one row is too much for the cache."""
+        for depth in range(1, len(candidate.axes[0]) + 1):
+            cut = candidate.cut(depth)
+            members = cut.members(self._parts)
+            nbytes = self._touched(members)
+            if nbytes > self._near * 3 // 4:
+                continue
+            axes = members[0].axes
+            size = _largest_divisor(axes[-1].extent, self._near // 4 // max(nbytes, 1))
+            counts = [axis.extent for axis in axes]
+            counts[-1] //= size
+            sums = [member for member in members if member.is_sum]
+            cells = [prod(axis.extent for axis in member.nest.cells) for member in sums]
+            if any(count * 8 > self._near // 2 for count in cells):
+                return None
+            groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
+            parts = tuple(self._parts[cut.start : cut.start + len(members)])
+            own = self._own(cut, members)
+            return Group(parts, members, size, groups, own, ())
+        return None
+
+    def _touched(self, members: Sequence[Member]) -> int:
+        """Returns the bytes of which a row depends on the shared axes."""
+        total: dict[TensorNode, int] = {}
+        for member in members:
+            extents = {axis.var: axis.extent for axis in member.axes}
+            for root in _roots(member.nest):
+                for access in accesses(root):
+                    used = {var for index in access.indices or () for var in variables(index)}
+                    rows = prod(extents[var] for var in extents if var in used)
+                    nbytes = self._nodes[access.node].nbytes // rows
+                    total[access.node] = max(total.get(access.node, 0), nbytes)
+        return sum(total.values())
+
+    def _own(self, candidate: _Candidate, members: Sequence[Member]) -> tuple[TensorNode, ...]:
+        """Returns the nodes that no other kernel mentions."""
+        end = candidate.start + len(members)
+        return tuple(
+            node
+            for node in written_by(members)
+            if node in self._scratch
+            and not self._nodes[node].padding
+            and all(candidate.start <= at < end for at in self._uses[node])
+        )
+
+    def _is_worth_while(self, group: Group) -> bool:
+        """True if kernels one by one would find their nodes in no near cache any more."""
+        if len(group.parts) < 2:
+            return False
+        touched = {node for member in group.members for node in member.mentioned}
+        return sum(self._nodes[node].nbytes for node in touched) > self._far
+
+
+def _is_joinable(nest: CellNest) -> bool:
+    return bool(nest.axes) and all(
+        axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
+    )
+
+
+def _leading(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    return tuple(axes)
+
+
+def _roots(nest: CellNest) -> Iterator[Expr | Store]:
+    if nest.reduction is not None:
+        yield nest.reduction.term
+        yield nest.reduction.initial
+    yield from nest.finish
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    """Returns the largest number up to a limit that divides another one."""
+    return max(
+        (size for size in range(1, min(number, max(most, 1)) + 1) if number % size == 0), default=1
+    )
+
+
+def _is_product(nest: CellNest, rows: Sequence[Axis]) -> bool:
+    """True if factors of the reduced term are used again and again inside of a row: such a nest has
+    blocks of its own.
+    """
+    reduction = nest.reduction
+    if reduction is None or reduction.op is not BinaryOp.ADD:
+        return False
+    if not isinstance(reduction.term, Binary):
+        return False
+    inner = [axis for axis in nest.axes if axis not in rows and axis.extent > 1]
+    cells = [axis.var for axis in inner if not axis.is_reduced]
+    reuses = [
+        any(var not in free_variables(factor) for var in cells)
+        for factor in reduction.factors
+        if free_variables(factor)
+    ]
+    return any(reuses)
+
+
+# ----- matching -----------------------------------------------------------------------------------
+
+
+def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | None:
+    """Returns the axes of a nest that are the rows of others; None if it must wait for them."""
+    homes: dict[TensorNode, tuple[int, ...]] = {}
+    finished: set[TensorNode] = set()
+    needed: set[TensorNode] = set()
+    for member in members:
+        if member.is_sum:
+            finished.update(member.written)
+            needed |= member.mentioned_last
+            continue
+        for store in member.nest.finish:
+            dims = row_dims(store.indices, member.vars)
+            if dims is None or homes.setdefault(store.node, dims) != dims:
+                return None
+    new = Member(nest, ())
+    if not finished.isdisjoint(new.mentioned) or not needed.isdisjoint(new.written):
+        return None
+    axes = _aligned(nest, members, homes)
+    if axes is None or len({axis.is_reduced for axis in axes}) != 1:
+        return None
+    new = Member(nest, tuple(axis.name for axis in axes))
+    if new.is_sum:
+        mentioned_before = {node for member in members for node in member.mentioned}
+        is_last = homes.keys().isdisjoint(new.mentioned_last)
+        return axes if is_last and mentioned_before.isdisjoint(new.written) else None
+    for store in nest.finish:
+        dims = row_dims(store.indices, new.vars)
+        if dims is None or homes.setdefault(store.node, dims) != dims:
+            return None
+    is_private = all(_stays_in_rows(member, homes) for member in (*members, new))
+    return axes if is_private else None
+
+
+def _aligned(
+    nest: CellNest, members: Sequence[Member], homes: Mapping[TensorNode, tuple[int, ...]]
+) -> tuple[Axis, ...] | None:
+    """Returns the axes that run along the rows, found through nodes that are shared."""
+    by_var = {axis.var: axis for axis in nest.axes}
+    rows = members[0].axes
+    chosen: list[Axis | None] = [None] * len(rows)
+    for root in _roots(nest):
+        for access in accesses(root):
+            if access.node not in homes:
+                continue
+            for at, place in enumerate(homes[access.node]):
+                match (access.indices or ())[place : place + 1]:
+                    case (VarIndex(var),) if var in by_var:
+                        axis = by_var[var]
+                    case _:
+                        return None
+                if chosen[at] not in (None, axis):
+                    return None
+                chosen[at] = axis
+    is_reduced = any(axis is not None and axis.is_reduced for axis in chosen)
+    for at, row in enumerate(rows):
+        if chosen[at] is None:
+            free = [axis for axis in nest.axes if axis not in chosen]
+            chosen[at] = next((a for a in free if a.is_reduced == is_reduced), None)
+        axis = chosen[at]
+        if axis is None or axis.extent != row.extent:
+            return None
+    found = tuple(axis for axis in chosen if axis is not None)
+    return found if len(set(found)) == len(found) else None
+
+
+def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
+    """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
+    for root in _roots(member.nest):
+        for each in walk(root):
+            if isinstance(each, Gather) and each.node in homes:
+                return False
+            if (
+                isinstance(each, Load | Store)
+                and each.node in homes
+                and row_dims(each.indices, member.vars) != homes[each.node]
+            ):
+                return False
+    return True
