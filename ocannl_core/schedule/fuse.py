@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
 from ocannl_core.loopir.nodes import Block, Const, Expr, Fill, Load, Remark, Store
@@ -49,6 +50,19 @@ class Part:
     cells: CellNest | None
     is_changed: bool = False
 
+    @property
+    def mentioned(self) -> frozenset[TensorNode]:
+        """The nodes that it reads or writes."""
+        if self.cells is not None:
+            return self.cells.mentioned
+        match self.step:
+            case Nest(body):
+                return frozenset(nodes_of(body))
+            case External(call):
+                return frozenset((*call.inputs, *call.outputs))
+            case _:
+                assert_never(self.step)
+
 
 def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
     """Returns the steps of a plan with fills and neighbours joined."""
@@ -78,7 +92,7 @@ def _fills_joined(parts: Sequence[Part], nodes: Infos) -> list[Part]:
         if fill is None:
             continue
         for later in range(position + 1, len(result)):
-            if fill.node in mentioned(result[later].step):
+            if fill.node in result[later].mentioned:
                 started = _started(result[later], fill, nodes)
                 if started is not None:
                     result[later] = started
@@ -95,15 +109,6 @@ def _fill(step: Step) -> Fill | None:
             return fill
         case _:
             return None
-
-
-def mentioned(step: Step) -> frozenset[TensorNode]:
-    """Returns the nodes that a step reads or writes."""
-    match step:
-        case Nest(body):
-            return frozenset(nodes_of(body))
-        case External(call):
-            return frozenset((*call.inputs, *call.outputs))
 
 
 def _started(part: Part, fill: Fill, nodes: Infos) -> Part | None:

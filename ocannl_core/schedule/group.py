@@ -8,7 +8,7 @@ the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,7 +18,7 @@ from ocannl_core.loopir.traverse import accesses, free_variables, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
-from ocannl_core.schedule.fuse import Part, mentioned
+from ocannl_core.schedule.fuse import Part
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.rows import Member, row_dims, written_by
 from ocannl_core.target import Target
@@ -102,7 +102,7 @@ class _Chooser:
         self._far = known[1] if len(known) > 1 else _CACHES[1]
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
-            for node in mentioned(part.step):
+            for node in part.mentioned:
                 self._uses.setdefault(node, []).append(at)
 
     def group(self, start: int) -> Group | None:
@@ -119,10 +119,13 @@ class _Chooser:
 
     def _alone(self, start: int) -> _Candidate | None:
         nest = self._parts[start].cells
-        if nest is None or not _is_joinable(nest) or _is_product(nest, nest.axes):
+        if nest is None or not _is_joinable(nest):
             return None
-        cells = _leading(nest.cells)
-        return _Candidate(start, (cells,)) if cells else None
+        for axes in (nest.cells, nest.reduced):
+            for depth in range(len(axes), 0, -1):
+                if _is_along(nest, axes[:depth]):
+                    return _Candidate(start, (axes[:depth],))
+        return None
 
     # ----- joining --------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class _Chooser:
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
             axes = _matched(nest, cut.members(self._parts))
-            if axes is not None and not _is_product(nest, axes):
+            if axes is not None and _is_along(nest, axes):
                 return replace(cut, axes=(*cut.axes, axes))
         return None
 
@@ -145,11 +148,12 @@ class _Chooser:
 
     def _chosen(self, candidate: _Candidate) -> Group | None:
         """Returns the rows that run at a time; None if one row is too much for the cache."""
-        for depth in range(1, len(candidate.axes[0]) + 1):
+        deepest = len(candidate.axes[0])
+        for depth in range(1, deepest + 1):
             cut = candidate.cut(depth)
             members = cut.members(self._parts)
             nbytes = self._touched(members)
-            if nbytes > self._near * 3 // 4:
+            if nbytes > (self._near // 2 if depth < deepest else self._far // 2):
                 continue
             axes = members[0].axes
             size = _largest_divisor(axes[-1].extent, self._near // 4 // max(nbytes, 1))
@@ -170,7 +174,7 @@ class _Chooser:
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for root in _roots(member.nest):
+            for root in member.nest.roots:
                 for access in accesses(root):
                     used = {var for index in access.indices or () for var in variables(index)}
                     rows = prod(extents[var] for var in extents if var in used)
@@ -193,25 +197,28 @@ class _Chooser:
         """True if kernels one by one would find their nodes in no near cache any more."""
         if len(group.parts) < 2:
             return False
-        touched = {node for member in group.members for node in member.mentioned}
+        touched = {node for member in group.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._far
 
 
 def _is_joinable(nest: CellNest) -> bool:
-    return bool(nest.axes) and all(
+    is_plain = all(
         axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
     )
+    return bool(nest.axes) and is_plain and not _is_product(nest)
 
 
-def _leading(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    return tuple(axes)
-
-
-def _roots(nest: CellNest) -> Iterator[Expr | Store]:
-    if nest.reduction is not None:
-        yield nest.reduction.term
-        yield nest.reduction.initial
-    yield from nest.finish
+def _is_along(nest: CellNest, rows: Sequence[Axis]) -> bool:
+    """True if what a row needs lies together: its axes are inside of those of the rows."""
+    outer = {axis.var for axis in rows}
+    inner = {axis.var for axis in nest.axes} - outer
+    for root in nest.roots:
+        for access in accesses(root):
+            used = [set(variables(index)) for index in access.indices or ()]
+            first = next((at for at, each in enumerate(used) if each & inner), len(used))
+            if any(each & outer for each in used[first:]):
+                return False
+    return True
 
 
 def _largest_divisor(number: int, most: int) -> int:
@@ -221,23 +228,14 @@ def _largest_divisor(number: int, most: int) -> int:
     )
 
 
-def _is_product(nest: CellNest, rows: Sequence[Axis]) -> bool:
-    """True if factors of the reduced term are used again and again inside of a row: such a nest has
-    blocks of its own.
+def _is_product(nest: CellNest) -> bool:
+    """True if every factor of the reduced term is used again and again: such a nest needs blocks of
+    registers and of caches that are its own.
     """
-    reduction = nest.reduction
-    if reduction is None or reduction.op is not BinaryOp.ADD:
+    if nest.reduction is None:
         return False
-    if not isinstance(reduction.term, Binary):
-        return False
-    inner = [axis for axis in nest.axes if axis not in rows and axis.extent > 1]
-    cells = [axis.var for axis in inner if not axis.is_reduced]
-    reuses = [
-        any(var not in free_variables(factor) for var in cells)
-        for factor in reduction.factors
-        if free_variables(factor)
-    ]
-    return any(reuses)
+    cells = {axis.var for axis in nest.cells if axis.extent > 1}
+    return all(cells - set(free_variables(factor)) for factor in nest.reduction.factors)
 
 
 # ----- matching -----------------------------------------------------------------------------------
@@ -258,14 +256,14 @@ def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | No
             if dims is None or homes.setdefault(store.node, dims) != dims:
                 return None
     new = Member(nest, ())
-    if not finished.isdisjoint(new.mentioned) or not needed.isdisjoint(new.written):
+    if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
         return None
     axes = _aligned(nest, members, homes)
     if axes is None or len({axis.is_reduced for axis in axes}) != 1:
         return None
     new = Member(nest, tuple(axis.name for axis in axes))
     if new.is_sum:
-        mentioned_before = {node for member in members for node in member.mentioned}
+        mentioned_before = {node for member in members for node in member.nest.mentioned}
         is_last = homes.keys().isdisjoint(new.mentioned_last)
         return axes if is_last and mentioned_before.isdisjoint(new.written) else None
     for store in nest.finish:
@@ -283,7 +281,7 @@ def _aligned(
     by_var = {axis.var: axis for axis in nest.axes}
     rows = members[0].axes
     chosen: list[Axis | None] = [None] * len(rows)
-    for root in _roots(nest):
+    for root in nest.roots:
         for access in accesses(root):
             if access.node not in homes:
                 continue
@@ -296,21 +294,19 @@ def _aligned(
                 if chosen[at] not in (None, axis):
                     return None
                 chosen[at] = axis
-    is_reduced = any(axis is not None and axis.is_reduced for axis in chosen)
-    for at, row in enumerate(rows):
-        if chosen[at] is None:
-            free = [axis for axis in nest.axes if axis not in chosen]
-            chosen[at] = next((a for a in free if a.is_reduced == is_reduced), None)
-        axis = chosen[at]
-        if axis is None or axis.extent != row.extent:
-            return None
-    found = tuple(axis for axis in chosen if axis is not None)
-    return found if len(set(found)) == len(found) else None
+    kinds = {axis.is_reduced for axis in chosen if axis is not None} or {False, True}
+    for is_reduced in sorted(kinds):
+        free = [a for a in nest.axes if a.is_reduced == is_reduced and a not in chosen]
+        found = tuple(axis or (free.pop(0) if free else None) for axis in chosen)
+        axes = tuple(axis for axis in found if axis is not None)
+        if [axis.extent for axis in axes] == [row.extent for row in rows]:
+            return axes if len(set(axes)) == len(axes) else None
+    return None
 
 
 def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
     """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
-    for root in _roots(member.nest):
+    for root in member.nest.roots:
         for each in walk(root):
             if isinstance(each, Gather) and each.node in homes:
                 return False

@@ -100,14 +100,6 @@ class Member:
         return tuple(dict.fromkeys(store.node for store in self.nest.finish))
 
     @property
-    def mentioned(self) -> frozenset[TensorNode]:
-        """The nodes it reads or writes."""
-        roots = [nodes_of(store) for store in self.nest.finish]
-        if self.nest.reduction is not None:
-            roots += [nodes_of(self.nest.reduction.term), nodes_of(self.nest.reduction.initial)]
-        return frozenset(node for root in roots for node in root)
-
-    @property
     def mentioned_last(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
         assert self.nest.reduction is not None
@@ -286,14 +278,14 @@ class Frame:
         others = [other for at, other in enumerate(self.members) if at != position]
         last = member.mentioned_last
         if any(not last.isdisjoint(other.written) for other in others) or any(
-            not other.mentioned.isdisjoint(member.written) for other in others
+            not other.nest.mentioned.isdisjoint(member.written) for other in others
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
     def _check_streams(self) -> None:
         """Raises unless rows that are copied have been written as a whole."""
         for node in self.streamed:
-            member = next(each for each in self.members if node in each.mentioned)
+            member = next(each for each in self.members if node in each.nest.mentioned)
             store = next(s for s in member.nest.finish if node in nodes_of(s))
             inner = self.inner(member)
             place = inner.finish[member.nest.finish.index(store)]
@@ -308,8 +300,11 @@ class Frame:
             if is_read or store.node is not node or not (whole or prod(dims) == 1):
                 raise self._misfit("Rows that are streamed are written as a whole first.")
 
-    def _check_independent(self, loop: For) -> None:
-        if loop.stop - loop.start > 1 and not is_independent(loop, {**self.nodes, **self.made}):
+    def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
+        if self.groups > 1:  # which group it is moves all rows together
+            body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
+        loop = For(var, 0, count, body)
+        if count > 1 and not is_independent(loop, {**self.nodes, **self.made}):
             raise self._misfit("No row touches what another one writes.")
 
     # ----- nodes ----------------------------------------------------------------------------
@@ -476,7 +471,7 @@ class Frame:
         body = Block(tuple(stmts))
         own = tuple(Allocate(node, Scope.KERNEL) for node in self.partial)
         for var, count in reversed(self._loops):
-            self._check_independent(For(var, 0, count, Block((*own, *body.stmts))))
+            self._check_independent(var, count, Block((*own, *body.stmts)))
             body = Block((For(var, 0, count, body),))
         if self.groups > 1 or self.partial:
             whole = Block((*self._cleared(), *body.stmts))
