@@ -334,14 +334,12 @@ class VectorLoop:
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
             return infix(self._value(left), "/", self._value(right))
+        if op in (BinaryOp.MAX, BinaryOp.MIN):
+            function = "max" if op is BinaryOp.MAX else "min"
+            return call(self._helper(dtype, function), self._value(left), self._value(right))
         a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:
-            case BinaryOp.MAX | BinaryOp.MIN:
-                chosen = infix(a, ">=" if op is BinaryOp.MAX else "<=", b)
-                if dtype.is_float:
-                    chosen = infix(infix(a, "!=", a), "|", chosen)
-                return self._select(chosen, a, b, dtype)
             case BinaryOp.RELU_GATE:
                 return self._select(infix(a, ">", zero), b, zero, dtype)
             case BinaryOp.SAT01_GATE if dtype.is_float:

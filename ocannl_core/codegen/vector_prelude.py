@@ -12,6 +12,7 @@ import re
 from functools import cache
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
+from ocannl_core.codegen.float32x16_math import FLOAT32X16_MATH
 from ocannl_core.codegen.helper import Helper
 
 ELEMENTS = {
@@ -73,10 +74,10 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
+        case "max" | "min":
+            return Helper(_limit(vector, dtype, lanes, function), (*needs, f"{vector}_select"))
         case _ if function.startswith("map_"):
-            called = function.removeprefix("map_")
-            own = (called,) if called in FLOAT32_MATH else ()
-            return Helper(_map(name, vector, dtype, lanes, called), (*needs, *own))
+            return _mapped(name, vector, dtype, lanes, function.removeprefix("map_"))
         case _:
             return None
 
@@ -180,6 +181,42 @@ def _select(vector: str, mask: str) -> str:
         f"INLINE {vector} {vector}_select({mask} m, {vector} a, {vector} b) {{\n"
         f"  return ({vector})((m & ({mask})a) | (~m & ({mask})b));\n}}"
     )
+
+
+_WHOLE = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
+"""Where sixteen numbers have instructions that vectors of GCC do not express."""
+
+_ALL = "(unsigned short)-1"
+_LIMITS = {"max": ">=", "min": "<="}
+
+
+def _limit(vector: str, dtype: str, lanes: int, function: str) -> str:
+    """Returns the larger or smaller of two vectors; of numbers, NaN wins, the first one of two."""
+    chosen = f"(a != a) | (a {_LIMITS[function]} b)" if dtype.startswith("float") else ""
+    plain = f"  return {vector}_select({chosen or f'a {_LIMITS[function]} b'}, a, b);"
+    whole = None
+    if (dtype, lanes) == ("float32", 16):
+        # the instruction returns its second operand if one is NaN
+        whole = (
+            f"  const {vector} x = __builtin_ia32_{function}ps512_mask(b, a, a, {_ALL}, 4);\n"
+            f"  return __builtin_ia32_blendmps_512_mask(\n"
+            f"      x, b, __builtin_ia32_cmpps512_mask(b, b, 3, {_ALL}, 4));"
+        )
+    body = _either(_WHOLE, whole, plain)
+    return f"INLINE {vector} {vector}_{function}({vector} a, {vector} b) {{\n{body}\n}}"
+
+
+def _mapped(name: str, vector: str, dtype: str, lanes: int, function: str) -> Helper:
+    """Returns a function of each lane."""
+    mask = mask_type(dtype, lanes)
+    needs = (vector,) if mask == vector else (vector, mask)
+    own = (function,) if function in FLOAT32_MATH else ()
+    plain = _map(name, vector, dtype, lanes, function)
+    if lanes != 16 or function not in FLOAT32X16_MATH:
+        return Helper(plain, (*needs, *own))
+    also = tuple(f"{vector}_{each}" for each in FLOAT32X16_MATH[function].needs)
+    whole = FLOAT32X16_MATH[function].text
+    return Helper(_either(_WHOLE, whole, plain), (*needs, *own, *also))
 
 
 def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:

@@ -16,6 +16,7 @@ from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.fuse import Part, fused, joined_part, plain, rebuilt
 from ocannl_core.schedule.group import Group, grouped
 from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.schedule.pointwise import pointwise_schedule
 from ocannl_core.schedule.rows import Frame, written_by
 from ocannl_core.schedule.transforms import Contract, Rows, Schedule, Stream, Transform
 from ocannl_core.target import Target
@@ -32,7 +33,13 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
-    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target), target)
+
+    def rule(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> Schedule | None:
+        if nest.reduction is None:
+            return pointwise_schedule(nest, nodes, target)
+        return contraction_schedule(nest, nodes, target)
+
+    return scheduled_by(plan, rule, target)
 
 
 Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
