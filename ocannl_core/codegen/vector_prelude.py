@@ -46,9 +46,49 @@ _FUSED = {
 }
 
 
+_STREAM = """\
+/* copies cells to where nothing reads them soon; stream_end waits until they are there */
+#if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef __AVX512F__
+typedef float stream_line __attribute__((vector_size(64), may_alias));
+typedef float stream_part __attribute__((vector_size(64), aligned(4), may_alias));
+#define STREAM_STORE __builtin_ia32_movntps512
+#else
+typedef float stream_line __attribute__((vector_size(32), may_alias));
+typedef float stream_part __attribute__((vector_size(32), aligned(4), may_alias));
+#define STREAM_STORE __builtin_ia32_movntps256
+#endif
+INLINE void stream_cells(void *to, const void *from, size_t nbytes) {
+  const size_t size = sizeof(stream_line);
+  char *target = to;
+  const char *source = from;
+  const size_t head = -(uintptr_t)target % size;
+  if (head >= nbytes) {
+    memcpy(target, source, nbytes);
+    return;
+  }
+  memcpy(target, source, head);
+  size_t at = head;
+  for (; at + size <= nbytes; at += size)
+    STREAM_STORE((float *)(target + at), *(const stream_part *)(source + at));
+  memcpy(target + at, source + at, nbytes - at);
+}
+INLINE void stream_end(void) {
+  __builtin_ia32_sfence();
+}
+#else
+INLINE void stream_cells(void *to, const void *from, size_t nbytes) {
+  memcpy(to, from, nbytes);
+}
+INLINE void stream_end(void) {}
+#endif"""
+
+
 @cache
 def vector_helper(name: str) -> Helper | None:
     """Returns the vector type or function of this name; None if it is the name of neither."""
+    if name == "stream_cells":
+        return Helper(_STREAM)
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in ELEMENTS:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -13,12 +13,12 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.frame import Frame
 from ocannl_core.schedule.fuse import Part, fused, joined_part, plain, rebuilt
 from ocannl_core.schedule.group import Group, grouped
 from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.pointwise import pointwise_schedule
-from ocannl_core.schedule.rows import Frame, written_by
-from ocannl_core.schedule.transforms import Contract, Rows, Schedule, Stream, Transform
+from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
 _STACK_BYTES = 1 << 15
@@ -56,9 +56,8 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
             kernels.
     """
     nodes = dict(plan.nodes)
-    parts: tuple[Part | Group, ...] = fused(plan.steps, nodes)
-    if target is not None:
-        parts = grouped(parts, plan, nodes, target)
+    alone = fused(plan.steps, nodes)
+    parts = alone if target is None else grouped(alone, plan, nodes, target)
     workspace = _Workspace(nodes)
     steps: list[Step] = []
     for part in parts:
@@ -70,44 +69,28 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
             case _:
                 assert_never(part)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
-    contracted = {node for part in parts if isinstance(part, Group) for node in part.contracted}
-    scratch = (node for node in plan.scratch if node not in contracted)
-    return replace(
-        plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes
-    )
+    plans = [part.plan for part in parts if isinstance(part, Group)]
+    gone = {node for each in plans for node in (*each.contracted, *each.inlined)}
+    scratch = (node for node in plan.scratch if node not in gone)
+    return replace(plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes)
 
 
 def _together(
     group: Group, rule: Rule, nodes: dict[TensorNode, NodeInfo], workspace: _Workspace
 ) -> Iterator[Step]:
     """Yields the step of kernels that run together, and those that combine their sums over rows."""
-    known = {**nodes}
-    frame = Frame(
-        group.members, group.size, group.groups, group.contracted, group.streamed, known
-    )
-    known |= frame.made
-    tails = [rule(nest, known) or () for nest in frame.inner_nests()]
+    frame = Frame(group.plan, {**nodes})
+    known = {**nodes, **frame.made}
+    tails = [rule(nest, known) or () for nest in frame.loops()]
     result = frame.joined(tails)
     nodes.update(result.nodes)
     workspace.buffers += result.partial
-    yield replace(
-        rebuilt(joined_part(group.parts), result.body), schedule=_schedule(group, tails)
-    )
-    sums = [part for part, each in zip(group.parts, group.members, strict=True) if each.is_sum]
+    step = rebuilt(joined_part(group.parts), result.body)
+    yield replace(step, schedule=group.plan.schedule(tails))
+    members = zip(group.parts, group.plan.members, strict=True)
+    sums = [part for part, each in members if each.is_sum]
     for part, nest in zip(sums, result.sums, strict=True):
         yield _step(replace(part, cells=nest, is_changed=True), rule, nodes)
-
-
-def _schedule(group: Group, tails: Sequence[Schedule]) -> Schedule:
-    """Returns the schedule of kernels that run together."""
-    schedule: list[Transform] = []
-    for at, (member, tail) in enumerate(zip(group.members, tails, strict=True)):
-        options = (group.size, group.groups) if at == 0 else ()
-        schedule += [Rows(member.rows, *options), *tail]
-    written = written_by(group.members)
-    schedule += [Contract(written.index(node)) for node in group.contracted]
-    schedule += [Stream(written.index(node)) for node in group.streamed]
-    return tuple(schedule)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:

@@ -159,24 +159,30 @@ def _neighbours_joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def _joined(first: Part, second: Part) -> Part | None:
     """Returns two steps as one, in every cell one after the other; None if the second must wait."""
-    a, b = first.cells, second.cells
-    if a is None or b is None or b.reduction is not None:
+    if first.cells is None or second.cells is None:
         return None
-    if len(a.finish) + len(b.finish) > _MOST_STORES or any(axis.is_shifting for axis in a.axes):
+    nest = run_along(first.cells, second.cells)
+    return None if nest is None else replace(joined_part((first, second)), cells=nest)
+
+
+def run_along(first: CellNest, second: CellNest) -> CellNest | None:
+    """Returns two nests as one, in every cell one after the other; None if the second must wait."""
+    if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (a, b)]
+    if len(first.finish) + len(second.finish) > _MOST_STORES:
+        return None
+    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:
         return None
     names: dict[IndexVar, AxisIndex] = {
-        theirs.var: VarIndex(ours.var) for ours, theirs in zip(a.cells, b.cells, strict=True)
+        theirs.var: VarIndex(ours.var)
+        for ours, theirs in zip(first.cells, second.cells, strict=True)
     }
-    finish = [*a.finish]
-    for store in b.finish:
+    finish = [*first.finish]
+    for store in second.finish:
         finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
-    nest = CellNest(a.axes, a.reduction, tuple(finish))
-    if not is_independent(nest):
-        return None
-    return replace(joined_part((first, second)), cells=nest)
+    nest = CellNest(first.axes, first.reduction, tuple(finish))
+    return nest if is_independent(nest) else None
 
 
 def joined_part(parts: Sequence[Part]) -> Part:

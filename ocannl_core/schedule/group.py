@@ -8,25 +8,32 @@ the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.loopir.nodes import Binary, Expr, Gather, Load, Store
+from ocannl_core.loopir.nodes import Gather, Load, Store
 from ocannl_core.loopir.traverse import accesses, free_variables, walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
+from ocannl_core.schedule.frame import Frame
 from ocannl_core.schedule.fuse import Part
 from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.rows import Member, row_dims, written_by
+from ocannl_core.schedule.rows import (
+    Member,
+    Together,
+    is_written_first,
+    row_dims,
+    written_by,
+)
 from ocannl_core.target import Target
 
 _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
 _CACHES = (32 << 10, 512 << 10)
+_LAST_CACHE = 32 << 20
 """Sizes of the caches where a target does not tell them."""
 
 Infos = Mapping[TensorNode, NodeInfo]
@@ -38,19 +45,11 @@ class Group:
 
     Attributes:
         parts: The kernels.
-        members: Their nests with the axes whose loops they share.
-        size: How many rows of the last shared axis run at a time.
-        groups: How many parts of the outermost loop have partial results.
-        contracted: Nodes that nothing else mentions.
-        streamed: Nodes whose rows go past the caches.
+        plan: How they run together.
     """
 
     parts: tuple[Part, ...]
-    members: tuple[Member, ...]
-    size: int
-    groups: int
-    contracted: tuple[TensorNode, ...]
-    streamed: tuple[TensorNode, ...]
+    plan: Together
 
 
 def grouped(
@@ -91,15 +90,14 @@ class _Candidate:
 class _Chooser:
     """What is known of a plan while its kernels are grouped."""
 
-    def __init__(
-        self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target) -> None:
         self._parts = parts
         self._nodes = nodes
         self._scratch = frozenset(plan.scratch)
         known = target.cache_bytes
         self._near = (known or _CACHES)[0]
         self._far = known[1] if len(known) > 1 else _CACHES[1]
+        self._last = known[-1] if known else _LAST_CACHE
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
             for node in part.mentioned:
@@ -115,7 +113,9 @@ class _Chooser:
                 break
             best = found if found is not None else best
             candidate = self._extended(candidate)
-        return best if best is not None and self._is_worth_while(best) else None
+        if best is None or not self._is_worth_while(best):
+            return None
+        return replace(best, plan=Frame(best.plan, self._nodes).refined())
 
     def _alone(self, start: int) -> _Candidate | None:
         nest = self._parts[start].cells
@@ -137,6 +137,9 @@ class _Chooser:
         nest = self._parts[at].cells
         if nest is None or not _is_joinable(nest):
             return None
+        near = {node for each in candidate.members(self._parts) for node in each.nest.mentioned}
+        if near.isdisjoint(nest.mentioned):
+            return None
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
             axes = _matched(nest, cut.members(self._parts))
@@ -153,7 +156,8 @@ class _Chooser:
             cut = candidate.cut(depth)
             members = cut.members(self._parts)
             nbytes = self._touched(members)
-            if nbytes > (self._near // 2 if depth < deepest else self._far // 2):
+            most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
+            if nbytes > most:
                 continue
             axes = members[0].axes
             size = _largest_divisor(axes[-1].extent, self._near // 4 // max(nbytes, 1))
@@ -165,8 +169,9 @@ class _Chooser:
                 return None
             groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
             parts = tuple(self._parts[cut.start : cut.start + len(members)])
-            own = self._own(cut, members)
-            return Group(parts, members, size, groups, own, ())
+            own, streamed = self._own(cut, members), self._streamed(cut, members)
+            plan = Together(members, size, groups, contracted=own, streamed=streamed)
+            return Group(parts, plan)
         return None
 
     def _touched(self, members: Sequence[Member]) -> int:
@@ -193,11 +198,26 @@ class _Chooser:
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 
+    def _streamed(self, candidate: _Candidate, members: Sequence[Member]) -> tuple[TensorNode, ...]:
+        """Returns the nodes that are too large for any cache and not read by a later kernel."""
+        end = candidate.start + len(members)
+        return tuple(
+            node
+            for node in written_by(members)
+            if node not in self._scratch
+            and self._nodes[node].nbytes > self._last
+            and not self._nodes[node].padding
+            and all(at < end for at in self._uses[node])
+            and is_written_first(node, members, self._nodes)
+        )
+
     def _is_worth_while(self, group: Group) -> bool:
         """True if kernels one by one would find their nodes in no near cache any more."""
+        if group.plan.streamed:
+            return True
         if len(group.parts) < 2:
             return False
-        touched = {node for member in group.members for node in member.nest.mentioned}
+        touched = {node for member in group.plan.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._far
 
 

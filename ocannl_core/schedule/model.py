@@ -226,9 +226,7 @@ def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) ->
     )
 
 
-def strides(
-    axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos
-) -> dict[str, int]:
+def strides(axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos) -> dict[str, int]:
     """Returns how far apart the cells of two neighbouring iterations are, per axis.
 
     Neighbours in descending order are no closer than 2: vectors run upwards.

@@ -8,7 +8,7 @@ that suits a whole register; loops that call such functions run in lanes explici
 
 from __future__ import annotations
 
-from ocannl_core.loopir.nodes import Load, Unary
+from ocannl_core.loopir.nodes import Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.ops import UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
@@ -47,7 +47,8 @@ def _calls_functions(nest: CellNest) -> bool:
 def _lane(nest: CellNest, nodes: Infos) -> Axis | None:
     """Returns the axis along which all cells written lie together, and all read, or are one."""
     read = [each for store in nest.finish for each in walk(store) if isinstance(each, Load)]
-    steps = [strides(nest.axes, (each,), nodes) for each in (*nest.finish, *read)]
+    accesses: list[Load | Store] = [*nest.finish, *read]
+    steps = [strides(nest.axes, (each,), nodes) for each in accesses]
     stored = len(nest.finish)
     for axis in reversed(nest.axes):
         apart = [each[axis.name] for each in steps]
