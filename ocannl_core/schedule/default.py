@@ -81,7 +81,7 @@ def _together(
     """Yields the step of kernels that run together, and those that combine their sums over rows."""
     frame = Frame(group.plan, {**nodes})
     known = {**nodes, **frame.made}
-    tails = [rule(nest, known) or () for nest in frame.loops()]
+    tails = [rule(nest, known) or () if nest is not None else () for nest in frame.loops()]
     result = frame.joined(tails)
     nodes.update(result.nodes)
     workspace.buffers += result.partial

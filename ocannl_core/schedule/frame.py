@@ -33,12 +33,12 @@ from ocannl_core.loopir.traverse import (
     nodes_of,
     substitute_in_expr,
     substitute_in_stmt,
-    walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.fuse import run_along
+from ocannl_core.schedule.inlined import inlined
 from ocannl_core.schedule.parallel import is_independent
 from ocannl_core.schedule.rows import (
     Infos,
@@ -49,9 +49,6 @@ from ocannl_core.schedule.rows import (
     together,
 )
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
-
-_LARGEST_INLINED = 64
-"""Steps of expressions that stand for one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +83,10 @@ def joined(nests: Sequence[CellNest], schedule: Schedule, nodes: Infos) -> Joine
     return Frame(found, nodes).joined(tails)
 
 
-def with_inlined(nest: CellNest, node: TensorNode) -> CellNest | None:
-    """Returns a nest that computes a node where it reads it; None if that is not the same, or much
-    work is repeated.
-    """
-    stores = [at for at, store in enumerate(nest.finish) if store.node is node]
-    if len(stores) != 1:
-        return None
-    (at,) = stores
-    store, later = nest.finish[at], nest.finish[at + 1 :]
-    cell = Load(node, store.indices, store.value.dtype)
-    reads = [
-        each for each in nest.roots for e in walk(each) if isinstance(e, Load) and e.node is node
-    ]
-    uses = sum(e == cell for each in later for e in walk(each.value))
-    inside = set(nodes_of(store.value))
-    if uses != len(reads) or any(each.node in inside for each in later):
-        return None
-    size = sum(1 for _ in walk(store.value))
-    if uses > 1 and size * uses > _LARGEST_INLINED:
-        return None
-
-    def computed(expr: Expr) -> Expr:
-        return store.value if expr == cell else expr
-
-    finish = (
-        *nest.finish[:at],
-        *(replace(each, value=map_expr(each.value, computed)) for each in later),
-    )
-    return replace(nest, finish=finish)
+def _read(nest: CellNest) -> frozenset[TensorNode]:
+    """Returns the nodes that a nest reads."""
+    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
+    return frozenset(node for root in roots for node in nodes_of(root))
 
 
 @dataclass(slots=True)
@@ -250,57 +222,66 @@ class Frame:
 
     # ----- nests ----------------------------------------------------------------------------
 
-    def loops(self) -> tuple[CellNest, ...]:
-        """Returns the nests inside of the shared loops, those together that run in the same ones.
+    def loops(self) -> tuple[CellNest | None, ...]:
+        """Returns the nests inside of the shared loops, those together that run in the same ones;
+        None for one of which nothing is left.
 
         Raises:
             UsageError: if a nest cannot run in the loops of another one, or a node cannot be
                 computed where it is read.
         """
-        loops: list[CellNest] = []
-        for at, member in enumerate(self.plan.members):
-            nest = self._inside(at, member)
-            inner = run_along(loops.pop(), nest) if at in self.plan.along else nest
-            if inner is None:
-                raise self._misfit("Nests that run along have the same cells and wait for nothing.")
-            loops.append(inner)
+        nests = self._nests()
         for node in self.plan.inlined:
-            row = self._buffers[node]
-            mentioning = [at for at, nest in enumerate(loops) if row in nest.mentioned]
-            changed = with_inlined(loops[mentioning[0]], row) if len(mentioning) == 1 else None
+            changed = self._inlined(nests, node)
             if changed is None:
-                raise self._misfit(
-                    "A node is computed where it is read in the loops that write it."
-                )
-            loops[mentioning[0]] = changed
+                raise self._misfit("A node is computed where it is read if it is the same there.")
+            nests = changed
+        loops: list[CellNest | None] = []
+        for at, nest in enumerate(nests):
+            if at not in self.plan.along:
+                loops.append(nest if nest.finish else None)
+                continue
+            before = next((place for place in range(len(loops) - 1, -1, -1) if loops[place]), None)
+            first = loops[before] if before is not None else None
+            both = run_along(first, nest) if first is not None else None
+            if both is None or before is None:
+                raise self._misfit("Nests that run along have the same cells and wait for nothing.")
+            loops[before] = both
         return tuple(loops)
 
     def refined(self) -> Together:
-        """Returns the plan with nests that can run along, and contracted nodes that need no memory
-        then.
+        """Returns the plan with what is better computed where it is read, and with nests that can
+        run along.
         """
-        along: set[int] = set()
-        loops: list[CellNest] = []
-        for at, member in enumerate(self.plan.members):
-            inner = self._inside(at, member)
-            both = run_along(loops[-1], inner) if loops else None
-            if both is None:
-                loops.append(inner)
-            else:
-                loops[-1] = both
-                along.add(at)
+        nests = self._nests()
         inlined: list[TensorNode] = []
-        for node in self.plan.contracted:
-            row = self._buffers[node]
-            mentioning = [at for at, nest in enumerate(loops) if row in nest.mentioned]
-            changed = with_inlined(loops[mentioning[0]], row) if len(mentioning) == 1 else None
-            if changed is not None and changed.finish:
-                loops[mentioning[0]] = changed
+        for node, row in self._buffers.items():
+            changed = self._inlined(nests, node)
+            if changed is not None and any(row in _read(nest) for nest in nests):
+                nests = changed
                 inlined.append(node)
+        along: set[int] = set()
+        loop: CellNest | None = None
+        for at, nest in enumerate(nests):
+            if not nest.finish:
+                continue
+            both = run_along(loop, nest) if loop is not None else None
+            if both is not None:
+                along.add(at)
+            loop = both or nest
         contracted = tuple(node for node in self.plan.contracted if node not in inlined)
         return replace(
             self.plan, along=frozenset(along), contracted=contracted, inlined=tuple(inlined)
         )
+
+    def _nests(self) -> tuple[CellNest, ...]:
+        return tuple(self._inside(at, each) for at, each in enumerate(self.plan.members))
+
+    def _inlined(
+        self, nests: tuple[CellNest, ...], node: TensorNode
+    ) -> tuple[CellNest, ...] | None:
+        row = self._buffers[node]
+        return inlined(nests, row, self.made[row], is_kept=node in self.plan.streamed)
 
     def _inside(self, position: int, member: Member) -> CellNest:
         return self._adding(position, member) if member.is_sum else self.inner(member)
@@ -420,9 +401,12 @@ class Frame:
         Raises:
             UsageError: if a schedule does not fit its nest, or a row needs another one.
         """
-        rows = [row for node, row in self._buffers.items() if node not in self.plan.inlined]
+        gone = set(self.plan.inlined) - set(self.plan.streamed)
+        rows = [row for node, row in self._buffers.items() if node not in gone]
         stmts: list[Stmt] = [Allocate(row, Scope.KERNEL) for row in rows]
         for nest, tail in zip(self.loops(), tails, strict=True):
+            if nest is None:
+                continue
             scheduled = apply(nest, tail)
             self.made.update(scheduled.nodes)
             stmts.append(Block(scheduled.body.stmts))

@@ -205,7 +205,7 @@ class _Chooser:
             node
             for node in written_by(members)
             if node not in self._scratch
-            and self._nodes[node].nbytes > self._last
+            and 2 * self._nodes[node].nbytes >= self._last
             and not self._nodes[node].padding
             and all(at < end for at in self._uses[node])
             and is_written_first(node, members, self._nodes)
