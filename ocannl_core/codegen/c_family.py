@@ -34,7 +34,7 @@ from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import IndexVar, as_affine, row_major
+from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -236,7 +236,8 @@ class _Kernel:
 
     def close(self) -> None:
         """Writes what a kernel ends with: cells that went past the caches have arrived."""
-        if "stream_cells" in self.writer.helpers:
+        if any(name.endswith("_stream") for name in self.writer.helpers):
+            self.writer.helpers.add("stream_end")
             self.writer.line("stream_end();")
 
     def block(self, block: Block) -> None:
@@ -309,8 +310,6 @@ class _Kernel:
             with self._names.single(loop.var, loop.start):
                 self.block(loop.body)
             return
-        if self._has_vectors and self._streams(loop):
-            return
         self._enclosing.append(loop.kind)
         with self._names.loop(loop.var) as name:
             if bound is None:
@@ -318,32 +317,6 @@ class _Kernel:
             else:
                 self._device_axis(loop, name, bound)
         self._enclosing.pop()
-
-    def _streams(self, loop: For) -> bool:
-        """Writes a loop that copies cells which lie together past the caches; False for others."""
-        match loop.body.stmts:
-            case (Store(target, indices, Load(source, places), is_streamed=True),):
-                pass
-            case _:
-                return False
-        steps = [
-            {var: c for c, var in as_affine(row_major(at, self._info(node).buffer_dims))[0]}
-            for node, at in ((target, indices), (source, places))
-        ]
-        registers = self._names.registers
-        if [each.get(loop.var) for each in steps] != [1, 1] or source in registers:
-            return False
-        self._written.add(target)
-        self.writer.forget()
-        self.writer.helpers.add("stream_cells")
-        with self._names.single(loop.var, loop.start):
-            cells = [
-                self._expressions.cell(node, at)
-                for node, at in ((target, indices), (source, places))
-            ]
-        count = f"{loop.stop - loop.start} * sizeof {cells[0]}"
-        self.writer.line(f"stream_cells(&{cells[0]}, &{cells[1]}, {count});")
-        return True
 
     def _uses_registers(self, loop: For) -> bool:
         """True if a loop uses an array that is kept in variables."""

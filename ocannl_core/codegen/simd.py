@@ -190,7 +190,10 @@ class VectorLoop:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
-            if self._count == self._lanes:
+            if self._count == self._lanes and stmt.is_streamed:
+                stream = self._helper(dtype, "stream")
+                self._writer.line(f"{stream}(&{cell}, {value});")
+            elif self._count == self._lanes:
                 self._writer.line(f"*({self._vector(dtype)}_cells *)&{cell} = {value};")
             else:
                 store = self._helper(dtype, "store")

@@ -46,49 +46,11 @@ _FUSED = {
 }
 
 
-_STREAM = """\
-/* copies cells to where nothing reads them soon; stream_end waits until they are there */
-#if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
-#ifdef __AVX512F__
-typedef float stream_line __attribute__((vector_size(64), may_alias));
-typedef float stream_part __attribute__((vector_size(64), aligned(4), may_alias));
-#define STREAM_STORE __builtin_ia32_movntps512
-#else
-typedef float stream_line __attribute__((vector_size(32), may_alias));
-typedef float stream_part __attribute__((vector_size(32), aligned(4), may_alias));
-#define STREAM_STORE __builtin_ia32_movntps256
-#endif
-INLINE void stream_cells(void *to, const void *from, size_t nbytes) {
-  const size_t size = sizeof(stream_line);
-  char *target = to;
-  const char *source = from;
-  const size_t head = -(uintptr_t)target % size;
-  if (head >= nbytes) {
-    memcpy(target, source, nbytes);
-    return;
-  }
-  memcpy(target, source, head);
-  size_t at = head;
-  for (; at + size <= nbytes; at += size)
-    STREAM_STORE((float *)(target + at), *(const stream_part *)(source + at));
-  memcpy(target + at, source + at, nbytes - at);
-}
-INLINE void stream_end(void) {
-  __builtin_ia32_sfence();
-}
-#else
-INLINE void stream_cells(void *to, const void *from, size_t nbytes) {
-  memcpy(to, from, nbytes);
-}
-INLINE void stream_end(void) {}
-#endif"""
-
-
 @cache
 def vector_helper(name: str) -> Helper | None:
     """Returns the vector type or function of this name; None if it is the name of neither."""
-    if name == "stream_cells":
-        return Helper(_STREAM)
+    if name == "stream_end":
+        return Helper(_STREAM_END)
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in ELEMENTS:
         return None
@@ -104,6 +66,8 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_load(vector, dtype, lanes), needs)
         case "store":
             return Helper(_store(vector, dtype, lanes), needs)
+        case "stream":
+            return Helper(_stream(vector, dtype, lanes), needs)
         case "splat":
             cells = ", ".join(["x"] * lanes)
             head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
@@ -157,6 +121,40 @@ def _store(vector: str, dtype: str, lanes: int) -> str:
         masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
     body = _either(_GNU_MASKS, masked, plain)
     return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
+
+
+_STREAM_END = """\
+/* cells that went past the caches have arrived */
+INLINE void stream_end(void) {
+#ifdef __SSE__
+  __builtin_ia32_sfence();
+#endif
+}"""
+_STREAMED = {
+    64: ("__AVX512F__", "__builtin_ia32_movntps512"),
+    32: ("__AVX__", "__builtin_ia32_movntps256"),
+    16: ("__SSE__", "__builtin_ia32_movntps"),
+}
+
+
+def _stream(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a function that stores a vector past the caches, where it is aligned."""
+    element, nbytes = ELEMENTS[dtype]
+    size = nbytes * lanes
+    lines = [f"  *({vector}_cells *)p = x;"]
+    if size in _STREAMED:
+        macro, call = _STREAMED[size]
+        floats = f"__attribute__((vector_size({size}))) float"
+        lines = [
+            f"#if defined({macro}) && defined(__GNUC__) && !defined(__clang__)",
+            f"  if ((uintptr_t)p % {size} == 0)",
+            f"    {call}((float *)p, ({floats})x);",
+            "  else",
+            "#endif",
+            *(f"  {line}" for line in lines),
+        ]
+    body = "\n".join(lines)
+    return f"INLINE void {vector}_stream({element} *p, {vector} x) {{\n{body}\n}}"
 
 
 def _mask(lanes: int) -> str:

@@ -70,8 +70,8 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
                 assert_never(part)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
     plans = [part.plan for part in parts if isinstance(part, Group)]
-    gone = {node for each in plans for node in (*each.contracted, *each.inlined)}
-    scratch = (node for node in plan.scratch if node not in gone)
+    contracted = {node for each in plans for node in each.contracted}
+    scratch = (node for node in plan.scratch if node not in contracted)
     return replace(plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes)
 
 

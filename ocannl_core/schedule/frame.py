@@ -44,9 +44,9 @@ from ocannl_core.schedule.rows import (
     Infos,
     Member,
     Together,
-    is_written_first,
     row_dims,
     together,
+    written_by,
 )
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
 
@@ -121,13 +121,7 @@ class Frame:
             var, count = self._loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
         self._homes = self._found_homes()
-        self._buffers = {
-            node: self._narrow(node)
-            for node in dict.fromkeys(
-                (*self.plan.contracted, *self.plan.inlined, *self.plan.streamed)
-            )
-        }
-        self._check_streams()
+        self._buffers = {node: self._narrow(node) for node in self.plan.contracted}
         self._partial = {}
         for at, member in enumerate(self.plan.members):
             if member.is_sum:
@@ -173,12 +167,6 @@ class Frame:
             not other.nest.mentioned.isdisjoint(member.written) for other in others
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
-
-    def _check_streams(self) -> None:
-        """Raises unless rows that are copied have been written as a whole."""
-        for node in self.plan.streamed:
-            if not is_written_first(node, self.plan.members, self.nodes):
-                raise self._misfit("Rows that are streamed are written as a whole first.")
 
     def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
         if self.plan.groups > 1:  # which group it is moves all rows together
@@ -255,9 +243,9 @@ class Frame:
         """
         nests = self._nests()
         inlined: list[TensorNode] = []
-        for node, row in self._buffers.items():
+        for node in written_by(self.plan.members):
             changed = self._inlined(nests, node)
-            if changed is not None and any(row in _read(nest) for nest in nests):
+            if changed is not None:
                 nests = changed
                 inlined.append(node)
         along: set[int] = set()
@@ -269,9 +257,13 @@ class Frame:
             if both is not None:
                 along.add(at)
             loop = both or nest
-        contracted = tuple(node for node in self.plan.contracted if node not in inlined)
         return replace(
-            self.plan, along=frozenset(along), contracted=contracted, inlined=tuple(inlined)
+            self.plan,
+            along=frozenset(along),
+            inlined=tuple(inlined),
+            streamed=tuple(
+                node for node in self.plan.streamed if not any(node in _read(n) for n in nests)
+            ),
         )
 
     def _nests(self) -> tuple[CellNest, ...]:
@@ -280,8 +272,12 @@ class Frame:
     def _inlined(
         self, nests: tuple[CellNest, ...], node: TensorNode
     ) -> tuple[CellNest, ...] | None:
-        row = self._buffers[node]
-        return inlined(nests, row, self.made[row], is_kept=node in self.plan.streamed)
+        if node in self._buffers:
+            row = self._buffers[node]
+            return inlined(nests, row, self.made[row])
+        if not any(node in _read(nest) for nest in nests):
+            return None
+        return inlined(nests, node, self.nodes[node], rows=self._homes[node], is_kept=True)
 
     def _inside(self, position: int, member: Member) -> CellNest:
         return self._adding(position, member) if member.is_sum else self.inner(member)
@@ -331,7 +327,7 @@ class Frame:
         assert isinstance(placed, Store)
         value = self._placed(member, store.value)
         if store.node not in self._buffers:
-            return replace(placed, value=value)
+            return replace(placed, value=value, is_streamed=store.node in self.plan.streamed)
         places = self._row_places(member, store.node, placed.indices)
         return replace(placed, node=self._buffers[store.node], indices=places, value=value)
 
@@ -401,8 +397,7 @@ class Frame:
         Raises:
             UsageError: if a schedule does not fit its nest, or a row needs another one.
         """
-        gone = set(self.plan.inlined) - set(self.plan.streamed)
-        rows = [row for node, row in self._buffers.items() if node not in gone]
+        rows = [row for node, row in self._buffers.items() if node not in self.plan.inlined]
         stmts: list[Stmt] = [Allocate(row, Scope.KERNEL) for row in rows]
         for nest, tail in zip(self.loops(), tails, strict=True):
             if nest is None:
@@ -410,7 +405,6 @@ class Frame:
             scheduled = apply(nest, tail)
             self.made.update(scheduled.nodes)
             stmts.append(Block(scheduled.body.stmts))
-        stmts += [stmt for node in self.plan.streamed for stmt in self._copied(node)]
         body = Block(tuple(stmts))
         own = tuple(Allocate(node, Scope.KERNEL) for node in self.partial)
         for var, count in reversed(self._loops):
@@ -424,26 +418,3 @@ class Frame:
                 else whole
             )
         return Joined(body, self.sums(), self.partial, self.made)
-
-    def _copied(self, node: TensorNode) -> tuple[Stmt, ...]:
-        """Returns the loops that copy the complete row of a node to memory."""
-        homes, row, dtype = self._homes[node], self._buffers[node], self.nodes[node].dtype
-        target: list[AxisIndex] = []
-        source: list[AxisIndex] = []
-        loops: list[tuple[LoopVar, int]] = []
-        for at, extent in enumerate(self.nodes[node].dims):
-            var = fresh_var()
-            number = self._numbers[homes.index(at)] if at in homes else FixedIndex(0)
-            if at in self._dropped(node):
-                target.append(number)
-                continue
-            count = self.plan.size if at in homes else extent
-            terms, _ = as_affine(number)
-            target.append(affine([*((self.plan.size * c, v) for c, v in terms), (1, var)]))
-            source.append(VarIndex(var))
-            loops.append((var, count))
-        value = Load(row, tuple(source), dtype)
-        stmt: Stmt = Store(node, tuple(target), value, is_streamed=True)
-        for var, count in reversed(loops):
-            stmt = For(var, 0, count, Block((stmt,)))
-        return (stmt,)

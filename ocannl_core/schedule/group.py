@@ -23,7 +23,6 @@ from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.rows import (
     Member,
     Together,
-    is_written_first,
     row_dims,
     written_by,
 )
@@ -206,17 +205,13 @@ class _Chooser:
             for node in written_by(members)
             if node not in self._scratch
             and 2 * self._nodes[node].nbytes >= self._last
-            and not self._nodes[node].padding
             and all(at < end for at in self._uses[node])
-            and is_written_first(node, members, self._nodes)
         )
 
     def _is_worth_while(self, group: Group) -> bool:
         """True if kernels one by one would find their nodes in no near cache any more."""
-        if group.plan.streamed:
-            return True
         if len(group.parts) < 2:
-            return False
+            return bool(group.plan.streamed)
         touched = {node for member in group.plan.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._far
 

@@ -43,7 +43,12 @@ _CHEAP_BINARY = frozenset(
 
 
 def inlined(
-    nests: Sequence[CellNest], node: TensorNode, info: NodeInfo, *, is_kept: bool
+    nests: Sequence[CellNest],
+    node: TensorNode,
+    info: NodeInfo,
+    rows: Sequence[int] = (),
+    *,
+    is_kept: bool = False,
 ) -> tuple[CellNest, ...] | None:
     """Returns nests that compute a node where they read it; None if that is not the same, or not
     cheap.
@@ -52,9 +57,10 @@ def inlined(
         nests: The nests, in the order in which they run.
         node: The node. They write every cell of it before they read it.
         info: Its extents.
+        rows: Its axes along which the nests are at one position.
         is_kept: True if something else reads it, so that it is written in the end.
     """
-    inliner = _Inliner(node, info)
+    inliner = _Inliner(node, info, rows)
     try:
         found = [inliner.nest(nest) for nest in nests]
     except _NotTheSameError:
@@ -91,9 +97,10 @@ class _Definition:
 class _Inliner:
     """The state of going through nests."""
 
-    def __init__(self, node: TensorNode, info: NodeInfo) -> None:
+    def __init__(self, node: TensorNode, info: NodeInfo, rows: Sequence[int]) -> None:
         self._node = node
         self._info = info
+        self._rows = frozenset(rows)
         self._now: _Definition | None = None
         self.stores: list[Store] = []
         self.are_whole: list[bool] = []
@@ -128,10 +135,12 @@ class _Inliner:
 
     def _define(self, store: Store, nest: CellNest) -> None:
         extents: dict[IndexVar, int] = {a.var: a.extent for a in nest.cells if a.start == 0}
-        rows = zip(store.indices, self._info.buffer_dims, strict=True)
+        places = enumerate(zip(store.indices, self._info.buffer_dims, strict=True))
         is_whole = all(
-            extent == 1 or (isinstance(index, VarIndex) and extents.get(index.var) == extent)
-            for index, extent in rows
+            at in self._rows
+            or extent == 1
+            or (isinstance(index, VarIndex) and extents.get(index.var) == extent)
+            for at, (index, extent) in places
         )
         self.stores.append(store)
         self.are_whole.append(is_whole)

@@ -1,7 +1,8 @@
 """The schedule of nests without a reduction, where it helps to say which lanes they run in.
 
 Compilers vectorise plain loops well. What they cannot do is compute elementary functions in the way
-that suits a whole register; loops that call such functions run in lanes explicitly.
+that suits a whole register, and store registers past the caches; loops that do such things run in
+lanes explicitly.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
 """
@@ -23,7 +24,9 @@ _FUNCTIONS = frozenset({UnaryOp.EXP, UnaryOp.TANH})
 
 def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | None:
     """Returns the schedule of a nest without a reduction, or None where plain loops do as well."""
-    if nest.reduction is not None or not _calls_functions(nest) or not has_lanes(nest, nodes):
+    if nest.reduction is not None or not has_lanes(nest, nodes):
+        return None
+    if not _calls_functions(nest) and not any(store.is_streamed for store in nest.finish):
         return None
     lanes = target.vector_bytes // widest(nest, nodes)
     lane = _lane(nest, nodes)

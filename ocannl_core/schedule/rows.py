@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ocannl_core.errors import UsageError
-from ocannl_core.indexing import AxisIndex, LoopVar, Projections, VarIndex, is_surjective
-from ocannl_core.loopir.nodes import Store
+from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
@@ -90,7 +88,7 @@ class Together:
         along: Positions of the nests that run in the loops of the nest before.
         contracted: Nodes that become as large as what one row needs.
         inlined: Nodes that are computed where they are read.
-        streamed: Nodes whose rows go to memory past the caches.
+        streamed: Nodes that are written past the caches.
     """
 
     members: tuple[Member, ...]
@@ -191,18 +189,3 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
             return None
         found += places
     return tuple(found)
-
-
-def is_written_first(node: TensorNode, members: Sequence[Member], nodes: Infos) -> bool:
-    """True if every cell of a row of a node is written before any is read."""
-    member = next(each for each in members if node in each.nest.mentioned)
-    root = next(each for each in member.nest.roots if node in nodes_of(each))
-    if not isinstance(root, Store) or root.node is not node or node in nodes_of(root.value):
-        return False
-    homes = row_dims(root.indices, member.vars)
-    domain = tuple((a.var, a.extent) for a in member.nest.cells if a.name not in member.rows)
-    inner = [at for at in range(len(root.indices)) if at not in (homes or ())]
-    places = tuple(root.indices[at] for at in inner)
-    dims = tuple(nodes[node].dims[at] for at in inner)
-    is_whole = prod(dims) == 1 or is_surjective(Projections(domain, places, (), dims, ()))
-    return homes is not None and is_whole
