@@ -31,7 +31,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, nodes_of, substitute_in_expr, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.cells import Axis, CellNest
+from ocannl_core.schedule.cells import Axis, CellNest, is_independent
 
 _MOST_STEPS = 12
 """Computations of more steps than these are not repeated."""
@@ -124,7 +124,10 @@ class _Inliner:
                 self._define(new, nest)
             else:
                 self._note_written((new,))
-        return CellNest(nest.axes, reduction, tuple(finish))
+        new_nest = CellNest(nest.axes, reduction, tuple(finish))
+        if not is_independent(new_nest):
+            raise _NotTheSameError  # other cells would read what it writes
+        return new_nest
 
     def _note_written(self, stores: Sequence[Store]) -> None:
         """Forgets a computation that reads what is written now."""
