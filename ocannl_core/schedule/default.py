@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import assert_never
 
 from ocannl_core import settings
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
@@ -13,11 +12,11 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
-from ocannl_core.schedule.frame import Frame
-from ocannl_core.schedule.fuse import Part, fused, joined_part, plain, rebuilt
+from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.group import Group, grouped
 from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.pointwise import pointwise_schedule
+from ocannl_core.schedule.together import run_together
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
@@ -61,36 +60,18 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
     workspace = _Workspace(nodes)
     steps: list[Step] = []
     for part in parts:
-        match part:
-            case Group():
-                steps += _together(part, rule, nodes, workspace)
-            case Part():
-                steps.append(_step(part, rule, nodes))
-            case _:
-                assert_never(part)
+        if isinstance(part, Part):
+            steps.append(_step(part, rule, nodes))
+            continue
+        run = run_together(part, rule, nodes)
+        nodes.update(run.nodes)
+        workspace.buffers += run.partial
+        steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
     plans = [part.plan for part in parts if isinstance(part, Group)]
     contracted = {node for each in plans for node in each.contracted}
     scratch = (node for node in plan.scratch if node not in contracted)
     return replace(plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes)
-
-
-def _together(
-    group: Group, rule: Rule, nodes: dict[TensorNode, NodeInfo], workspace: _Workspace
-) -> Iterator[Step]:
-    """Yields the step of kernels that run together, and those that combine their sums over rows."""
-    frame = Frame(group.plan, {**nodes})
-    known = {**nodes, **frame.made}
-    tails = [rule(nest, known) or () if nest is not None else () for nest in frame.loops()]
-    result = frame.joined(tails)
-    nodes.update(result.nodes)
-    workspace.buffers += result.partial
-    step = rebuilt(joined_part(group.parts), result.body)
-    yield replace(step, schedule=group.plan.schedule(tails))
-    members = zip(group.parts, group.plan.members, strict=True)
-    sums = [part for part, each in members if each.is_sum]
-    for part, nest in zip(sums, result.sums, strict=True):
-        yield _step(replace(part, cells=nest, is_changed=True), rule, nodes)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:

@@ -31,6 +31,10 @@ from ocannl_core.target import Target
 _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
+_LARGEST_ROW = 1 << 15
+"""Bytes of a row that are kept on the stack of a thread."""
+_LARGEST_SHARE = 32
+"""Kernels whose nodes are all smaller than this part of a cache are left alone."""
 _CACHES = (32 << 10, 512 << 10)
 _LAST_CACHE = 32 << 20
 """Sizes of the caches where a target does not tell them."""
@@ -96,7 +100,7 @@ class _Chooser:
         known = target.cache_bytes
         self._near = (known or _CACHES)[0]
         self._far = known[1] if len(known) > 1 else _CACHES[1]
-        self._last = known[-1] if known else _LAST_CACHE
+        self._last = known[-1] if len(known) > 1 else _LAST_CACHE
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
             for node in part.mentioned:
@@ -119,6 +123,8 @@ class _Chooser:
     def _alone(self, start: int) -> _Candidate | None:
         nest = self._parts[start].cells
         if nest is None or not _is_joinable(nest):
+            return None
+        if all(_LARGEST_SHARE * self._nodes[node].nbytes < self._far for node in nest.mentioned):
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
@@ -168,7 +174,7 @@ class _Chooser:
                 return None
             groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
             parts = tuple(self._parts[cut.start : cut.start + len(members)])
-            own, streamed = self._own(cut, members), self._streamed(cut, members)
+            own, streamed = self._own(cut, members, size), self._streamed(cut, members)
             plan = Together(members, size, groups, contracted=own, streamed=streamed)
             return Group(parts, plan)
         return None
@@ -186,14 +192,18 @@ class _Chooser:
                     total[access.node] = max(total.get(access.node, 0), nbytes)
         return sum(total.values())
 
-    def _own(self, candidate: _Candidate, members: Sequence[Member]) -> tuple[TensorNode, ...]:
-        """Returns the nodes that no other kernel mentions."""
+    def _own(
+        self, candidate: _Candidate, members: Sequence[Member], size: int
+    ) -> tuple[TensorNode, ...]:
+        """Returns the nodes that no other kernel mentions, if a row of them is small."""
         end = candidate.start + len(members)
+        rows = prod(axis.extent for axis in members[0].axes) // size
         return tuple(
             node
             for node in written_by(members)
             if node in self._scratch
             and not self._nodes[node].padding
+            and self._nodes[node].nbytes <= _LARGEST_ROW * rows
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 

@@ -165,7 +165,11 @@ def backpropagate(tensor: Tensor) -> Computation:
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
     """Returns the gradients that backpropagation is for: those of what is not computed."""
-    leaves = (t for t in ancestors([tensor]) if isinstance(t.definition, Literal | Parameter | Placeholder))
+    leaves = (
+        t
+        for t in ancestors([tensor])
+        if isinstance(t.definition, Literal | Parameter | Placeholder)
+    )
     return frozenset(leaf.grad for leaf in leaves if leaf.grad is not None)
 
 

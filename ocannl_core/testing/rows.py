@@ -161,7 +161,9 @@ class _Writer:
         node = self.draw(st.sampled_from([*self.cells, *self.scalars, *self.columns, *self.sums]))
         if node in self.cells:
             return self.load(node, row, j)
-        return self.draft.load(node, *((*row, 0) if node in self.scalars else (j,)))
+        if node in self.scalars:
+            return self.draft.load(node, *row, 0)
+        return self.draft.load(node, j)
 
     def combined(self, row: Sequence[LoopVar], j: LoopVar) -> Expr:
         first = self.operand(row, j)
