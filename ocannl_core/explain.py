@@ -128,6 +128,8 @@ class RoutineExplanation:
         return "\n".join(lines)
 
 
+_PASSING = "kernels that run together need no more than a row of it at a time"
+
 Explanation = TensorExplanation | RoutineExplanation
 
 
@@ -209,10 +211,12 @@ def _details(report: RowReport | AxisReport) -> Iterator[str]:
 
 def _routine(routine: Routine) -> RoutineExplanation:
     nodes: list[NodeExplanation] = []
+    stored = {*routine.plan.params, *routine.plan.scratch}
     for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
         info = routine.nodes[node]
-        nbytes = 0 if placement.mode is MemoryMode.VIRTUAL else info.nbytes
-        reason = _reason(placement)
+        is_passing = placement.mode is MemoryMode.LOCAL and node not in stored
+        nbytes = 0 if placement.mode is MemoryMode.VIRTUAL or is_passing else info.nbytes
+        reason = _PASSING if is_passing else _reason(placement)
         nodes.append(
             NodeExplanation(
                 node.name, info.dtype, info.dims, info.padding, placement.mode, reason, nbytes
