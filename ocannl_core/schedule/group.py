@@ -31,6 +31,8 @@ from ocannl_core.target import Target
 _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
+_LEAST_BLOCK = 64
+"""For fewer rows of a contraction than these, packing its other operand takes too long."""
 _LARGEST_ROW = 1 << 15
 """Bytes of a row that are kept on the stack of a thread."""
 _LARGEST_SHARE = 32
@@ -108,6 +110,9 @@ class _Chooser:
 
     def group(self, start: int) -> Group | None:
         """Returns the longest group of kernels from a position on, if it is worth while."""
+        blocks = self._blocks(start)
+        if blocks is not None:
+            return replace(blocks, plan=Frame(blocks.plan, self._nodes).refined())
         candidate = self._alone(start)
         best: Group | None = None
         while candidate is not None:
@@ -122,7 +127,7 @@ class _Chooser:
 
     def _alone(self, start: int) -> _Candidate | None:
         nest = self._parts[start].cells
-        if nest is None or not _is_joinable(nest):
+        if nest is None or not _is_joinable(nest) or _is_product(nest):
             return None
         if all(_LARGEST_SHARE * self._nodes[node].nbytes < self._far for node in nest.mentioned):
             return None
@@ -134,7 +139,7 @@ class _Chooser:
 
     # ----- joining --------------------------------------------------------------------------
 
-    def _extended(self, candidate: _Candidate) -> _Candidate | None:
+    def _extended(self, candidate: _Candidate, *, has_products: bool = False) -> _Candidate | None:
         """Returns a candidate with the next kernel, sharing as many axes as possible."""
         at = candidate.start + len(candidate.axes)
         if at >= len(self._parts) or len(candidate.axes) >= _MOST_MEMBERS:
@@ -142,15 +147,60 @@ class _Chooser:
         nest = self._parts[at].cells
         if nest is None or not _is_joinable(nest):
             return None
+        if _is_product(nest) and not has_products:
+            return None
         near = {node for each in candidate.members(self._parts) for node in each.nest.mentioned}
         if near.isdisjoint(nest.mentioned):
             return None
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
             axes = _matched(nest, cut.members(self._parts))
-            if axes is not None and _is_along(nest, axes):
+            if axes is not None and (has_products or _is_along(nest, axes)):
                 return replace(cut, axes=(*cut.axes, axes))
         return None
+
+    # ----- blocks of contractions -----------------------------------------------------------
+
+    def _blocks(self, start: int) -> Group | None:
+        """Returns the longest group that begins with a contraction and goes on with its results, a
+        block of them at a time, so that no memory larger than a cache holds them.
+        """
+        nest = self._parts[start].cells
+        if nest is None or not _is_joinable(nest) or not _is_product(nest):
+            return None
+        candidate: _Candidate | None = _Candidate(start, (nest.cells,)) if nest.cells else None
+        best: Group | None = None
+        while candidate is not None:
+            best = self._blocked(candidate) or best
+            candidate = self._extended(candidate, has_products=True)
+        return best
+
+    def _blocked(self, candidate: _Candidate) -> Group | None:
+        """Returns the rows of a contraction that make a block; None if that does not pay."""
+        members = candidate.members(self._parts)
+        if len(members) < 2 or any(member.is_sum for member in members):
+            return None
+        batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
+        others = [at for at in range(len(candidate.axes[0])) if at not in batch]
+        if len(others) != 1:
+            return None
+        turned = replace(
+            candidate,
+            axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
+        )
+        members = turned.members(self._parts)
+        row = self._touched(members)
+        shared = self._touched(turned.cut(len(batch)).members(self._parts)) if batch else 0
+        extent = members[0].axes[-1].extent
+        block = max((shared - row) // max(extent - 1, 1), 1)  # bytes that grow with the block
+        fixed = row - block
+        size = _largest_divisor(extent, self._far // 2 // block)
+        own = self._own(turned, members, size, self._far // 2)
+        saved = sum(self._nodes[node].nbytes for node in own)
+        if saved <= self._far or fixed > self._far or size < min(_LEAST_BLOCK, extent):
+            return None
+        parts = tuple(self._parts[turned.start : turned.start + len(members)])
+        return Group(parts, Together(members, size, contracted=own))
 
     # ----- choosing -------------------------------------------------------------------------
 
@@ -174,7 +224,8 @@ class _Chooser:
                 return None
             groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
             parts = tuple(self._parts[cut.start : cut.start + len(members)])
-            own, streamed = self._own(cut, members, size), self._streamed(cut, members)
+            own = self._own(cut, members, size, _LARGEST_ROW)
+            streamed = self._streamed(cut, members)
             plan = Together(members, size, groups, contracted=own, streamed=streamed)
             return Group(parts, plan)
         return None
@@ -193,9 +244,9 @@ class _Chooser:
         return sum(total.values())
 
     def _own(
-        self, candidate: _Candidate, members: Sequence[Member], size: int
+        self, candidate: _Candidate, members: Sequence[Member], size: int, most: int
     ) -> tuple[TensorNode, ...]:
-        """Returns the nodes that no other kernel mentions, if a row of them is small."""
+        """Returns the nodes that no other kernel mentions, with so many bytes a row at most."""
         end = candidate.start + len(members)
         rows = prod(axis.extent for axis in members[0].axes) // size
         return tuple(
@@ -203,7 +254,7 @@ class _Chooser:
             for node in written_by(members)
             if node in self._scratch
             and not self._nodes[node].padding
-            and self._nodes[node].nbytes <= _LARGEST_ROW * rows
+            and self._nodes[node].nbytes <= most * rows
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 
@@ -230,7 +281,7 @@ def _is_joinable(nest: CellNest) -> bool:
     is_plain = all(
         axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
     )
-    return bool(nest.axes) and is_plain and not _is_product(nest)
+    return bool(nest.axes) and is_plain
 
 
 def _is_along(nest: CellNest, rows: Sequence[Axis]) -> bool:
@@ -261,6 +312,16 @@ def _is_product(nest: CellNest) -> bool:
         return False
     cells = {axis.var for axis in nest.cells if axis.extent > 1}
     return all(cells - set(free_variables(factor)) for factor in nest.reduction.factors)
+
+
+def _are_separate(members: Sequence[Member], at: int) -> bool:
+    """True if every factor of every contraction is another one along a shared axis."""
+    return all(
+        member.axes[at].var in free_variables(factor)
+        for member in members
+        if member.nest.reduction is not None and _is_product(member.nest)
+        for factor in member.nest.reduction.factors
+    )
 
 
 # ----- matching -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex
+from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -112,6 +112,7 @@ class _Inliner:
             return nest
         reduction = nest.reduction
         if reduction is not None:
+            self._refuse_repetition(nest)
             term = self._read(reduction.term)
             if isinstance(reduction.term, Load) and term != reduction.term:
                 term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # a product that has been rounded
@@ -128,6 +129,16 @@ class _Inliner:
         if not is_independent(new_nest):
             raise _NotTheSameError  # other cells would read what it writes
         return new_nest
+
+    def _refuse_repetition(self, nest: CellNest) -> None:
+        """Raises if a reduction reads every cell again and again."""
+        axes = {axis.var for axis in nest.axes if axis.extent > 1}
+        assert nest.reduction is not None
+        for each in walk(nest.reduction.term):
+            if isinstance(each, Load) and each.node is self._node:
+                used = {var for index in each.indices for var in variables(index)}
+                if used and axes - used:
+                    raise _NotTheSameError
 
     def _note_written(self, stores: Sequence[Store]) -> None:
         """Forgets a computation that reads what is written now."""
