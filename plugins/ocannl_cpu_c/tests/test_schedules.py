@@ -150,3 +150,27 @@ def test_limits_of_rows_propagate_nan(function: Callable[..., Any], length: int)
         expected = numpy(x, np.exp(np.roll(x, 1, axis=0)))
     np.testing.assert_allclose(found, expected, rtol=3e-7)
     np.testing.assert_array_equal(most.reshape(-1), found.max(axis=1))
+
+
+def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -> None:
+    random = np.random.default_rng(11)
+    x, weights = (random.normal(size=(700, 1101)).astype(np.float32) for _ in range(2))
+    gamma = random.normal(size=1101).astype(np.float32)
+    results = []
+    for schedule in ("none", "default"):
+        with core_settings.overrides(schedule=schedule), oc.Session():
+            rows = oc.tensor(x, batch_axes=1, requires_grad=True)
+            scale = oc.tensor(gamma, requires_grad=True)
+            difference = rows - oc.einsum("...|... => ...|0", rows) / x.shape[1]
+            variance = oc.einsum("...|... => ...|0", difference * difference) / x.shape[1]
+            value = scale * (difference * oc.recip_sqrt(variance + 1e-5))
+            loss = oc.einsum("... => 0", value * oc.tensor(weights, batch_axes=1))
+            context = oc.Context("cpu_c")
+            kept = [value, rows.grad, scale.grad]
+            routine = context.compile(oc.train.grad_update(loss), keep=kept)
+            routine()
+            results.append([np.array(context[each]) for each in kept])
+    schedules = [kernel.schedule for kernel in oc.explain(routine).kernels]
+    assert [schedule.startswith("rows") for schedule in schedules] == [True, False]
+    for found, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
