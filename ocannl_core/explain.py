@@ -130,6 +130,8 @@ class RoutineExplanation:
         return "\n".join(lines)
 
 
+_PASSING = "kernels that run together need no more than a row of it at a time"
+
 Explanation = TensorExplanation | RoutineExplanation
 
 
@@ -211,10 +213,13 @@ def _details(report: RowReport | AxisReport) -> Iterator[str]:
 
 def _routine(routine: Routine) -> RoutineExplanation:
     nodes: list[NodeExplanation] = []
+    stored = {*routine.plan.params, *routine.plan.scratch}
     for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
         info = routine.nodes[node]
-        nbytes = 0 if placement.mode is MemoryMode.VIRTUAL else info.nbytes
-        why = placement.reason
+        is_passing = placement.mode is MemoryMode.LOCAL and node not in stored
+        nbytes = 0 if placement.mode is MemoryMode.VIRTUAL or is_passing else info.nbytes
+        why = None if is_passing else placement.reason
+        sentence = "" if why is None else why.text
         nodes.append(
             NodeExplanation(
                 node.name,
@@ -222,8 +227,8 @@ def _routine(routine: Routine) -> RoutineExplanation:
                 info.dims,
                 info.padding,
                 placement.mode,
-                why.text if why is not None else "",
-                why.advice if why is not None else "",
+                _PASSING if is_passing else sentence,
+                "" if why is None else why.advice,
                 nbytes,
             )
         )

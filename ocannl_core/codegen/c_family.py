@@ -133,6 +133,7 @@ def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
         with suppress(NotVectorisedError):
             kernel = _Kernel(nest, nodes, dialect, has_vectors=True)
             kernel.block(nest.body)
+            kernel.close()
             return kernel
     kernel = _Kernel(nest, nodes, dialect)
     kernel.block(nest.body)
@@ -232,6 +233,12 @@ class _Kernel:
                 return
 
     # ----- statements -----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Writes what a kernel ends with: cells that went past the caches have arrived."""
+        if any(name.endswith("_stream") for name in self.writer.helpers):
+            self.writer.helpers.add("stream_end")
+            self.writer.line("stream_end();")
 
     def block(self, block: Block) -> None:
         """Writes statements; what they declare ends with them."""

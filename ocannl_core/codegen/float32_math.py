@@ -67,6 +67,16 @@ def _polynomial(name: str, variable: str, coefficients: str, function: str = "fm
     return "\n".join(lines)
 
 
+EXP_COEFFICIENTS = (
+    "0x1.9f02cap-13f 0x1.6d945cp-10f 0x1.11128p-7f 0x1.555486p-5f 0x1.555554p-3f 0.5f 1.0f 1.0f"
+)
+"""Of exp(r) for |r| up to log(2) / 2, highest first."""
+
+TANH_COEFFICIENTS = (
+    "0x1.159ce6p-9f -0x1.0b1502p-7f 0x1.635f1ap-6f -0x1.b9eaa2p-5f 0x1.111052p-3f -0x1.555554p-2f"
+)
+"""Of (tanh(x) / x - 1) / x^2 in x^2, for |x| up to 0.625."""
+
 _EXP = f"""\
 INLINE float exp_float32(float x) {{
   float c = x > 89.0f ? 89.0f : x;
@@ -75,14 +85,7 @@ INLINE float exp_float32(float x) {{
   const float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
   const float n = shifted - 0x1.8p23f;
   const float r = fmaf(n, 0x1.05c610p-29f, fmaf(n, -0x1.62e430p-1f, c));
-{
-    _polynomial(
-        "p",
-        "r",
-        "0x1.9f02cap-13f 0x1.6d945cp-10f 0x1.11128p-7f 0x1.555486p-5f 0x1.555554p-3f 0.5f 1.0f "
-        "1.0f",
-    )
-}
+{_polynomial("p", "r", EXP_COEFFICIENTS)}
   return scaled_float32(p, (int32_t)bits_of(shifted) - 0x4b400000);
 }}"""
 
@@ -160,14 +163,7 @@ _TANH = f"""\
 INLINE float tanh_float32(float x) {{
   const float a = x < 0 ? -x : x;
   const float z = x * x;
-{
-    _polynomial(
-        "p",
-        "z",
-        "0x1.159ce6p-9f -0x1.0b1502p-7f 0x1.635f1ap-6f -0x1.b9eaa2p-5f 0x1.111052p-3f "
-        "-0x1.555554p-2f",
-    )
-}
+{_polynomial("p", "z", TANH_COEFFICIENTS)}
   const float near = fmaf(p * z, x, x);
   const float far = 1.0f - 2.0f / (exp_float32(2.0f * a) + 1.0f);
   const float near_or_zero = x == 0 ? x : near;

@@ -190,7 +190,10 @@ class VectorLoop:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
-            if self._count == self._lanes:
+            if self._count == self._lanes and stmt.is_streamed:
+                stream = self._helper(dtype, "stream")
+                self._writer.line(f"{stream}(&{cell}, {value});")
+            elif self._count == self._lanes:
                 self._writer.line(f"*({self._vector(dtype)}_cells *)&{cell} = {value};")
             else:
                 store = self._helper(dtype, "store")
@@ -334,14 +337,12 @@ class VectorLoop:
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
             return infix(self._value(left), "/", self._value(right))
+        if op in (BinaryOp.MAX, BinaryOp.MIN):
+            function = "max" if op is BinaryOp.MAX else "min"
+            return call(self._helper(dtype, function), self._value(left), self._value(right))
         a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:
-            case BinaryOp.MAX | BinaryOp.MIN:
-                chosen = infix(a, ">=" if op is BinaryOp.MAX else "<=", b)
-                if dtype.is_float:
-                    chosen = infix(infix(a, "!=", a), "|", chosen)
-                return self._select(chosen, a, b, dtype)
             case BinaryOp.RELU_GATE:
                 return self._select(infix(a, ">", zero), b, zero, dtype)
             case BinaryOp.SAT01_GATE if dtype.is_float:

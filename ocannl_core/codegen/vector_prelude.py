@@ -12,6 +12,7 @@ import re
 from functools import cache
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
+from ocannl_core.codegen.float32x16_math import FLOAT32X16_MATH
 from ocannl_core.codegen.helper import Helper
 
 ELEMENTS = {
@@ -48,6 +49,8 @@ _FUSED = {
 @cache
 def vector_helper(name: str) -> Helper | None:
     """Returns the vector type or function of this name; None if it is the name of neither."""
+    if name == "stream_end":
+        return Helper(_STREAM_END)
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in ELEMENTS:
         return None
@@ -63,6 +66,8 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_load(vector, dtype, lanes), needs)
         case "store":
             return Helper(_store(vector, dtype, lanes), needs)
+        case "stream":
+            return Helper(_stream(vector, dtype, lanes), needs)
         case "splat":
             cells = ", ".join(["x"] * lanes)
             head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
@@ -73,10 +78,10 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
+        case "max" | "min":
+            return Helper(_limit(vector, dtype, lanes, function), (*needs, f"{vector}_select"))
         case _ if function.startswith("map_"):
-            called = function.removeprefix("map_")
-            own = (called,) if called in FLOAT32_MATH else ()
-            return Helper(_map(name, vector, dtype, lanes, called), (*needs, *own))
+            return _mapped(name, vector, dtype, lanes, function.removeprefix("map_"))
         case _:
             return None
 
@@ -116,6 +121,40 @@ def _store(vector: str, dtype: str, lanes: int) -> str:
         masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
     body = _either(_GNU_MASKS, masked, plain)
     return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
+
+
+_STREAM_END = """\
+/* cells that went past the caches have arrived */
+INLINE void stream_end(void) {
+#ifdef __SSE__
+  __builtin_ia32_sfence();
+#endif
+}"""
+_STREAMED = {
+    64: ("__AVX512F__", "__builtin_ia32_movntps512"),
+    32: ("__AVX__", "__builtin_ia32_movntps256"),
+    16: ("__SSE__", "__builtin_ia32_movntps"),
+}
+
+
+def _stream(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a function that stores a vector past the caches, where it is aligned."""
+    element, nbytes = ELEMENTS[dtype]
+    size = nbytes * lanes
+    lines = [f"  *({vector}_cells *)p = x;"]
+    if size in _STREAMED:
+        macro, call = _STREAMED[size]
+        floats = f"__attribute__((vector_size({size}))) float"
+        lines = [
+            f"#if defined({macro}) && defined(__GNUC__) && !defined(__clang__)",
+            f"  if ((uintptr_t)p % {size} == 0)",
+            f"    {call}((float *)p, ({floats})x);",
+            "  else",
+            "#endif",
+            *(f"  {line}" for line in lines),
+        ]
+    body = "\n".join(lines)
+    return f"INLINE void {vector}_stream({element} *p, {vector} x) {{\n{body}\n}}"
 
 
 def _mask(lanes: int) -> str:
@@ -180,6 +219,42 @@ def _select(vector: str, mask: str) -> str:
         f"INLINE {vector} {vector}_select({mask} m, {vector} a, {vector} b) {{\n"
         f"  return ({vector})((m & ({mask})a) | (~m & ({mask})b));\n}}"
     )
+
+
+_WHOLE = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
+"""Where sixteen numbers have instructions that vectors of GCC do not express."""
+
+_ALL = "(unsigned short)-1"
+_LIMITS = {"max": ">=", "min": "<="}
+
+
+def _limit(vector: str, dtype: str, lanes: int, function: str) -> str:
+    """Returns the larger or smaller of two vectors; of numbers, NaN wins, the first one of two."""
+    chosen = f"(a != a) | (a {_LIMITS[function]} b)" if dtype.startswith("float") else ""
+    plain = f"  return {vector}_select({chosen or f'a {_LIMITS[function]} b'}, a, b);"
+    whole = None
+    if (dtype, lanes) == ("float32", 16):
+        # the instruction returns its second operand if one is NaN
+        whole = (
+            f"  const {vector} x = __builtin_ia32_{function}ps512_mask(b, a, a, {_ALL}, 4);\n"
+            f"  return __builtin_ia32_blendmps_512_mask(\n"
+            f"      x, b, __builtin_ia32_cmpps512_mask(b, b, 3, {_ALL}, 4));"
+        )
+    body = _either(_WHOLE, whole, plain)
+    return f"INLINE {vector} {vector}_{function}({vector} a, {vector} b) {{\n{body}\n}}"
+
+
+def _mapped(name: str, vector: str, dtype: str, lanes: int, function: str) -> Helper:
+    """Returns a function of each lane."""
+    mask = mask_type(dtype, lanes)
+    needs = (vector,) if mask == vector else (vector, mask)
+    own = (function,) if function in FLOAT32_MATH else ()
+    plain = _map(name, vector, dtype, lanes, function)
+    if lanes != 16 or function not in FLOAT32X16_MATH:
+        return Helper(plain, (*needs, *own))
+    also = tuple(f"{vector}_{each}" for each in FLOAT32X16_MATH[function].needs)
+    whole = FLOAT32X16_MATH[function].text
+    return Helper(_either(_WHOLE, whole, plain), (*needs, *own, *also))
 
 
 def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:

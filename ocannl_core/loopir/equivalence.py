@@ -102,8 +102,8 @@ class _Namer:
                 return self._index(index), dtype
             case For(var, start, stop, _, kind, traced):
                 return self._bind(var), start, stop, kind, traced
-            case Store(array, indices):
-                return array, self._indices(indices)
+            case Store(array, indices, _, is_streamed):
+                return array, self._indices(indices), is_streamed
             case StoreVector(array, indices, length):
                 return array, self._indices(indices), length
             case Fill(array, value):

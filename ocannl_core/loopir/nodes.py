@@ -239,11 +239,16 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes one cell."""
+    """Writes one cell.
+
+    Attributes:
+        is_streamed: True if the cell is not read again soon, so that it may go past the caches.
+    """
 
     node: TensorNode
     indices: tuple[AxisIndex, ...]
     value: Expr
+    is_streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

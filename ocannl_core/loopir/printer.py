@@ -149,6 +149,9 @@ class _Printer:
 
     def assignment(self, stmt: Store | SetLocal) -> str:
         match stmt:
+            case Store(node, indices, value, is_streamed=True):
+                target = self.cell(self.names.node(node), indices)
+                return self.terminated(f"{target} = {self.expr(value)} streamed")
             case Store(node, indices, value):
                 target = self.cell(self.names.node(node), indices)
                 own: Expr = Load(node, indices, self.program.nodes[node].dtype)

@@ -53,7 +53,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, children, free_variables, map_expr, walk
+from ocannl_core.loopir.traverse import Node, children, free_variables, map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 from ocannl_core.schedule.transforms import AXIS_LETTERS
@@ -143,6 +143,18 @@ class CellNest:
     def reduced(self) -> tuple[Axis, ...]:
         """The axes that are reduced."""
         return tuple(axis for axis in self.axes if axis.is_reduced)
+
+    @property
+    def roots(self) -> tuple[Expr | Store, ...]:
+        """What the nest computes: the parts of its reduction, then the finish."""
+        if self.reduction is None:
+            return self.finish
+        return (self.reduction.term, self.reduction.initial, *self.finish)
+
+    @property
+    def mentioned(self) -> frozenset[TensorNode]:
+        """The nodes that it reads or writes."""
+        return frozenset(node for root in self.roots for node in nodes_of(root))
 
     @property
     def is_resumable(self) -> bool:

@@ -13,7 +13,10 @@ from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
+from ocannl_core.schedule.group import Group, grouped
 from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.schedule.pointwise import pointwise_schedule
+from ocannl_core.schedule.together import run_together
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
@@ -29,25 +32,46 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
-    return scheduled_by(plan, lambda nest, nodes: contraction_schedule(nest, nodes, target))
+
+    def rule(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> Schedule | None:
+        if nest.reduction is None:
+            return pointwise_schedule(nest, nodes, target)
+        return contraction_schedule(nest, nodes, target)
+
+    return scheduled_by(plan, rule, target)
 
 
 Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
 """Returns the schedule of a nest, or None if its loops stay as they are."""
 
 
-def scheduled_by(plan: Plan, rule: Rule) -> Plan:
-    """Returns a plan in which every nest of independent cells runs as a rule says."""
+def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+    """Returns a plan in which every nest of independent cells runs as a rule says.
+
+    Args:
+        plan: The plan.
+        rule: Chooses the schedules.
+        target: The processor, for whose caches kernels run together row by row; None for no such
+            kernels.
+    """
     nodes = dict(plan.nodes)
-    steps = [_step(part, rule, nodes) for part in fused(plan.steps, nodes)]
+    alone = fused(plan.steps, nodes)
+    parts = alone if target is None else grouped(alone, plan, nodes, target)
     workspace = _Workspace(nodes)
+    steps: list[Step] = []
+    for part in parts:
+        if isinstance(part, Part):
+            steps.append(_step(part, rule, nodes))
+            continue
+        run = run_together(part, rule, nodes)
+        nodes.update(run.nodes)
+        workspace.buffers += run.partial
+        steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
-    return replace(
-        plan,
-        steps=tuple(steps),
-        scratch=(*plan.scratch, *workspace.buffers),
-        nodes=nodes,
-    )
+    plans = [part.plan for part in parts if isinstance(part, Group)]
+    contracted = {node for each in plans for node in each.contracted}
+    scratch = (node for node in plan.scratch if node not in contracted)
+    return replace(plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
 from ocannl_core.loopir.nodes import Block, Const, Expr, Fill, Load, Remark, Store
@@ -49,6 +50,19 @@ class Part:
     cells: CellNest | None
     is_changed: bool = False
 
+    @property
+    def mentioned(self) -> frozenset[TensorNode]:
+        """The nodes that it reads or writes."""
+        if self.cells is not None:
+            return self.cells.mentioned
+        match self.step:
+            case Nest(body):
+                return frozenset(nodes_of(body))
+            case External(call):
+                return frozenset((*call.inputs, *call.outputs))
+            case _:
+                assert_never(self.step)
+
 
 def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
     """Returns the steps of a plan with fills and neighbours joined."""
@@ -78,7 +92,7 @@ def _fills_joined(parts: Sequence[Part], nodes: Infos) -> list[Part]:
         if fill is None:
             continue
         for later in range(position + 1, len(result)):
-            if fill.node in _mentioned(result[later].step):
+            if fill.node in result[later].mentioned:
                 started = _started(result[later], fill, nodes)
                 if started is not None:
                     result[later] = started
@@ -95,14 +109,6 @@ def _fill(step: Step) -> Fill | None:
             return fill
         case _:
             return None
-
-
-def _mentioned(step: Step) -> frozenset[TensorNode]:
-    match step:
-        case Nest(body):
-            return frozenset(nodes_of(body))
-        case External(call):
-            return frozenset((*call.inputs, *call.outputs))
 
 
 def _started(part: Part, fill: Fill, nodes: Infos) -> Part | None:
@@ -153,26 +159,36 @@ def _neighbours_joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def _joined(first: Part, second: Part) -> Part | None:
     """Returns two steps as one, in every cell one after the other; None if the second must wait."""
-    a, b = first.cells, second.cells
-    if a is None or b is None or b.reduction is not None:
+    if first.cells is None or second.cells is None:
         return None
-    if len(a.finish) + len(b.finish) > _MOST_STORES or any(axis.is_shifting for axis in a.axes):
+    nest = run_along(first.cells, second.cells)
+    return None if nest is None else replace(joined_part((first, second)), cells=nest)
+
+
+def run_along(first: CellNest, second: CellNest) -> CellNest | None:
+    """Returns two nests as one, in every cell one after the other; None if the second must wait."""
+    if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (a, b)]
+    if len(first.finish) + len(second.finish) > _MOST_STORES:
+        return None
+    domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:
         return None
     names: dict[IndexVar, AxisIndex] = {
-        theirs.var: VarIndex(ours.var) for ours, theirs in zip(a.cells, b.cells, strict=True)
+        theirs.var: VarIndex(ours.var)
+        for ours, theirs in zip(first.cells, second.cells, strict=True)
     }
-    finish = [*a.finish]
-    for store in b.finish:
+    finish = [*first.finish]
+    for store in second.finish:
         finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
-    nest = CellNest(a.axes, a.reduction, tuple(finish))
-    if not is_independent(nest):
-        return None
-    titles = [part.step.title for part in (first, second) if part.step.title]
-    step = replace(first.step, title="; ".join(titles))
-    return Part(step, nest, is_changed=True)
+    nest = CellNest(first.axes, first.reduction, tuple(finish))
+    return nest if is_independent(nest) else None
+
+
+def joined_part(parts: Sequence[Part]) -> Part:
+    """Returns what several kernels as one are for readers."""
+    titles = [part.step.title for part in parts if part.step.title]
+    return Part(replace(parts[0].step, title="; ".join(titles)), None, is_changed=True)
 
 
 def plain(part: Part, nodes: dict[TensorNode, NodeInfo]) -> Step:

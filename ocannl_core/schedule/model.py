@@ -106,7 +106,7 @@ class Model:
             _operand(position, factor, nest.axes, nodes)
             for position, factor in enumerate(reduction.factors)
         )
-        self._stores = [_strides(nest.axes, (store,), nodes) for store in nest.finish]
+        self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
         self._caches = target.cache_bytes
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
@@ -220,15 +220,13 @@ def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) ->
     return Operand(
         position,
         frozenset(axis.name for axis in axes if axis.var in used),
-        _strides(axes, loads, nodes),
+        strides(axes, loads, nodes),
         isinstance(factor, Load),
         factor.dtype.nbytes,
     )
 
 
-def _strides(
-    axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos
-) -> dict[str, int]:
+def strides(axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos) -> dict[str, int]:
     """Returns how far apart the cells of two neighbouring iterations are, per axis.
 
     Neighbours in descending order are no closer than 2: vectors run upwards.

@@ -7,6 +7,11 @@ inside the block), whose parts are `j10` and `j11`, and so on.
     split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
     unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
 
+Several nests that run together, row by row, have one schedule: that of each nest begins with the
+axes whose loops they share, and what happens to the nodes that they write comes last.
+
+    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; contract 1; stream 2
+
 The text says all of it: `parse(to_text(schedule)) == schedule`.
 """
 
@@ -102,7 +107,71 @@ class Accumulate:
     fused: bool = False
 
 
-Transform = Split | Order | Unroll | Vectorise | Parallelise | Pack | Accumulate
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The axes of a nest whose loops it shares with other nests; what follows is inside of them.
+
+    Attributes:
+        axes: The axes, outermost first.
+        size: So many rows of the last axis run together; for the first nest.
+        groups: The outermost loop is cut into so many parts, each of which has its own partial
+            results of sums over rows; for the first nest.
+        is_along: True if the loops of the nest before, whose schedule it has, are those of this one
+            as well.
+    """
+
+    axes: tuple[str, ...]
+    size: int = 1
+    groups: int = 1
+    is_along: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A node that nests running together write is as large as what one row needs.
+
+    Attributes:
+        written: Its position among the nodes that they write, in the order of the program.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A node that nests running together write is computed where they read it.
+
+    Attributes:
+        written: Its position among the nodes that they write.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The rows of a node go to memory past the caches, once they are complete.
+
+    Attributes:
+        written: Its position among the nodes that nests running together write.
+    """
+
+    written: int
+
+
+Transform = (
+    Split
+    | Order
+    | Unroll
+    | Vectorise
+    | Parallelise
+    | Pack
+    | Accumulate
+    | Rows
+    | Contract
+    | Inline
+    | Stream
+)
 Schedule = tuple[Transform, ...]
 
 
@@ -128,6 +197,16 @@ def _text(transform: Transform) -> str:
             return f"pack {operand}{where} as {' '.join(axes)}"
         case Accumulate(over, fused):
             return f"accumulate over {over}{' fused' if fused else ''}"
+        case Rows(axes, size, groups, is_along):
+            options = f" by {size}" if size > 1 else ""
+            options += f" in {groups}" if groups > 1 else ""
+            return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
+        case Contract(written):
+            return f"contract {written}"
+        case Inline(written):
+            return f"inline {written}"
+        case Stream(written):
+            return f"stream {written}"
         case _:
             assert_never(transform)
 
@@ -142,6 +221,9 @@ _FORMS = tuple(
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?",
+        rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
+        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
+        r"(?P<verb>contract|inline|stream) (?P<written>\d+)",
     )
 )
 
@@ -162,7 +244,8 @@ def _transform(text: str) -> Transform:
         if found is not None:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, parallelise, pack and accumulate.",
+        "A schedule is made of split, order, unroll, vectorise, parallelise, pack, accumulate, "
+        "rows, contract, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -185,5 +268,13 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Parallelise(axis)
         case "pack":
             return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
+        case "rows":
+            return Rows(axes, int(parts["size"] or 1), int(parts["groups"] or 1), flag)
+        case "contract":
+            return Contract(int(parts["written"] or 0))
+        case "inline":
+            return Inline(int(parts["written"] or 0))
+        case "stream":
+            return Stream(int(parts["written"] or 0))
         case _:
             return Accumulate(axis, flag)

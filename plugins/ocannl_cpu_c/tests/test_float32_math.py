@@ -73,3 +73,16 @@ def test_powers_are_close_to_the_exact_result() -> None:
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(np.float64), y.astype(np.float64))
         check(computed(lambda a, b: a**b, x, y), exact, ulps=1.0)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh"])
+def test_whole_registers_give_the_bits_of_single_numbers(name: str) -> None:
+    ours, _ = FUNCTIONS[name]
+    bits = np.arange(0, 2**32, 8209, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits.view(np.float32), SPECIAL])
+    found = computed(ours, x)
+    with oc.settings.overrides(schedule="none"):
+        expected = computed(ours, x)
+    numbers = ~np.isnan(expected)
+    assert found[numbers].tobytes() == expected[numbers].tobytes()
+    assert np.isnan(found[~numbers]).all()

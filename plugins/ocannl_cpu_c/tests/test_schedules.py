@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import fitting_schedules, random_reductions
+from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
 
@@ -109,3 +112,65 @@ def test_without_schedules_the_bits_are_those_of_the_interpreter() -> None:
             results.append(context[product])
         assert not any(kernel.schedule for kernel in oc.explain(routine).kernels)
     assert results[0].tobytes() == results[1].tobytes()
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(example=random_row_programs(), near=st.sampled_from([1024, 4096, 1 << 20]))
+def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: int) -> None:
+    """All results are larger than these caches, so they are stored past them."""
+
+    def schedule(plan: Plan, target: Target) -> Plan:
+        return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1)))
+
+    check(example, schedule)
+
+
+@pytest.mark.parametrize("function", [oc.maximum, oc.minimum])
+@pytest.mark.parametrize("length", [64, 200])
+def test_limits_of_rows_propagate_nan(function: Callable[..., Any], length: int) -> None:
+    random = np.random.default_rng(length)
+    x = random.normal(size=(40, length)).astype(np.float32)
+    x[np.arange(20), random.integers(0, length, 20)] = np.nan
+    x[30] = np.inf
+    with oc.Session(), oc.settings.overrides(allow_nan=True):
+        rows = oc.tensor(x, batch_axes=1)
+        other = oc.tensor(np.roll(x, 1, axis=0), batch_axes=1)
+        value = function(rows, oc.exp(other))
+        limit = oc.einmax("...|... => ...|0", value)
+        context = oc.Context("cpu_c")
+        context.compile(oc.train.forward(limit), keep=[value, limit])()
+        found, most = context[value], context[limit]
+    numpy = np.maximum if function is oc.maximum else np.minimum
+    with np.errstate(invalid="ignore"):
+        expected = numpy(x, np.exp(np.roll(x, 1, axis=0)))
+    np.testing.assert_allclose(found, expected, rtol=3e-7)
+    np.testing.assert_array_equal(most.reshape(-1), found.max(axis=1))
+
+
+def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -> None:
+    random = np.random.default_rng(11)
+    x, weights = (random.normal(size=(700, 1101)).astype(np.float32) for _ in range(2))
+    gamma = random.normal(size=1101).astype(np.float32)
+    results = []
+    for schedule in ("none", "default"):
+        with core_settings.overrides(schedule=schedule), oc.Session():
+            rows = oc.tensor(x, batch_axes=1, requires_grad=True)
+            scale = oc.tensor(gamma, requires_grad=True)
+            difference = rows - oc.einsum("...|... => ...|0", rows) / x.shape[1]
+            variance = oc.einsum("...|... => ...|0", difference * difference) / x.shape[1]
+            value = scale * (difference * oc.recip_sqrt(variance + 1e-5))
+            loss = oc.einsum("... => 0", value * oc.tensor(weights, batch_axes=1))
+            context = oc.Context("cpu_c")
+            kept = [value, rows.grad, scale.grad]
+            routine = context.compile(oc.train.grad_update(loss), keep=kept)
+            routine()
+            results.append([np.array(context[each]) for each in kept])
+    schedules = [kernel.schedule for kernel in oc.explain(routine).kernels]
+    assert [schedule.startswith("rows") for schedule in schedules] == [True, False]
+    for found, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -56,7 +56,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse("split i 4; tile j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, unroll, vectorise, parallelise, pack and accumulate.
+A schedule is made of split, order, unroll, vectorise, parallelise, pack, accumulate, rows, contract, inline and stream.
   found  'tile j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)

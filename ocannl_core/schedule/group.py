@@ -1,0 +1,405 @@
+"""Which kernels run together, row by row, and over how many rows at a time.
+
+Neighbours in a plan join while the rows of one of them are those of the others: along the nodes
+that one writes and another one reads, the same axis runs over the same cells. How many shared axes
+become loops, and how many rows run at a time, is what makes all that one iteration touches stay in
+the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ocannl_core.indexing import VarIndex, variables
+from ocannl_core.loopir.nodes import Gather, Load, Store
+from ocannl_core.loopir.traverse import accesses, free_variables, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.cells import Axis, CellNest
+from ocannl_core.schedule.frame import Frame
+from ocannl_core.schedule.fuse import Part
+from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.rows import (
+    Member,
+    Together,
+    row_dims,
+    written_by,
+)
+from ocannl_core.target import Target
+
+_MOST_GROUPS = 16
+"""Sums over rows are kept in so many parts, which may be on different threads."""
+_MOST_MEMBERS = 32
+_LEAST_BLOCK = 64
+"""For fewer rows of a contraction than these, packing its other operand takes too long."""
+_LARGEST_ROW = 1 << 15
+"""Bytes of a row that are kept on the stack of a thread."""
+_LARGEST_SHARE = 32
+"""Kernels whose nodes are all smaller than this part of a cache are left alone."""
+_CACHES = (32 << 10, 512 << 10)
+_LAST_CACHE = 32 << 20
+"""Sizes of the caches where a target does not tell them."""
+
+Infos = Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Kernels that run together.
+
+    Attributes:
+        parts: The kernels.
+        plan: How they run together.
+    """
+
+    parts: tuple[Part, ...]
+    plan: Together
+
+
+def grouped(
+    parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target
+) -> tuple[Part | Group, ...]:
+    """Returns the kernels of a plan, those in groups that run faster together."""
+    chooser = _Chooser(parts, plan, nodes, target)
+    result: list[Part | Group] = []
+    at = 0
+    while at < len(parts):
+        found = chooser.group(at)
+        result.append(found if found is not None else parts[at])
+        at += len(found.parts) if found is not None else 1
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Kernels from a position on, and the domain of their rows."""
+
+    start: int
+    axes: tuple[tuple[Axis, ...], ...]
+    """For each kernel, its axes that are the rows, outermost first."""
+
+    def members(self, parts: Sequence[Part]) -> tuple[Member, ...]:
+        nests = [part.cells for part in parts[self.start : self.start + len(self.axes)]]
+        return tuple(
+            Member(nest, tuple(axis.name for axis in axes))
+            for nest, axes in zip(nests, self.axes, strict=True)
+            if nest is not None
+        )
+
+    def cut(self, depth: int) -> _Candidate:
+        """Returns the same kernels with fewer shared axes."""
+        return replace(self, axes=tuple(axes[:depth] for axes in self.axes))
+
+
+class _Chooser:
+    """What is known of a plan while its kernels are grouped."""
+
+    def __init__(self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target) -> None:
+        self._parts = parts
+        self._nodes = nodes
+        self._scratch = frozenset(plan.scratch)
+        known = target.cache_bytes
+        self._near = (known or _CACHES)[0]
+        self._far = known[1] if len(known) > 1 else _CACHES[1]
+        self._last = known[-1] if len(known) > 1 else _LAST_CACHE
+        self._uses: dict[TensorNode, list[int]] = {}
+        for at, part in enumerate(parts):
+            for node in part.mentioned:
+                self._uses.setdefault(node, []).append(at)
+
+    def group(self, start: int) -> Group | None:
+        """Returns the longest group of kernels from a position on, if it is worth while."""
+        blocks = self._blocks(start)
+        if blocks is not None:
+            return replace(blocks, plan=Frame(blocks.plan, self._nodes).refined())
+        candidate = self._alone(start)
+        best: Group | None = None
+        while candidate is not None:
+            found = self._chosen(candidate)
+            if len(candidate.axes) > 1 and found is None:
+                break
+            best = found if found is not None else best
+            candidate = self._extended(candidate)
+        if best is None or not self._is_worth_while(best):
+            return None
+        return replace(best, plan=Frame(best.plan, self._nodes).refined())
+
+    def _alone(self, start: int) -> _Candidate | None:
+        nest = self._parts[start].cells
+        if nest is None or not _is_joinable(nest) or _is_product(nest):
+            return None
+        if all(_LARGEST_SHARE * self._nodes[node].nbytes < self._far for node in nest.mentioned):
+            return None
+        for axes in (nest.cells, nest.reduced):
+            for depth in range(len(axes), 0, -1):
+                if _is_along(nest, axes[:depth]):
+                    return _Candidate(start, (axes[:depth],))
+        return None
+
+    # ----- joining --------------------------------------------------------------------------
+
+    def _extended(self, candidate: _Candidate, *, has_products: bool = False) -> _Candidate | None:
+        """Returns a candidate with the next kernel, sharing as many axes as possible."""
+        at = candidate.start + len(candidate.axes)
+        if at >= len(self._parts) or len(candidate.axes) >= _MOST_MEMBERS:
+            return None
+        nest = self._parts[at].cells
+        if nest is None or not _is_joinable(nest):
+            return None
+        if _is_product(nest) and not has_products:
+            return None
+        near = {node for each in candidate.members(self._parts) for node in each.nest.mentioned}
+        if near.isdisjoint(nest.mentioned):
+            return None
+        for depth in range(len(candidate.axes[0]), 0, -1):
+            cut = candidate.cut(depth)
+            axes = _matched(nest, cut.members(self._parts))
+            if axes is not None and (has_products or _is_along(nest, axes)):
+                return replace(cut, axes=(*cut.axes, axes))
+        return None
+
+    # ----- blocks of contractions -----------------------------------------------------------
+
+    def _blocks(self, start: int) -> Group | None:
+        """Returns the longest group that begins with a contraction and goes on with its results, a
+        block of them at a time, so that no memory larger than a cache holds them.
+        """
+        nest = self._parts[start].cells
+        if nest is None or not _is_joinable(nest) or not _is_product(nest):
+            return None
+        candidate: _Candidate | None = _Candidate(start, (nest.cells,)) if nest.cells else None
+        best: Group | None = None
+        while candidate is not None:
+            best = self._blocked(candidate) or best
+            candidate = self._extended(candidate, has_products=True)
+        return best
+
+    def _blocked(self, candidate: _Candidate) -> Group | None:
+        """Returns the rows of a contraction that make a block; None if that does not pay."""
+        members = candidate.members(self._parts)
+        if len(members) < 2 or any(member.is_sum for member in members):
+            return None
+        batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
+        others = [at for at in range(len(candidate.axes[0])) if at not in batch]
+        if len(others) != 1:
+            return None
+        turned = replace(
+            candidate,
+            axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
+        )
+        members = turned.members(self._parts)
+        row = self._touched(members)
+        shared = self._touched(turned.cut(len(batch)).members(self._parts)) if batch else 0
+        extent = members[0].axes[-1].extent
+        block = max((shared - row) // max(extent - 1, 1), 1)  # bytes that grow with the block
+        fixed = row - block
+        size = _largest_divisor(extent, self._far // 2 // block)
+        own = self._own(turned, members, size, self._far // 2)
+        saved = sum(self._nodes[node].nbytes for node in own)
+        if saved <= self._far or fixed > self._far or size < min(_LEAST_BLOCK, extent):
+            return None
+        parts = tuple(self._parts[turned.start : turned.start + len(members)])
+        return Group(parts, Together(members, size, contracted=own))
+
+    # ----- choosing -------------------------------------------------------------------------
+
+    def _chosen(self, candidate: _Candidate) -> Group | None:
+        """Returns the rows that run at a time; None if one row is too much for the cache."""
+        deepest = len(candidate.axes[0])
+        for depth in range(1, deepest + 1):
+            cut = candidate.cut(depth)
+            members = cut.members(self._parts)
+            nbytes = self._touched(members)
+            most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
+            if nbytes > most:
+                continue
+            axes = members[0].axes
+            size = _largest_divisor(axes[-1].extent, self._near // 4 // max(nbytes, 1))
+            counts = [axis.extent for axis in axes]
+            counts[-1] //= size
+            sums = [member for member in members if member.is_sum]
+            cells = [prod(axis.extent for axis in member.nest.cells) for member in sums]
+            if any(count * 8 > self._near // 2 for count in cells):
+                return None
+            groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
+            parts = tuple(self._parts[cut.start : cut.start + len(members)])
+            own = self._own(cut, members, size, _LARGEST_ROW)
+            streamed = self._streamed(cut, members)
+            plan = Together(members, size, groups, contracted=own, streamed=streamed)
+            return Group(parts, plan)
+        return None
+
+    def _touched(self, members: Sequence[Member]) -> int:
+        """Returns the bytes of which a row depends on the shared axes."""
+        total: dict[TensorNode, int] = {}
+        for member in members:
+            extents = {axis.var: axis.extent for axis in member.axes}
+            for root in member.nest.roots:
+                for access in accesses(root):
+                    used = {var for index in access.indices or () for var in variables(index)}
+                    rows = prod(extents[var] for var in extents if var in used)
+                    nbytes = self._nodes[access.node].nbytes // rows
+                    total[access.node] = max(total.get(access.node, 0), nbytes)
+        return sum(total.values())
+
+    def _own(
+        self, candidate: _Candidate, members: Sequence[Member], size: int, most: int
+    ) -> tuple[TensorNode, ...]:
+        """Returns the nodes that no other kernel mentions, with so many bytes a row at most."""
+        end = candidate.start + len(members)
+        rows = prod(axis.extent for axis in members[0].axes) // size
+        return tuple(
+            node
+            for node in written_by(members)
+            if node in self._scratch
+            and not self._nodes[node].padding
+            and self._nodes[node].nbytes <= most * rows
+            and all(candidate.start <= at < end for at in self._uses[node])
+        )
+
+    def _streamed(self, candidate: _Candidate, members: Sequence[Member]) -> tuple[TensorNode, ...]:
+        """Returns the nodes that are too large for any cache and not read by a later kernel."""
+        end = candidate.start + len(members)
+        return tuple(
+            node
+            for node in written_by(members)
+            if node not in self._scratch
+            and 2 * self._nodes[node].nbytes >= self._last
+            and all(at < end for at in self._uses[node])
+        )
+
+    def _is_worth_while(self, group: Group) -> bool:
+        """True if kernels one by one would find their nodes in no near cache any more."""
+        if len(group.parts) < 2:
+            return bool(group.plan.streamed)
+        touched = {node for member in group.plan.members for node in member.nest.mentioned}
+        return sum(self._nodes[node].nbytes for node in touched) > self._far
+
+
+def _is_joinable(nest: CellNest) -> bool:
+    is_plain = all(
+        axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
+    )
+    return bool(nest.axes) and is_plain
+
+
+def _is_along(nest: CellNest, rows: Sequence[Axis]) -> bool:
+    """True if what a row needs lies together: its axes are inside of those of the rows."""
+    outer = {axis.var for axis in rows}
+    inner = {axis.var for axis in nest.axes} - outer
+    for root in nest.roots:
+        for access in accesses(root):
+            used = [set(variables(index)) for index in access.indices or ()]
+            first = next((at for at, each in enumerate(used) if each & inner), len(used))
+            if any(each & outer for each in used[first:]):
+                return False
+    return True
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    """Returns the largest number up to a limit that divides another one."""
+    return max(
+        (size for size in range(1, min(number, max(most, 1)) + 1) if number % size == 0), default=1
+    )
+
+
+def _is_product(nest: CellNest) -> bool:
+    """True if every factor of the reduced term is used again and again: such a nest needs blocks of
+    registers and of caches that are its own.
+    """
+    if nest.reduction is None:
+        return False
+    cells = {axis.var for axis in nest.cells if axis.extent > 1}
+    return all(cells - set(free_variables(factor)) for factor in nest.reduction.factors)
+
+
+def _are_separate(members: Sequence[Member], at: int) -> bool:
+    """True if every factor of every contraction is another one along a shared axis."""
+    return all(
+        member.axes[at].var in free_variables(factor)
+        for member in members
+        if member.nest.reduction is not None and _is_product(member.nest)
+        for factor in member.nest.reduction.factors
+    )
+
+
+# ----- matching -----------------------------------------------------------------------------------
+
+
+def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | None:
+    """Returns the axes of a nest that are the rows of others; None if it must wait for them."""
+    homes: dict[TensorNode, tuple[int, ...]] = {}
+    finished: set[TensorNode] = set()
+    needed: set[TensorNode] = set()
+    for member in members:
+        if member.is_sum:
+            finished.update(member.written)
+            needed |= member.mentioned_last
+            continue
+        for store in member.nest.finish:
+            dims = row_dims(store.indices, member.vars)
+            if dims is None or homes.setdefault(store.node, dims) != dims:
+                return None
+    new = Member(nest, ())
+    if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
+        return None
+    axes = _aligned(nest, members, homes)
+    if axes is None or len({axis.is_reduced for axis in axes}) != 1:
+        return None
+    new = Member(nest, tuple(axis.name for axis in axes))
+    if new.is_sum:
+        mentioned_before = {node for member in members for node in member.nest.mentioned}
+        is_last = homes.keys().isdisjoint(new.mentioned_last)
+        return axes if is_last and mentioned_before.isdisjoint(new.written) else None
+    for store in nest.finish:
+        dims = row_dims(store.indices, new.vars)
+        if dims is None or homes.setdefault(store.node, dims) != dims:
+            return None
+    is_private = all(_stays_in_rows(member, homes) for member in (*members, new))
+    return axes if is_private else None
+
+
+def _aligned(
+    nest: CellNest, members: Sequence[Member], homes: Mapping[TensorNode, tuple[int, ...]]
+) -> tuple[Axis, ...] | None:
+    """Returns the axes that run along the rows, found through nodes that are shared."""
+    by_var = {axis.var: axis for axis in nest.axes}
+    rows = members[0].axes
+    chosen: list[Axis | None] = [None] * len(rows)
+    for root in nest.roots:
+        for access in accesses(root):
+            if access.node not in homes:
+                continue
+            for at, place in enumerate(homes[access.node]):
+                match (access.indices or ())[place : place + 1]:
+                    case (VarIndex(var),) if var in by_var:
+                        axis = by_var[var]
+                    case _:
+                        return None
+                if chosen[at] not in (None, axis):
+                    return None
+                chosen[at] = axis
+    kinds = {axis.is_reduced for axis in chosen if axis is not None} or {False, True}
+    for is_reduced in sorted(kinds):
+        free = [a for a in nest.axes if a.is_reduced == is_reduced and a not in chosen]
+        found = tuple(axis or (free.pop(0) if free else None) for axis in chosen)
+        axes = tuple(axis for axis in found if axis is not None)
+        if [axis.extent for axis in axes] == [row.extent for row in rows]:
+            return axes if len(set(axes)) == len(axes) else None
+    return None
+
+
+def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
+    """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
+    for root in member.nest.roots:
+        for each in walk(root):
+            if isinstance(each, Gather) and each.node in homes:
+                return False
+            if (
+                isinstance(each, Load | Store)
+                and each.node in homes
+                and row_dims(each.indices, member.vars) != homes[each.node]
+            ):
+                return False
+    return True
