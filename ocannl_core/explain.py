@@ -11,7 +11,6 @@ from typing import overload
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.node import Margin, MemoryMode, Placement
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
@@ -224,9 +223,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
         else KernelExplanation(
             step.title,
             tuple(node.name for node in step.arguments),
-            is_parallel=any(
-                isinstance(each, For) and each.kind is AxisKind.PARALLEL for each in step.body.stmts
-            ),
+            is_parallel=step.is_parallel,
             schedule=to_text(step.schedule),
         )
         for step in routine.plan.steps

@@ -6,26 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ocannl_core import settings
-from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
-from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
-from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.schedule.plan import Plan, Step
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
-
-_STACK_BYTES = 1 << 15
-"""Larger buffers of a kernel are in the routine's memory."""
 
 
 def scheduled(plan: Plan, target: Target) -> Plan:
     """Returns a plan whose kernels run as suits a processor.
 
     Targets without registers to plan for get the plan as it is, and so does everybody with the
-    setting `schedule = "none"`. Large buffers of kernels are memory of the routine.
+    setting `schedule = "none"`.
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
@@ -39,15 +34,8 @@ Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
 def scheduled_by(plan: Plan, rule: Rule) -> Plan:
     """Returns a plan in which every nest of independent cells runs as a rule says."""
     nodes = dict(plan.nodes)
-    steps = [_step(part, rule, nodes) for part in fused(plan.steps, nodes)]
-    workspace = _Workspace(nodes)
-    steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
-    return replace(
-        plan,
-        steps=tuple(steps),
-        scratch=(*plan.scratch, *workspace.buffers),
-        nodes=nodes,
-    )
+    steps = tuple(_step(part, rule, nodes) for part in fused(plan.steps, nodes))
+    return replace(plan, steps=steps, nodes=nodes)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
@@ -58,29 +46,3 @@ def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
     result = apply(part.cells, schedule)
     nodes.update(result.nodes)
     return replace(rebuilt(part, result.body), schedule=schedule)
-
-
-class _Workspace:
-    """Memory of the routine in the place of large buffers of its kernels."""
-
-    def __init__(self, nodes: dict[TensorNode, NodeInfo]) -> None:
-        self._nodes = nodes
-        self.buffers: list[TensorNode] = []
-
-    def moved(self, nest: Nest) -> Nest:
-        """Returns a nest that is given its large buffers."""
-        large = [node for node in allocated(nest.body) if self._nodes[node].nbytes > _STACK_BYTES]
-        if not large:
-            return nest
-        self.buffers += large
-
-        def without(stmt: Stmt) -> Replacement:
-            match stmt:
-                case Allocate(node, Scope.KERNEL) if node in large:
-                    return ()
-                case _:
-                    return stmt
-
-        return replace(
-            nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large)
-        )
