@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ocannl_core.schedule.memory import ALIGNMENT
@@ -12,8 +14,11 @@ _PER_THREAD = 4
 """There are more parts than threads, for threads do not progress alike where others use the
 processor.
 """
-_TOLERATED = 1.06
-"""How much longer than the mean the busiest thread may work before finer parts are made."""
+_TOLERATED = 1.03
+"""Parts that cost more are made if the busiest thread is ready so many times as early."""
+
+_COARSE = 1.05
+"""What having one part for each thread counts as: a thread that starts late cannot be helped."""
 
 Bounds = tuple[int, ...]
 """The first iteration and the end, for the loops of a kernel and for those right inside."""
@@ -26,52 +31,75 @@ def parts(shares: Shares, threads: int) -> list[Bounds]:
     whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
     """
     most = min(_PER_THREAD * threads, shares.work // LEAST_WORK) if threads > 1 else 1
-    outer, inner = _count(shares.outer), _count(shares.inner)
+    inner = _count(shares.inner)
     levels = 2 if shares.inner else 1
-    if most < 2:
-        return [(0, outer, 0, inner)[: 2 * levels]]
-    pieces = _pieces(shares, threads, most) if shares.inner else 1
-    if pieces == 1:
-        cuts = _cuts(shares.outer, _whole_parts(outer, threads, most))
-        return [(*pair, 0, inner)[: 2 * levels] for pair in pairwise(cuts)]
-    inside = list(pairwise(_cuts(shares.inner, pieces)))
-    return [(each, each + 1, *pair) for each in range(outer) for pair in inside]
+    best: list[_Part] = []
+    least = float("inf")
+    for found in _candidates(shares, most):
+        busiest = _busiest([part.work for part in found], threads)
+        if len(found) < 2 * threads:
+            busiest *= _COARSE
+        if not best or busiest < least / _TOLERATED:
+            best, least = found, busiest
+    return [(part.first, part.end, *(part.inner or (0, inner)))[: 2 * levels] for part in best]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some iterations: of the outer loops, and of the inner ones if not all of them."""
+
+    first: int
+    end: int
+    work: float
+    inner: tuple[int, int] | None = None
+
+
+def _candidates(shares: Shares, most: int) -> Iterator[list[_Part]]:
+    """Yields ways to cut a kernel, those that cost least first."""
+    count = _count(shares.outer)
+    yield _whole(shares.outer, max(1, min(most, count)))
+    if most < 2 or count >= 4 * most:
+        return
+    # fewer parts can be more even: 9 iterations for 2 threads as 4 and 5, not as 8 parts
+    yield from (_whole(shares.outer, fewer) for fewer in range(min(most, count) - 1, 1, -1))
+    inner = _count(shares.inner)
+    for pieces in range(2, min(inner, -(-2 * most // count)) + 1):
+        yield _pieces(shares, pieces)
+
+
+def _whole(runs: Sequence[Run], count: int) -> list[_Part]:
+    """Returns parts of whole iterations of the outer loops."""
+    works = [run.work for run in runs for _ in range(run.count)]
+    return [_Part(*pair, sum(works[slice(*pair)])) for pair in pairwise(_cuts(runs, count))]
+
+
+def _pieces(shares: Shares, pieces: int) -> list[_Part]:
+    """Returns parts of the inner loops, for every iteration of the outer ones."""
+    works = [run.work for run in shares.outer for _ in range(run.count)]
+    cuts = list(pairwise(_cuts(shares.inner, pieces)))
+    inner = _count(shares.inner)
+    return [
+        _Part(
+            number,
+            number + 1,
+            shares.repeated + (work - shares.repeated) * (end - first) / inner,
+            (first, end),
+        )
+        for number, work in enumerate(works)
+        for first, end in cuts
+    ]
+
+
+def _busiest(works: Iterable[float], threads: int) -> float:
+    """Returns when the last of some threads is ready that take one part after the other."""
+    ready = [0.0] * threads
+    for work in works:
+        heapq.heapreplace(ready, ready[0] + work)
+    return max(ready)
 
 
 def _count(runs: Sequence[Run]) -> int:
     return sum(run.count for run in runs)
-
-
-def _whole_parts(count: int, threads: int, most: int) -> int:
-    """Returns how many parts of whole iterations there are: as many for each thread as can be."""
-    if count >= 4 * most:
-        return most
-    if count <= most:
-        return count
-    even = [parts for parts in range(most, threads - 1, -1) if parts % threads == 0]
-    return min(even, key=lambda parts: -(-count // parts) * parts, default=most)
-
-
-def _pieces(shares: Shares, threads: int, most: int) -> int:
-    """Returns into how many pieces the inner iterations of each outer one are cut."""
-    outer, inner = _count(shares.outer), _count(shares.inner)
-    if outer >= 2 * most:
-        return 1
-    limit = max(1, min(inner, -(-2 * most // outer)))
-
-    def longest(pieces: int) -> float:
-        """Returns how long the busiest thread works, as a multiple of an even share."""
-        each = shares.work / outer + (pieces - 1) * shares.repeated
-        slices = -(-inner // pieces) * pieces / inner
-        turns = -(-outer * pieces // threads)
-        return turns * slices * each / pieces * threads / shares.work
-
-    enough = [
-        pieces
-        for pieces in range(1, limit + 1)
-        if outer * pieces >= min(2 * threads, most) and longest(pieces) <= _TOLERATED
-    ]
-    return enough[0] if enough else min(range(1, limit + 1), key=longest)
 
 
 def _cuts(runs: Sequence[Run], parts: int) -> list[int]:
