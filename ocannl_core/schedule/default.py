@@ -56,7 +56,10 @@ def scheduled_by(plan: Plan, rule: Rule, divide: Divide = lambda nest: None) -> 
         nodes[divided.node] = divided.info
         scratch.append(divided.node)
         for nest in divided.nests:
-            each = replace(part, cells=nest, is_changed=True)
+            step = part.step
+            if nest is not divided.nests[-1]:
+                step = replace(step, title=f"partial results for {step.title}")
+            each = replace(part, step=step, cells=nest, is_changed=True)
             steps.append(_step(each, rule(nest, nodes), nodes))
     return replace(plan, steps=tuple(steps), scratch=tuple(scratch), nodes=nodes)
 

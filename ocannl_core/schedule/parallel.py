@@ -57,18 +57,22 @@ _MOST_PIECES = 64
 Infos = Mapping[TensorNode, NodeInfo]
 
 
-def mark_parallel(plan: Plan) -> Plan:
+def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
     """Returns the plan with large kernels cut into phases whose iterations several threads share.
 
     A kernel stays as it is unless its work is enough for two threads and some of its loops are
     proven to be independent.
+
+    Args:
+        plan: The plan.
+        least_work: The least work that is worth another thread, in cycles.
     """
     steps: list[Step] = []
     shared: list[TensorNode] = []
     for step in plan.steps:
         match step:
             case Nest():
-                phases = _phases(step, plan.nodes)
+                phases = _phases(step, plan.nodes, 2 * least_work)
                 steps += phases or (step,)
                 if phases:
                     shared += _top_allocations(step.body)
@@ -82,15 +86,15 @@ def mark_parallel(plan: Plan) -> Plan:
 # ----- phases -------------------------------------------------------------------------------------
 
 
-def _phases(nest: Nest, nodes: Infos) -> tuple[Nest, ...] | None:
+def _phases(nest: Nest, nodes: Infos, least_work: int) -> tuple[Nest, ...] | None:
     """Returns a kernel as phases, some of them parallel; None if it stays as it is."""
-    if work_of(nest.body, nodes) < 2 * LEAST_WORK:
+    if work_of(nest.body, nodes) < least_work:
         return None
     pieces = _pieces(nest.body, nodes)
     groups = None if pieces is None else _grouped(pieces)
     if groups is None:
         return None
-    phases = [_phase(nest, group, nodes) for group in groups]
+    phases = [_phase(nest, group, nodes, least_work) for group in groups]
     return tuple(_titled(phases, nest)) if any(each.is_parallel for each in phases) else None
 
 
@@ -157,12 +161,12 @@ def _grouped(pieces: Sequence[Stmt]) -> list[list[Stmt]] | None:
     return groups
 
 
-def _phase(nest: Nest, pieces: Sequence[Stmt], nodes: Infos) -> Nest:
+def _phase(nest: Nest, pieces: Sequence[Stmt], nodes: Infos, least_work: int) -> Nest:
     """Returns a kernel for some of the pieces of another one."""
     loops = [_marked(piece) for piece in pieces]
     is_parallel = len(loops) > 1 or loops != list(pieces)
     work = sum(work_of(piece, nodes) for piece in pieces)
-    is_parallel = is_parallel and work >= 2 * LEAST_WORK
+    is_parallel = is_parallel and work >= least_work
     body = Block(tuple(map(_as_loop, _with_inner(loops, nodes))) if is_parallel else tuple(pieces))
     own = set(allocated(body))
     arguments = tuple(node for node in nodes_of(body) if node not in own)

@@ -60,9 +60,16 @@ class Divided:
     info: NodeInfo
 
 
-def in_parts(nest: CellNest) -> Divided | None:
+def in_parts(
+    nest: CellNest, least_terms: int = _LEAST_TERMS, least_work: int = _LEAST_WORK
+) -> Divided | None:
     """Returns nests that compute parts of a reduction and then combine them; None if the cells are
     enough for several threads, or the terms too few.
+
+    Args:
+        nest: The whole.
+        least_terms: The least terms of a part.
+        least_work: The least terms of all cells together.
     """
     reduction = nest.reduction
     if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
@@ -71,8 +78,8 @@ def in_parts(nest: CellNest) -> Divided | None:
         return None
     terms = prod(axis.extent for axis in nest.reduced)
     cells = prod(axis.extent for axis in nest.cells)
-    parts = next((parts for parts in _PARTS if terms >= _LEAST_TERMS * parts), 0)
-    if not parts or cells * terms < _LEAST_WORK or cells >= _PARTS[0] * _block(nest, reduction):
+    parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
+    if not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
         return None
     axis = _cut_axis(nest.reduced, parts)
     return _divided(nest, reduction, axis, min(parts, axis.extent))
