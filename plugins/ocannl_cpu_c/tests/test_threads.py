@@ -120,44 +120,39 @@ def test_random_programs_give_the_same_bits_on_any_number_of_threads(example: Ex
     assert all(each == results[0] for each in results)
 
 
-def perceptron() -> oc.Tensor:
-    x = oc.tensor(NUMBERS.standard_normal((96, 300)).astype(np.float32), batch_axes=1)
+def perceptron(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((96, 300)).astype(np.float32), batch_axes=1)
     hidden = oc.relu(oc.param("w", output=[256]) @ x + oc.param("b", output=[256]))
     y = oc.param("v", output=[200]) @ hidden
     return oc.einsum("...|... => 0", y * y)
 
 
-def convolution() -> oc.Tensor:
-    x = oc.tensor(NUMBERS.standard_normal((8, 18, 18, 16)).astype(np.float32), batch_axes=1)
-    kernel = oc.tensor(NUMBERS.standard_normal((40, 3, 3, 16)).astype(np.float32))
+def convolution(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((8, 18, 18, 16)).astype(np.float32), batch_axes=1)
+    kernel = oc.tensor(random.standard_normal((40, 3, 3, 16)).astype(np.float32))
     y = oc.einsum("n|1*y<+1*v,1*x<+1*u,c; o,v,u,c => n|y,x,o", x, oc.param("kernel", init=kernel))
     return oc.einsum("...|... => 0", oc.relu(y + oc.param("b", output=[40])))
 
 
-def softmax() -> oc.Tensor:
-    x = oc.param("x", init=oc.tensor(NUMBERS.standard_normal((500, 300)).astype(np.float32)))
+def softmax(random: np.random.Generator) -> oc.Tensor:
+    x = oc.param("x", init=oc.tensor(random.standard_normal((500, 300)).astype(np.float32)))
     shifted = x - oc.stop_gradient(oc.einmax("i,j => i,0", x))
     y = oc.exp(shifted) / oc.einsum("i,j => i,0", oc.exp(shifted))
     return oc.einsum("... => 0", y * y)
 
 
-def long_sums() -> oc.Tensor:
-    a, b = (NUMBERS.standard_normal((7000, 30)).astype(np.float32) for _ in range(2))
+def long_sums(random: np.random.Generator) -> oc.Tensor:
+    a, b = (random.standard_normal((7000, 30)).astype(np.float32) for _ in range(2))
     y = oc.einsum("ij; ik => jk", oc.param("a", init=oc.tensor(a)), oc.tensor(b))
     return oc.einsum("... => 0", y * y)
-
-
-NUMBERS = np.random.default_rng(1)
 
 
 @pytest.mark.parametrize("network", [perceptron, convolution, softmax, long_sums])
 def test_networks_give_the_same_bits_on_any_number_of_threads(network) -> None:
     results = []
     for threads in (1, 2, 3, 7):
-        global NUMBERS
-        NUMBERS = np.random.default_rng(1)
         with settings.overrides(threads=threads), oc.Session(seed=4):
-            loss = network()
+            loss = network(np.random.default_rng(1))
             context = oc.Context("cpu_c")
             code = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=1e-6)
             step = context.compile(code)
