@@ -237,9 +237,9 @@ int main(void) {
     tables[part][0] = cells[part];
     args[part] = tables[part];
   }
-  const struct step steps[] = {{kernel, args, PARTS, 1, 1, offsets},
-                               {kernel, args, 1, 1, 1, offsets},
-                               {kernel, args, PARTS, 1, 1, offsets}};
+  const struct step steps[] = {{kernel, args, PARTS, 1 << 15, 1, 1, offsets},
+                               {kernel, args, 1, 0, 1, 1, offsets},
+                               {kernel, args, PARTS, 1 << 15, 1, 1, offsets}};
   const struct routine routine = {steps, 3, ocannl_pool(THREADS), 0, 0, memory,
                                   sizeof memory / THREADS};
   for (int run = 0; run < 2000; ++run) ocannl_run(&routine, 0);

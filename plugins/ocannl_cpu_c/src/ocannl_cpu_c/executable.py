@@ -120,6 +120,7 @@ class _Linker:
             tables = self._tables(launch)
             step.kernel = self._executable.kernels[launch.kernel]
             step.args, step.parts = tables, len(tables)
+            step.work = launch.shares.work if launch.shares is not None else 0
             *offsets, end = private_offsets(launch.private)
             step.private_count, step.private_at = len(offsets), self._given(launch)
             step.offsets = self._keep(ffi.new("int64_t[]", offsets))

@@ -27,6 +27,7 @@ ffi.cdef(
       void (*kernel)(void *const *);
       void ***args;
       int64_t parts;
+      int64_t work;
       int64_t private_count;
       int64_t private_at;
       const int64_t *offsets;
