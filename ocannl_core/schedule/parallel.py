@@ -227,8 +227,8 @@ def _with_inner(pieces: Sequence[Stmt], nodes: Infos) -> Sequence[Stmt]:
 
 
 def _count(stmt: Stmt) -> int:
-    is_marked = isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
-    return _extent(stmt) if isinstance(stmt, For) and is_marked else 1
+    """Returns how many iterations of a piece can be dealt out."""
+    return _extent(_as_loop(stmt))
 
 
 def _inner_marked(stmt: Stmt, nodes: Infos) -> For | None:
