@@ -30,6 +30,7 @@ from ocannl_core.loopir.nodes import (
     AxisKind,
     Block,
     Const,
+    DeclareLocal,
     Fill,
     For,
     Remark,
@@ -108,18 +109,22 @@ def _top_allocations(body: Block) -> list[TensorNode]:
 
 
 def _flat(body: Block) -> list[Stmt]:
-    """Returns the statements of a block, and of blocks in it that allocate nothing or are alone."""
+    """Returns the statements of a block, and of blocks in it that declare nothing or are alone."""
     while len(body.stmts) == 1 and isinstance(body.stmts[0], Block):
         body = body.stmts[0]
     found: list[Stmt] = []
     pending = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
-        if isinstance(stmt, Block) and not any(isinstance(each, Allocate) for each in stmt.stmts):
+        if isinstance(stmt, Block) and not _declares(stmt):
             pending.extend(reversed(stmt.stmts))
         else:
             found.append(stmt)
     return found
+
+
+def _declares(block: Block) -> bool:
+    return any(isinstance(stmt, Allocate | DeclareLocal) for stmt in block.stmts)
 
 
 def _pieces(body: Block, nodes: Infos) -> list[Stmt] | None:
@@ -237,6 +242,8 @@ def _inner_marked(stmt: Stmt, nodes: Infos) -> For | None:
     """
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
+    if _declares(Block(tuple(after))):
+        return None
     inner = [_as_loop(_marked(each)) for each in after]
     if all(_extent(each) == 1 for each in inner) or not _all_apart(inner):
         return None

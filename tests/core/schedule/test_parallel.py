@@ -173,6 +173,19 @@ def test_accumulators_are_not_repeated() -> None:
     assert found is None or found.inner == ()
 
 
+def test_memory_of_the_iteration_is_not_shared_by_loops_inside() -> None:
+    i, j, k = (fresh_var(name) for name in "ijk")
+    cell = VarIndex(j), VarIndex(k)
+    squared = Binary(BinaryOp.MUL, load(B, *cell), load(B, *cell), float32)
+    fills = For(k, 0, SIDE, Block((Store(T, cell, squared),)))
+    row = Store(A, (VarIndex(i), VarIndex(j)), load(T, VarIndex(j), ZERO))
+    rows = For(j, 0, SIDE, Block((fills, row)))
+    _, (nest,) = cut(For(i, 0, 4, Block((Allocate(T, Scope.THREAD), rows))))
+    found = shares(nest, NODES)
+    assert found is not None
+    assert (found.outer[0].count, found.inner) == (4, ())
+
+
 def product_plan(rows: int, terms: int, columns: int) -> Plan:
     """Returns a scheduled matrix product, cut into phases."""
     nodes = {

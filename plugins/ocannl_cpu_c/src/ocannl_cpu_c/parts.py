@@ -14,6 +14,8 @@ _PER_THREAD = 4
 """There are more parts than threads, for threads do not progress alike where others use the
 processor.
 """
+_MOST = 1 << 12
+"""So many parts the pool can surely count."""
 _TOLERATED = 1.03
 """Parts that cost more are made if the busiest thread is ready so many times as early."""
 
@@ -30,7 +32,7 @@ def parts(shares: Shares, threads: int) -> list[Bounds]:
     None is too small to be worth waking a thread. Parts of loops right inside are made only where
     whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
     """
-    most = min(_PER_THREAD * threads, shares.work // LEAST_WORK) if threads > 1 else 1
+    most = min(_PER_THREAD * threads, shares.work // LEAST_WORK, _MOST) if threads > 1 else 1
     inner = _count(shares.inner)
     levels = 2 if shares.inner else 1
     best: list[_Part] = []
