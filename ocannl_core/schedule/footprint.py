@@ -18,17 +18,23 @@ from ocannl_core.indexing import (
     as_affine,
 )
 from ocannl_core.loopir.nodes import (
+    Allocate,
     AxisKind,
     Barrier,
     CallExternal,
+    DeclareLocal,
     For,
     Gather,
+    Local,
+    LocalRead,
+    Scoped,
+    SetLocal,
     Staged,
     Stmt,
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range, index_range
-from ocannl_core.loopir.traverse import accesses_at, allocated, free_locals, walk
+from ocannl_core.loopir.traverse import accesses_at, walk
 from ocannl_core.node import TensorNode
 
 _ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
@@ -64,9 +70,9 @@ class Footprint:
 
 def footprint(stmt: Stmt) -> Footprint | None:
     """Returns what a statement touches; None if that cannot be said, or it shares variables."""
-    if free_locals(stmt):
-        return None
-    own = set(allocated(stmt))
+    own: set[TensorNode] = set()
+    declared: set[Local] = set()
+    mentioned: set[Local] = set()
     ranges: dict[IndexVar, Range] = {}
     places: dict[TensorNode, list[Places]] = {}
     whole: set[TensorNode] = set()
@@ -81,10 +87,16 @@ def footprint(stmt: Stmt) -> Footprint | None:
                     return None
                 known = ranges.get(var, Range(start, stop - 1))
                 ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+            case Allocate(target):
+                own.add(target)
+            case Scoped(local) | DeclareLocal(local):
+                declared.add(local)
+            case LocalRead(local) | SetLocal(local):
+                mentioned.add(local)
             case StoreVector(target, length=length):
                 spans[target] = max(spans.get(target, 1), length)
         for access in accesses_at(node):
-            if access.node in own or access.merge:
+            if access.merge:
                 continue
             if access.writes:
                 written.add(access.node)
@@ -95,20 +107,28 @@ def footprint(stmt: Stmt) -> Footprint | None:
             if isinstance(node, Gather):
                 found[node.axis] = None  # computed: it may be anywhere
             places.setdefault(access.node, []).append(tuple(found))
-    known_places = {node: tuple(found) for node, found in places.items()}
+    if not mentioned <= declared:
+        return None
+    known_places = {node: tuple(dict.fromkeys(found)) for node, found in places.items()}
     known_places |= dict.fromkeys(whole, ())
-    return Footprint(known_places, frozenset(written), spans, ranges)
+    shared = {node: found for node, found in known_places.items() if node not in own}
+    return Footprint(shared, frozenset(written - own), spans, ranges)
 
 
-def is_independent(loop: For) -> bool:
+def is_independent(loop: For, touched: Footprint | None) -> bool:
     """True only if no two iterations touch the same cell and one of them writes it.
 
     Along some axis of every node that is written, all accesses lie at `coefficient * variable +
     rest`, and the rests are closer together than the coefficient. Variables of loops around this
     one are the same number for all iterations.
+
+    Args:
+        loop: The loop.
+        touched: Its footprint.
     """
-    touched = footprint(loop) if loop.stop - loop.start > 1 else None
-    return touched is not None and all(
+    if touched is None or loop.stop - loop.start < 2:
+        return False
+    return all(
         any(
             _is_dealt(column, loop.var, touched.ranges, touched.span(node, axis))
             for axis, column in enumerate(touched.columns(node))

@@ -94,14 +94,23 @@ def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
 
 def _phases(nest: Nest, nodes: Infos, least_work: int) -> tuple[Nest, ...] | None:
     """Returns a kernel as phases, some of them parallel; None if it stays as it is."""
-    if work_of(nest.body, nodes) < least_work:
+    work = work_of(nest.body, nodes)
+    if work < least_work:
         return None
     pieces = _pieces(nest.body, nodes)
     groups = None if pieces is None else _grouped(pieces)
     if groups is None:
         return None
-    phases = [_phase(nest, group, nodes, least_work) for group in groups]
-    return tuple(_titled(phases, nest)) if any(each.is_parallel for each in phases) else None
+    phases: list[Nest] = []
+    for group in groups:
+        if len(groups) > 1:
+            work = sum(work_of(piece.stmt, nodes) for piece in group)
+        phases.append(_phase(nest, group, nodes, is_large=work >= least_work))
+    if not any(each.is_parallel for each in phases):
+        return None
+    if len(phases) == 1 and not _top_allocations(nest.body):
+        return (phases[0],)
+    return tuple(_titled([_given(phase) for phase in phases], nest))
 
 
 def _top_allocations(body: Block) -> list[TensorNode]:
@@ -155,38 +164,54 @@ def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
     return body
 
 
-def _grouped(pieces: Sequence[Stmt]) -> list[list[Stmt]] | None:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A statement and what it touches."""
+
+    stmt: Stmt
+    touched: Footprint
+
+    def marked(self) -> Stmt:
+        """Returns the statement, with the mark if it is a loop of independent iterations."""
+        if isinstance(self.stmt, For) and is_independent(self.stmt, self.touched):
+            return replace(self.stmt, kind=AxisKind.PARALLEL)
+        return self.stmt
+
+    def is_apart(self, others: Sequence[_Piece]) -> bool:
+        """True if it may run at the same time as all of some others."""
+        return all(are_apart(self.touched, other.touched) for other in others)
+
+
+def _grouped(stmts: Sequence[Stmt]) -> list[list[_Piece]] | None:
     """Returns neighbours that may run at the same time together; None if that cannot be said."""
-    groups: list[list[Stmt]] = []
-    known: list[Footprint] = []
-    for piece in pieces:
-        touched = footprint(piece)
+    groups: list[list[_Piece]] = []
+    for stmt in stmts:
+        touched = footprint(stmt)
         if touched is None:
             return None
-        if not groups or not all(are_apart(each, touched) for each in known):
+        piece = _Piece(stmt, touched)
+        if not groups or not piece.is_apart(groups[-1]):
             groups.append([])
-            known = []
         groups[-1].append(piece)
-        known.append(touched)
     return groups
 
 
-def _phase(nest: Nest, pieces: Sequence[Stmt], nodes: Infos, least_work: int) -> Nest:
+def _phase(nest: Nest, pieces: Sequence[_Piece], nodes: Infos, *, is_large: bool) -> Nest:
     """Returns a kernel for some of the pieces of another one."""
-    loops = [_marked(piece) for piece in pieces]
-    is_parallel = len(loops) > 1 or loops != list(pieces)
-    work = sum(work_of(piece, nodes) for piece in pieces)
-    is_parallel = is_parallel and work >= least_work
-    body = Block(tuple(map(_as_loop, _with_inner(loops, nodes))) if is_parallel else tuple(pieces))
-    own = set(allocated(body))
-    arguments = tuple(node for node in nodes_of(body) if node not in own)
-    return replace(
-        nest,
-        body=body,
-        arguments=arguments,
-        indices=static_indices(body),
-        is_parallel=is_parallel,
+    stmts = [piece.stmt for piece in pieces]
+    marked = [piece.marked() for piece in pieces] if is_large else stmts
+    is_parallel = is_large and (
+        len(stmts) > 1 or any(new is not old for new, old in zip(marked, stmts, strict=True))
     )
+    body = Block(tuple(map(_as_loop, _with_inner(marked, nodes)) if is_parallel else stmts))
+    return replace(nest, body=body, is_parallel=is_parallel)
+
+
+def _given(phase: Nest) -> Nest:
+    """Returns a phase that is given what it mentions."""
+    own = set(allocated(phase.body))
+    arguments = tuple(node for node in nodes_of(phase.body) if node not in own)
+    return replace(phase, arguments=arguments, indices=static_indices(phase.body))
 
 
 def _titled(phases: Sequence[Nest], nest: Nest) -> list[Nest]:
@@ -198,13 +223,6 @@ def _titled(phases: Sequence[Nest], nest: Nest) -> list[Nest]:
         else phase
         for phase in phases
     ]
-
-
-def _marked(stmt: Stmt) -> Stmt:
-    """Returns a loop whose iterations are independent with the mark that says so."""
-    if isinstance(stmt, For) and is_independent(stmt):
-        return replace(stmt, kind=AxisKind.PARALLEL)
-    return stmt
 
 
 def _as_loop(stmt: Stmt) -> For:
@@ -242,13 +260,16 @@ def _inner_marked(stmt: Stmt, nodes: Infos) -> For | None:
     """
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
-    if _declares(Block(tuple(after))):
+    if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
         return None
-    inner = [_as_loop(_marked(each)) for each in after]
-    if all(_extent(each) == 1 for each in inner) or not _all_apart(inner):
+    groups = _grouped(after)
+    if groups is None or len(groups) != 1:
+        return None
+    inner = [_as_loop(piece.marked()) for piece in groups[0]]
+    if all(_extent(each) == 1 for each in inner):
         return None
     repeated = sum(work_of(each, nodes) for each in before)
-    if repeated * _LEAST_GAIN > sum(work_of(each, nodes) for each in inner):
+    if repeated and repeated * _LEAST_GAIN > sum(work_of(each, nodes) for each in inner):
         return None
     return replace(loop, body=Block((*before, *inner)))
 
@@ -265,18 +286,6 @@ def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
             case _:
                 return stmts[:position], stmts[position:]
     return stmts, ()
-
-
-def _all_apart(stmts: Sequence[Stmt]) -> bool:
-    if len(stmts) > _MOST_PIECES:
-        return False
-    known: list[Footprint] = []
-    for stmt in stmts:
-        touched = footprint(stmt)
-        if touched is None or not all(are_apart(each, touched) for each in known):
-            return False
-        known.append(touched)
-    return True
 
 
 # ----- what can be dealt out ----------------------------------------------------------------------

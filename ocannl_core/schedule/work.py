@@ -22,7 +22,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Node, accesses_at, children, fold, walk
+from ocannl_core.loopir.traverse import Access, Node, accesses_at, fold
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.cost import own_cost
 
@@ -38,10 +38,11 @@ _BYTES_PER_CYCLE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Operations and accesses to memory."""
+    """Operations and accesses to memory, and whether there are loops."""
 
-    operations: int = 0
-    accesses: int = 0
+    operations: int
+    accesses: int
+    has_loops: bool
 
 
 def work_of(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
@@ -50,21 +51,27 @@ def work_of(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     A rough number: operations at the rate of vector registers where loops use them, and bytes at
     the rate of the memory. It does not depend on the machine.
     """
-    registers = {
-        node.node
-        for node in walk(stmt)
-        if isinstance(node, Allocate) and node.scope is Scope.THREAD
-    }
+    registers: set[TensorNode] = set()
+    ranges: dict[IndexVar, Range] = {}
+    touched: list[Access] = []
+    own: set[TensorNode] = set()
 
     def combine(node: Node, inside: tuple[_Cost, ...]) -> _Cost:
-        operations = sum(each.operations for each in inside)
-        accesses = sum(each.accesses for each in inside)
+        operations = sum([each.operations for each in inside])
+        accesses = sum([each.accesses for each in inside])
+        has_loops = any(each.has_loops for each in inside)
         match node:
-            case Block() | Allocate():
+            case Block():
                 pass
-            case For(_, start, stop):
-                times = _times(node, max(0, stop - start))
-                return _Cost(times * operations, times * accesses)
+            case Allocate(target, scope):
+                own.add(target)
+                if scope is Scope.THREAD:
+                    registers.add(target)
+            case For(var, start, stop):
+                known = ranges.get(var, Range(start, stop - 1))
+                ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+                times = _times(node, has_loops)
+                return _Cost(times * operations, times * accesses, has_loops=True)
             case Store(target) if target in registers:
                 accesses = 0  # vectors that are loaded once serve a whole block of registers
             case Load(target) if target in registers:
@@ -75,58 +82,42 @@ def work_of(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
                 accesses += -(-nodes[target].size // _LANES)
             case _:
                 operations += own_cost(node, ())
-        return _Cost(operations, accesses)
+        touched.extend(accesses_at(node))
+        return _Cost(operations, accesses, has_loops)
 
     total = fold(stmt, combine)
     cycles = (total.operations + total.accesses) // _PER_CYCLE
-    return max(cycles, _bytes_touched(stmt, nodes) // _BYTES_PER_CYCLE)
+    cells: dict[TensorNode, int] = {}
+    for access in dict.fromkeys(touched):
+        if access.node not in own:
+            count = _cells(access, nodes[access.node], ranges)
+            cells[access.node] = max(cells.get(access.node, 0), count)
+    nbytes = sum(count * nodes[node].dtype.nbytes for node, count in cells.items())
+    return max(cycles, nbytes // _BYTES_PER_CYCLE)
 
 
-def _times(loop: For, extent: int) -> int:
+def _times(loop: For, has_loops: bool) -> int:
     """Returns how often the inside of a loop costs what it says."""
+    extent = max(0, loop.stop - loop.start)
     if loop.kind is AxisKind.VECTOR:
         return -(-extent // _LANES)
-    if loop.kind is AxisKind.UNROLLED or any(
-        isinstance(each, For) for child in loop.body.stmts for each in walk(child)
-    ):
-        return extent
-    return -(-extent // _GUESSED_LANES)
+    return extent if has_loops or loop.kind is AxisKind.UNROLLED else -(-extent // _GUESSED_LANES)
 
 
-def _bytes_touched(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
-    """Returns the bytes of all cells that a statement may touch, each counted once."""
-    ranges: dict[IndexVar, Range] = {}
-    cells: dict[TensorNode, int] = {}
-    own: set[TensorNode] = set()
-    pending: list[Node] = [stmt]
-    while pending:
-        node = pending.pop()
-        pending.extend(reversed(children(node)))
-        match node:
-            case For(var, start, stop):
-                known = ranges.get(var, Range(start, stop - 1))
-                ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
-            case Allocate(target):
-                own.add(target)
-        for access in accesses_at(node):
-            dims = nodes[access.node].buffer_dims
-            if access.indices is None:
-                count = prod(dims)
-            else:
-                count = 1
-                for index, dim in zip(access.indices, dims, strict=True):
-                    count *= _positions(index, dim, ranges)
-            cells[access.node] = max(cells.get(access.node, 0), count)
-    return sum(count * nodes[node].dtype.nbytes for node, count in cells.items() if node not in own)
+def _cells(access: Access, info: NodeInfo, ranges: Mapping[IndexVar, Range]) -> int:
+    """Returns how many cells an access touches in all iterations together, at most."""
+    if access.indices is None:
+        return info.size
+    return prod(
+        _positions(index, dim, ranges)
+        for index, dim in zip(access.indices, info.buffer_dims, strict=True)
+    )
 
 
 def _positions(index: AxisIndex, dim: int, ranges: Mapping[IndexVar, Range]) -> int:
     """Returns how many positions along an axis an index takes at most."""
     if isinstance(index, ConcatIndex):
         return dim
-    steps = [
-        abs(factor) * (ranges[var].extent - 1)
-        for factor, var in as_affine(index)[0]
-        if var in ranges
-    ]
-    return max(0, min(dim, 1 + sum(steps)))
+    terms, _ = as_affine(index)
+    reach = sum(abs(factor) * (ranges[var].extent - 1) for factor, var in terms if var in ranges)
+    return max(0, min(dim, 1 + reach))
