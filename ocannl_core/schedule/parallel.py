@@ -297,11 +297,11 @@ class Run:
 
     Attributes:
         count: How many.
-        work: What each takes, in cycles.
+        work: What each takes, in cycles; less than one where vectors hold several.
     """
 
     count: int
-    work: int
+    work: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class Shares:
     @property
     def work(self) -> int:
         """The cycles of all iterations."""
-        return sum(run.count * run.work for run in self.outer)
+        return round(sum(run.count * run.work for run in self.outer))
 
 
 def shares(nest: Nest, nodes: Infos) -> Shares | None:
@@ -359,7 +359,7 @@ def _extent(loop: For) -> int:
 
 def _run(loop: For, nodes: Infos) -> Run:
     count = _extent(loop)
-    return Run(count, work_of(loop, nodes) // count)
+    return Run(count, work_of(loop, nodes) / count)
 
 
 def dealt_loops(nest: Nest) -> tuple[For, ...]:

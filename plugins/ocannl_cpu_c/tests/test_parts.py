@@ -10,7 +10,7 @@ from ocannl_core.schedule.parallel import LEAST_WORK, Run, Shares
 from ocannl_cpu_c.parts import parts, private_offsets
 
 RUNS = st.lists(
-    st.builds(Run, st.integers(1, 60), st.integers(0, 4 * LEAST_WORK)), min_size=1, max_size=3
+    st.builds(Run, st.integers(1, 60), st.floats(0, 4 * LEAST_WORK)), min_size=1, max_size=3
 ).map(tuple)
 THREADS = st.integers(1, 9)
 
@@ -76,6 +76,12 @@ EVEN = {
 @pytest.mark.parametrize("name", EVEN)
 def test_threads_have_about_the_same_work(name: str, threads: int) -> None:
     assert busiest(EVEN[name], threads) <= 1.15
+
+
+def test_millions_of_short_iterations_are_shared() -> None:
+    assert parts(Shares((Run(10_000_000, 0.25),)), 2) == [
+        (part * 1_250_000, (part + 1) * 1_250_000) for part in range(8)
+    ]
 
 
 def test_what_is_repeated_is_not_repeated_without_need() -> None:

@@ -120,6 +120,17 @@ def test_buffers_between_phases_are_memory_of_the_routine() -> None:
     assert (second.title, second.arguments) == ("c = a", (T, C))
 
 
+def test_long_vectors_are_shared() -> None:
+    vectors = {node: NodeInfo(float32, (1 << 20,)) for node in (A, B)}
+    i = fresh_var("i")
+    value = Binary(BinaryOp.ADD, load(B, VarIndex(i)), load(B, VarIndex(i)), float32)
+    loop = For(i, 0, 1 << 20, Block((Store(A, (VarIndex(i),), value),)))
+    plan = mark_parallel(Plan("p", (Nest(Block((loop,)), (A, B), ()),), (A, B), (), (), vectors))
+    found = shares(plan.steps[0], vectors)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.work > 1 << 18
+
+
 def test_a_fill_is_a_loop_of_which_threads_take_parts() -> None:
     _, (nest,) = cut(Fill(A, 1.5))
     assert nest.is_parallel

@@ -16,9 +16,9 @@ processor.
 """
 _MOST = 1 << 12
 """So many parts the pool can surely count."""
+
 _TOLERATED = 1.03
 """Parts that cost more are made if the busiest thread is ready so many times as early."""
-
 _COARSE = 1.05
 """What having one part for each thread counts as: a thread that starts late cannot be helped."""
 
@@ -71,24 +71,26 @@ def _candidates(shares: Shares, most: int) -> Iterator[list[_Part]]:
 
 def _whole(runs: Sequence[Run], count: int) -> list[_Part]:
     """Returns parts of whole iterations of the outer loops."""
-    works = [run.work for run in runs for _ in range(run.count)]
-    return [_Part(*pair, sum(works[slice(*pair)])) for pair in pairwise(_cuts(runs, count))]
+    return [
+        _Part(first, end, _work_before(runs, end) - _work_before(runs, first))
+        for first, end in pairwise(_cuts(runs, count))
+    ]
 
 
 def _pieces(shares: Shares, pieces: int) -> list[_Part]:
     """Returns parts of the inner loops, for every iteration of the outer ones."""
     works = [run.work for run in shares.outer for _ in range(run.count)]
     cuts = list(pairwise(_cuts(shares.inner, pieces)))
-    inner = _count(shares.inner)
-    return [
-        _Part(
-            number,
-            number + 1,
-            shares.repeated + (work - shares.repeated) * (end - first) / inner,
-            (first, end),
-        )
-        for number, work in enumerate(works)
+    whole = _work_before(shares.inner, _count(shares.inner)) or 1.0
+    portions = [
+        (_work_before(shares.inner, end) - _work_before(shares.inner, first)) / whole
         for first, end in cuts
+    ]
+    repeated = shares.repeated
+    return [
+        _Part(number, number + 1, repeated + (work - repeated) * portion, pair)
+        for number, work in enumerate(works)
+        for pair, portion in zip(cuts, portions, strict=True)
     ]
 
 
@@ -110,6 +112,15 @@ def _cuts(runs: Sequence[Run], parts: int) -> list[int]:
     ends = list(accumulate(run.count for run in runs))
     cuts = [0, *(_position(runs, total * part / parts) for part in range(1, parts)), ends[-1]]
     return sorted(set(cuts))
+
+
+def _work_before(runs: Sequence[Run], position: int) -> float:
+    """Returns the work of the first iterations, counted through."""
+    work = 0.0
+    for run in runs:
+        work += min(position, run.count) * run.work
+        position = max(0, position - run.count)
+    return work
 
 
 def _position(runs: Sequence[Run], work: float) -> int:
