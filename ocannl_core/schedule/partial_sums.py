@@ -13,7 +13,7 @@ order of additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -30,6 +30,8 @@ from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
+from ocannl_core.schedule.fuse import Part
+from ocannl_core.schedule.lanes import has_lanes
 from ocannl_core.schedule.transforms import AXIS_LETTERS
 
 _PARTS = (16, 8)
@@ -58,6 +60,26 @@ class Divided:
     nests: tuple[CellNest, ...]
     node: TensorNode
     info: NodeInfo
+
+
+def divided(
+    parts: Iterable[Part], nodes: Mapping[TensorNode, NodeInfo]
+) -> tuple[list[Part], dict[TensorNode, NodeInfo]]:
+    """Returns the steps of a plan with long reductions divided, and where partial results are."""
+    result: list[Part] = []
+    partial: dict[TensorNode, NodeInfo] = {}
+    for part in parts:
+        found = in_parts(part.cells) if part.cells and has_lanes(part.cells, nodes) else None
+        if found is None:
+            result.append(part)
+            continue
+        partial[found.node] = found.info
+        title = f"partial results for {part.step.title}"
+        before = replace(part, step=replace(part.step, title=title))
+        *nests, last = found.nests
+        result += [replace(before, cells=nest, is_changed=True) for nest in nests]
+        result.append(replace(part, cells=last, is_changed=True))
+    return result, partial
 
 
 def in_parts(
