@@ -1,4 +1,5 @@
-"""Matrix products and convolutions, compiled, in NumPy, and in PyTorch where it is installed.
+"""Matrix products and convolutions, compiled, in NumPy, and in PyTorch and JAX where these are
+installed.
 
 Every contender gets the same arrays, must agree with a product in double precision before it is
 timed, and writes its result into memory that it owns already where it can.
@@ -8,12 +9,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import harness  # before NumPy: it limits the threads
+
+if harness.THREADS == 1:
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
 
 import numpy as np  # isort: skip
 
@@ -47,7 +54,7 @@ _CONVOLUTION = "n,1*y<+1*v,1*x<+1*u,c; o,v,u,c => n,y,x,o"
 
 def works() -> Iterator[Work]:
     """Yields the contractions, smallest first."""
-    for size in (64, 128, 256, 512, 1024):
+    for size in (64, 128, 256, 512, 1024, 2048):
         yield Work(f"square {size}", *_PRODUCT, ((size, size), (size, size)))
     yield Work("odd 100 x 37 x 61", *_PRODUCT, ((100, 37), (37, 61)))
     yield Work("tall 4096 x 64 x 64", *_PRODUCT, ((4096, 64), (64, 64)))
@@ -140,6 +147,31 @@ def torch_peer(work: Work, left: Array, right: Array) -> Contender:
     return "torch", convolve, lambda: np.asarray(convolve().permute(0, 2, 3, 1))
 
 
+def jax_peer(work: Work, left: Array, right: Array) -> Contender:
+    """Returns the contraction in JAX, compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    a, b = jnp.asarray(left), jnp.asarray(right)
+
+    def value(a: Any, b: Any) -> Any:
+        if work.einsum:
+            return jnp.einsum(work.einsum, a, b, precision="highest")
+        layout = ("NHWC", "OHWI", "NHWC")
+        return jax.lax.conv_general_dilated(a, b, (1, 1), "VALID", dimension_numbers=layout)
+
+    def with_gradients(a: Any, b: Any) -> Any:
+        result, pull = jax.vjp(value, a, b)
+        return result, pull(2 * result)
+
+    once = jax.jit(with_gradients if work.gradients else value)
+
+    def run() -> Any:
+        return jax.block_until_ready(once(a, b))
+
+    return "jax", run, lambda: np.asarray(run()[0] if work.gradients else run())
+
+
 def reference(work: Work, left: Array, right: Array) -> Array:
     """Returns the contraction in double precision."""
     a, b = left.astype(np.float64), right.astype(np.float64)
@@ -165,6 +197,8 @@ def compare(work: Work, backend: str | None, rounds: int) -> None:
         peers.append(peer)
     if importlib.util.find_spec("torch") is not None:
         peers.append(torch_peer(work, left, right))
+    if importlib.util.find_spec("jax") is not None:
+        peers.append(jax_peer(work, left, right))
     expected = reference(work, left, right)
     scale = float(np.abs(expected).max())
     for name, run, result in peers:

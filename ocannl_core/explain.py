@@ -11,11 +11,11 @@ from typing import overload
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
+from ocannl_core.schedule.parallel import shared_axes
 from ocannl_core.schedule.plan import External
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
@@ -82,7 +82,8 @@ class KernelExplanation:
         title: What it computes.
         arguments: Names of the nodes whose memory it is given.
         is_external: True for a call out of the loop language.
-        is_parallel: True if its iterations may run on several threads.
+        parallel: The axes of which several threads may each take a part, and how many iterations
+            or blocks there are of each; empty if it runs on one thread.
         schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
             they were lowered.
     """
@@ -90,8 +91,13 @@ class KernelExplanation:
     title: str
     arguments: tuple[str, ...]
     is_external: bool = False
-    is_parallel: bool = False
+    parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
+
+    @property
+    def is_parallel(self) -> bool:
+        """True if several threads may share it."""
+        return bool(self.parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,8 @@ class RoutineExplanation:
         lines += ["kernels"]
         for position, kernel in enumerate(self.kernels, start=1):
             what = "external call " if kernel.is_external else ""
-            threads = " [parallel]" if kernel.is_parallel else ""
+            axes = " x ".join(f"{name} {count}" for name, count in kernel.parallel)
+            threads = f" [parallel: {axes}]" if axes else ""
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
@@ -238,9 +245,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
         else KernelExplanation(
             step.title,
             tuple(node.name for node in step.arguments),
-            is_parallel=any(
-                isinstance(each, For) and each.kind is AxisKind.PARALLEL for each in step.body.stmts
-            ),
+            parallel=shared_axes(step),
             schedule=to_text(step.schedule),
         )
         for step in routine.plan.steps

@@ -205,8 +205,8 @@ class Settings:
     threads: int | None = _setting(
         None,
         _OPTIONAL_COUNT,
-        "how many threads share a large kernel on a device that is a processor; by default one for "
-        "each core of the device",
+        "how many threads share a large kernel on a device that is a processor, which changes no "
+        "result; by default one for each core of the device",
     )
     host_devices: int = _setting(
         1, _COUNT, "into how many devices a backend divides the cores of this machine"

@@ -23,6 +23,7 @@ from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.registers import register_lanes
+from ocannl_core.codegen.shares import shares_of
 from ocannl_core.codegen.simd import (
     MOST_LANES,
     NotVectorisedError,
@@ -63,6 +64,7 @@ from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.plan import Nest
+from ocannl_core.schedule.workspace import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
@@ -81,8 +83,9 @@ class KernelText:
         helpers: What it needs from the prelude.
         grid: Extents of the GRID axes that the device itself runs, outermost first.
         block: Extents of the BLOCK axes that the device itself runs, likewise.
-        iterations: Those of its loop, if it is given which of them to run: the first one and the
-            end, as two more arguments after all others.
+        private: The bytes of each buffer of which every thread has its own, given after indices.
+        bounds: How many pairs of a first iteration and an end it is given last: none, those of its
+            loops, and those of the loops right inside.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -92,7 +95,8 @@ class KernelText:
     helpers: tuple[str, ...] = ()
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
-    iterations: range | None = None
+    private: tuple[int, ...] = ()
+    bounds: int = 0
     author: str = field(default="", compare=False)
 
 
@@ -100,8 +104,8 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     """Returns the kernel of a nest.
 
     Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
-    its static indices. Where the dialect cuts kernels into parts, one that is a PARALLEL loop takes
-    the bounds of its part last.
+    its static indices. Where the dialect cuts kernels into parts, parallel ones take memory of the
+    thread and the bounds of the part last.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -124,7 +128,9 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
 
     content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
-    return KernelText(symbol, text(symbol), helpers, *kernel.launch, kernel.iterations)
+    return KernelText(
+        symbol, text(symbol), helpers, *kernel.launch, tuple(kernel.private), kernel.bounds
+    )
 
 
 def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> _Kernel:
@@ -169,13 +175,15 @@ class _Kernel:
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._cut = _loop_to_cut(nest.body) if dialect.cuts_parallel else None
+        self._dealt = shares_of(nest) if dialect.cuts_parallel else {}
+        self._private: dict[TensorNode, Parameter] = {}
+        self.private: list[int] = []
         self._measure(nest.body)
 
     @property
-    def iterations(self) -> range | None:
-        """The iterations of the loop that is run in parts."""
-        return None if self._cut is None else range(self._cut.start, self._cut.stop)
+    def bounds(self) -> int:
+        """How many levels of loops are run in parts."""
+        return max((share.level for share in self._dealt.values()), default=0)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -192,9 +200,10 @@ class _Kernel:
             Parameter(self._names.merge(node), self._info(node).dtype) for node in self._merges
         ]
         indices = [Parameter(str(self._names.index(index)), None) for index in self._nest.indices]
-        if self._cut is not None:
-            indices += [Parameter("first", None), Parameter("end", None)]
-        if any(each.dtype is uint4x32 for each in arrays):
+        indices += self._private.values()
+        for level in range(1, self.bounds + 1):
+            indices += [Parameter(f"first{level}", None), Parameter(f"end{level}", None)]
+        if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
 
@@ -306,6 +315,11 @@ class _Kernel:
                 with self._names.single(loop.var, value):
                     self.block(loop.body)
             return
+        share = self._dealt.get(id(loop))
+        if share is not None and extent == 1:
+            with self.writer.braces(share.guard()), self._names.single(loop.var, loop.start):
+                self.block(loop.body)
+            return
         if bound is None and extent == 1:
             with self._names.single(loop.var, loop.start):
                 self.block(loop.body)
@@ -348,7 +362,8 @@ class _Kernel:
         if pragma:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
-        first, end = ("first", "end") if loop is self._cut else (loop.start, loop.stop)
+        share = self._dealt.get(id(loop))
+        first, end = (loop.start, loop.stop) if share is None else share.limits(loop)
         head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
         with self.writer.braces(head):
             self.block(loop.body)
@@ -447,6 +462,9 @@ class _Kernel:
                 "Memory of a routine is allocated before its kernels run.",
                 found=f"{node.name} allocated inside a kernel",
             )
+        if self._dealt and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
+            self._allocate_private(node, info)
+            return
         self._stack_bytes += info.nbytes
         if self._stack_bytes > self._dialect.stack_limit:
             raise CodegenError(
@@ -457,6 +475,14 @@ class _Kernel:
         self._note_type(info.dtype)
         name = self._names.allocate(node)
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
+
+    def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
+        """Names a buffer that every thread is given; there is one however often it is allocated."""
+        if node not in self._private:
+            name = f"p{len(self._private)}"
+            self._private[node] = Parameter(name, info.dtype, is_written=True)
+            self.private.append(info.nbytes)
+        self._names.give(node, self._private[node].name)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declares memory of one iteration: variables if possible, else an array."""
@@ -509,15 +535,6 @@ def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
             return op.value.symbol if as_is or wraps else ""
         case _:
             return ""
-
-
-def _loop_to_cut(body: Block) -> For | None:
-    """Returns the loop of which threads run parts: one that is all there is."""
-    match body.stmts:
-        case (For(kind=AxisKind.PARALLEL) as loop,) if loop.stop - loop.start > 1:
-            return loop
-        case _:
-            return None
 
 
 def _contains_barrier(stmt: Stmt) -> bool:

@@ -68,7 +68,7 @@ class Dialect:
     stack_limit: ClassVar[int] = 1 << 20
     """Bytes of arrays that a kernel may keep outside the buffers it is given."""
     cuts_parallel: ClassVar[bool] = False
-    """True if a kernel that is a PARALLEL loop is called for parts of its iterations."""
+    """True if a parallel kernel is called for parts of its iterations."""
 
     type_names: ClassVar[dict[DType, str]] = {
         uint8: "uint8_t",

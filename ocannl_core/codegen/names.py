@@ -1,8 +1,9 @@
 """Canonical names within one kernel: nests that are equal up to renaming get the same text.
 
-Arguments are `a0, a1, ...`, merge buffers `m0, m1, ...`, static indices `s0, s1, ...`, arrays of
-the kernel `t0, t1, ...`, variables `v0, v1, ...`; a loop variable is named for the depth of its
-loop, so sibling loops share names. Labels and hints never appear.
+Arguments are `a0, a1, ...`, merge buffers `m0, m1, ...`, static indices `s0, s1, ...`, memory of
+the thread `p0, p1, ...`, arrays of the kernel `t0, t1, ...`, variables `v0, v1, ...`; a loop
+variable is named for the depth of its loop, so sibling loops share names. Labels and hints never
+appear.
 """
 
 from __future__ import annotations
@@ -104,6 +105,10 @@ class Names:
         self._arrays[node] = f"t{self._allocated}"
         self._allocated += 1
         return self._arrays[node]
+
+    def give(self, node: TensorNode, name: str) -> None:
+        """Names an array that the kernel is given, for the rest of the block."""
+        self._arrays[node] = name
 
     def allocate_registers(self, node: TensorNode, lanes: Mapping[int, int]) -> RegisterFile:
         """Names the variables of an array of the kernel for the rest of the block."""

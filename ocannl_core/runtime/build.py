@@ -28,6 +28,7 @@ from ocannl_core.schedule.memory import sink_fills
 from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.split import split
+from ocannl_core.schedule.workspace import buffers_moved
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def build(
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     placements = findings.placements(lowered.nodes, optimised)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = mark_parallel(scheduled(sink_fills(split(optimised)), target))
+        plan = scheduled(sink_fills(split(optimised)), target)
+        plan = buffers_moved(mark_parallel(plan))
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)

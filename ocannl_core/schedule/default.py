@@ -6,29 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ocannl_core import settings
-from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
-from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.group import Group, grouped
-from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.schedule.partial_sums import divided
+from ocannl_core.schedule.plan import Plan, Step
 from ocannl_core.schedule.pointwise import pointwise_schedule
 from ocannl_core.schedule.together import run_together
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
-
-_STACK_BYTES = 1 << 15
-"""Larger buffers of a kernel are in the routine's memory."""
 
 
 def scheduled(plan: Plan, target: Target) -> Plan:
     """Returns a plan whose kernels run as suits a processor.
 
     Targets without registers to plan for get the plan as it is, and so does everybody with the
-    setting `schedule = "none"`. Large buffers of kernels are memory of the routine.
+    setting `schedule = "none"`.
     """
     if target.vector_registers == 0 or settings.current().schedule == "none":
         return plan
@@ -57,21 +53,29 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
     nodes = dict(plan.nodes)
     alone = fused(plan.steps, nodes)
     parts = alone if target is None else grouped(alone, plan, nodes, target)
-    workspace = _Workspace(nodes)
     steps: list[Step] = []
+    made: list[TensorNode] = []
+
+    def run_alone(part: Part) -> None:
+        pieces, partial = divided([part], nodes)
+        nodes.update(partial)
+        made.extend(partial)
+        steps.extend(_step(each, rule, nodes) for each in pieces)
+
     for part in parts:
         if isinstance(part, Part):
-            steps.append(_step(part, rule, nodes))
+            run_alone(part)
             continue
         run = run_together(part, rule, nodes)
         nodes.update(run.nodes)
-        workspace.buffers += run.partial
-        steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
-    steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
+        made += run.partial
+        steps.append(run.step)
+        for each in run.sums:
+            run_alone(each)
     plans = [part.plan for part in parts if isinstance(part, Group)]
     contracted = {node for each in plans for node in each.contracted}
     scratch = (node for node in plan.scratch if node not in contracted)
-    return replace(plan, steps=tuple(steps), scratch=(*scratch, *workspace.buffers), nodes=nodes)
+    return replace(plan, steps=tuple(steps), scratch=(*scratch, *made), nodes=nodes)
 
 
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
@@ -82,29 +86,3 @@ def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
     result = apply(part.cells, schedule)
     nodes.update(result.nodes)
     return replace(rebuilt(part, result.body), schedule=schedule)
-
-
-class _Workspace:
-    """Memory of the routine in the place of large buffers of its kernels."""
-
-    def __init__(self, nodes: dict[TensorNode, NodeInfo]) -> None:
-        self._nodes = nodes
-        self.buffers: list[TensorNode] = []
-
-    def moved(self, nest: Nest) -> Nest:
-        """Returns a nest that is given its large buffers."""
-        large = [node for node in allocated(nest.body) if self._nodes[node].nbytes > _STACK_BYTES]
-        if not large:
-            return nest
-        self.buffers += large
-
-        def without(stmt: Stmt) -> Replacement:
-            match stmt:
-                case Allocate(node, Scope.KERNEL) if node in large:
-                    return ()
-                case _:
-                    return stmt
-
-        return replace(
-            nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large)
-        )

@@ -37,9 +37,9 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
+from ocannl_core.schedule.footprint import footprint, is_independent
 from ocannl_core.schedule.fuse import run_along
 from ocannl_core.schedule.inlined import inlined
-from ocannl_core.schedule.parallel import is_independent
 from ocannl_core.schedule.rows import (
     Infos,
     Member,
@@ -172,7 +172,7 @@ class Frame:
         if self.plan.groups > 1:  # which group it is moves all rows together
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = For(var, 0, count, body)
-        if count > 1 and not is_independent(loop, {**self.nodes, **self.made}):
+        if count > 1 and not is_independent(loop, footprint(loop)):
             raise self._misfit("No row touches what another one writes.")
 
     # ----- nodes ----------------------------------------------------------------------------

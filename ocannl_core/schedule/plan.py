@@ -22,6 +22,9 @@ class Nest:
         indices: Static indices that the kernel is given, in order of first use.
         title: What it computes, for readers; kernels that differ only in their titles are equal.
         schedule: How the nest of the program became the body; empty if it is that nest.
+        is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
+            so that all their iterations may run at the same time; and so may those of the PARALLEL
+            loops right inside each.
     """
 
     body: Block
@@ -29,6 +32,7 @@ class Nest:
     indices: tuple[StaticIndex, ...]
     title: str = ""
     schedule: Schedule = ()
+    is_parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)

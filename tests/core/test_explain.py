@@ -333,21 +333,21 @@ step = oc.Context("interp").compile(code(x, first, second), keep=[second])
     assert str(oc.explain(model.step)) == snapshot("""\
 routine code: 2 kernels, 24 bytes
 nodes
-  x       float32 2  8 bytes  on device  because its cells come from the host
-  first   float32 2  8 bytes  on device  because it keeps its value from one call to the next
-  second  float32 2  8 bytes  on device  because it keeps its value from one call to the next
+  x         float32 2  8 bytes  on device  because its cells come from the host
+  first_x   float32 2  8 bytes  on device  because it keeps its value from one call to the next
+  second_x  float32 2  8 bytes  on device  because it keeps its value from one call to the next
 kernels
-  1. first[o] = sin(x[o]) (writes first)
-  2. second[o] = first[o] * first[o] (writes second)\
+  1. first_x[o] = sin(x[o]) (writes first_x)
+  2. second_x[o] = first_x[o] * first_x[o] (writes second_x)\
 """)
     assert model.step.loop_ir == snapshot("""\
-routine code(x: float32[2], first: float32[2], second: float32[2]):
-    # first[o] = sin(x[o])
+routine code(x: float32[2], first_x: float32[2], second_x: float32[2]):
+    # first_x[o] = sin(x[o])
     for o in range(2):
-        first[o] = sin(x[o])
-    # second[o] = first[o] * first[o]
+        first_x[o] = sin(x[o])
+    # second_x[o] = first_x[o] * first_x[o]
     for o in range(2):
-        second[o] = first[o] * first[o]\
+        second_x[o] = first_x[o] * first_x[o]\
 """)
 
 

@@ -1,4 +1,4 @@
-"""Generated code under an address sanitizer: no access outside the memory of a routine."""
+"""Generated code under sanitizers: no access outside the memory of a routine, and no races."""
 
 from __future__ import annotations
 
@@ -32,24 +32,60 @@ print("trained")
 """
 
 
+_SHARED = """
+import numpy as np
+import ocannl_core as oc
+
+context = oc.Context("cpu_c")
+random = np.random.default_rng(0)
+a, b = (oc.tensor(random.standard_normal((300, 256)).astype(np.float32)) for _ in range(2))
+long = oc.tensor(random.standard_normal((40000, 7)).astype(np.float32))
+product = oc.relu(oc.einsum("ij; kj => ik", a, b))
+total = oc.einsum("ij => j", long)
+step = context.compile(oc.train.forward(product) + oc.train.forward(total), keep=[product, total])
+for _ in range(20):
+    step()
+kernels = oc.explain(step).kernels
+assert sum(kernel.is_parallel for kernel in kernels) >= 3, kernels
+assert "p0 = " in step.source  # memory of each thread
+print("shared")
+"""
+
+
 def test_a_training_step_stays_inside_its_memory(tmp_path: Path) -> None:
+    result = _run(_TRAINING, "address", tmp_path)
+    assert (result.stdout, result.returncode) == ("trained\n", 0), result.stderr
+
+
+def test_threads_that_share_kernels_never_race(tmp_path: Path) -> None:
+    result = _run(_SHARED, "thread", tmp_path)
+    if "unexpected memory mapping" in result.stderr:
+        pytest.skip("the thread sanitizer does not know how this kernel places memory")
+    assert (result.stdout, result.returncode) == ("shared\n", 0), result.stderr
+
+
+def _run(code: str, sanitizer: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Returns what a program did whose kernels a sanitizer of GCC watched."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc")
+    name = f"lib{sanitizer[0]}san.so"
     found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True
+        [compiler, f"-print-file-name={name}"], capture_output=True, text=True
     ).stdout.strip()
     if not Path(found).is_absolute():
-        pytest.skip("gcc has no address sanitizer")
+        pytest.skip(f"gcc has no {sanitizer} sanitizer")
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "LD_PRELOAD": found,
         "ASAN_OPTIONS": "detect_leaks=0",
-        "OCANNL_CC": f"{compiler} -g -fsanitize=address",
-        "OCANNL_CACHE_DIR": str(tmp_path),
-        "OCANNL_THREADS": "2",
+        "OCANNL_CC": f"{compiler} -g -fsanitize={sanitizer}",
+        "OCANNL_CACHE_DIR": str(folder),
+        "OCANNL_THREADS": "3",
     }
-    result = subprocess.run(
-        [sys.executable, "-c", _TRAINING], capture_output=True, text=True, env=env
-    )
-    assert (result.stdout, result.returncode) == ("trained\n", 0), result.stderr
+    # memory where the thread sanitizer expects it
+    fixed = shutil.which("setarch")
+    command = [sys.executable, "-c", code]
+    if sanitizer == "thread" and fixed is not None:
+        command = [fixed, "-R", *command]
+    return subprocess.run(command, capture_output=True, text=True, env=env)

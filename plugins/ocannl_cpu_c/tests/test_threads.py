@@ -12,22 +12,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
 
+import ocannl_core as oc
 import ocannl_cpu_c as backend
 from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.loopir.nodes import AxisKind, Binary, Block, For, Load, Store
+from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.parallel import LEAST_WORK, mark_parallel
+from ocannl_core.schedule.default import scheduled
+from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.schedule.workspace import buffers_moved
 from ocannl_core.target import Target
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.reductions import random_reductions
+from ocannl_core.testing.strategies import random_programs
+from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
-from ocannl_cpu_c.executable import _bounds
-from ocannl_cpu_c.source import Launch
+from ocannl_cpu_c.parts import parts
 
 TARGET = Target("cpu_c", cores=4)
 ROWS, COLUMNS, DEPTH = 37, 64, 1500
@@ -59,9 +65,10 @@ def launched(threads: int, plan: Plan | None = None):
 def test_the_plan_of_these_tests_is_shared_by_threads():
     (step,) = sums().steps
     assert isinstance(step, Nest)
-    assert step.body.stmts[0].kind is AxisKind.PARALLEL
+    assert step.is_parallel
     (launch,) = backend.ocannl_generate(sums(), TARGET).steps
-    assert len(_bounds(launch, 4)) > 4
+    assert launch.shares is not None
+    assert len(parts(launch.shares, 4)) > 4
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -76,26 +83,86 @@ def test_results_do_not_depend_on_the_number_of_threads(threads):
 
 
 def test_kernels_that_differ_in_the_extent_of_that_loop_alone_are_one():
-    kernels = {
-        kernel.symbol: kernel.iterations
+    symbols = {
+        kernel.symbol
         for rows in (ROWS, ROWS - 1)
         for kernel in backend.ocannl_generate(sums(rows), TARGET).kernels
     }
-    assert len(kernels) == 1
+    assert len(symbols) == 1
     launch, found = launched(2, sums(ROWS - 1))
     launch(())
     assert found[: ROWS - 1].any()
     assert not found[ROWS - 1].any()
 
 
-@given(st.integers(-5, 5), st.integers(2, 50), st.integers(0, 100), st.integers(1, 9))
-def test_parts_are_all_iterations_in_order(start, extent, parts, threads):
-    work = parts * LEAST_WORK
-    launch = Launch("k", (), (), (), iterations=range(start, start + extent), work=work)
-    bounds = _bounds(launch, threads)
-    assert [each for first, end in bounds for each in range(first, end)] == list(launch.iterations)
-    assert max(end - first for first, end in bounds) - min(e - f for f, e in bounds) <= 1
-    assert len(bounds) == 1 or (threads > 1 and len(bounds) <= parts)
+@pytest.fixture
+def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocannl_cpu_c.parts.LEAST_WORK", 1)
+
+
+def shared(plan: Plan, target: Target) -> Plan:
+    """Returns a plan all of whose kernels are cut into parts, as small as they may be."""
+    return buffers_moved(mark_parallel(scheduled(plan, target), least_work=0))
+
+
+@pytest.mark.usefixtures("everything_is_worth_a_thread")
+@hypothesis_settings(
+    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=random_reductions(float32, (1, 2, 3, 16, 19, 70), 20_000) | random_programs())
+def test_random_programs_give_the_same_bits_on_any_number_of_threads(example: Example) -> None:
+    subject = subject_named("cpu_c")
+    results = []
+    for threads in (1, 2, 3, 7):
+        with settings.overrides(threads=threads):
+            cells = subject.run(example.program, example.arrays, example.indices, shared)
+        results.append({node: array.tobytes() for node, array in cells.items()})
+    assert all(each == results[0] for each in results)
+
+
+def perceptron(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((96, 300)).astype(np.float32), batch_axes=1)
+    hidden = oc.relu(oc.param("w", output=[256]) @ x + oc.param("b", output=[256]))
+    y = oc.param("v", output=[200]) @ hidden
+    return oc.einsum("...|... => 0", y * y)
+
+
+def convolution(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((8, 18, 18, 16)).astype(np.float32), batch_axes=1)
+    kernel = oc.tensor(random.standard_normal((40, 3, 3, 16)).astype(np.float32))
+    y = oc.einsum("n|1*y<+1*v,1*x<+1*u,c; o,v,u,c => n|y,x,o", x, oc.param("kernel", init=kernel))
+    return oc.einsum("...|... => 0", oc.relu(y + oc.param("b", output=[40])))
+
+
+def softmax(random: np.random.Generator) -> oc.Tensor:
+    x = oc.param("x", init=oc.tensor(random.standard_normal((500, 300)).astype(np.float32)))
+    shifted = x - oc.stop_gradient(oc.einmax("i,j => i,0", x))
+    y = oc.exp(shifted) / oc.einsum("i,j => i,0", oc.exp(shifted))
+    return oc.einsum("... => 0", y * y)
+
+
+def long_sums(random: np.random.Generator) -> oc.Tensor:
+    a, b = (random.standard_normal((7000, 30)).astype(np.float32) for _ in range(2))
+    y = oc.einsum("ij; ik => jk", oc.param("a", init=oc.tensor(a)), oc.tensor(b))
+    return oc.einsum("... => 0", y * y)
+
+
+@pytest.mark.parametrize("network", [perceptron, convolution, softmax, long_sums])
+def test_networks_give_the_same_bits_on_any_number_of_threads(network) -> None:
+    results = []
+    for threads in (1, 2, 3, 7):
+        with settings.overrides(threads=threads), oc.Session(seed=4):
+            loss = network(np.random.default_rng(1))
+            context = oc.Context("cpu_c")
+            code = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=1e-6)
+            step = context.compile(code)
+            context.init_params(loss)
+            for _ in range(3):
+                step()
+            parameters = sorted(loss.params, key=lambda each: each.label)
+            results.append([context[each].tobytes() for each in parameters])
+        assert any(kernel.is_parallel for kernel in oc.explain(step).kernels)
+    assert all(each == results[0] for each in results)
 
 
 def test_python_threads_run_routines_at_the_same_time():
@@ -152,27 +219,43 @@ def test_a_machine_can_be_several_devices():
     assert {each.cores for each in report.targets} == {max(1, cores // 3)}
 
 
+def test_explain_shows_what_threads_share() -> None:
+    a, b = (np.ones((512, 512), np.float32) for _ in range(2))
+    with oc.Session():
+        product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b), label="product")
+        step = oc.Context("cpu_c").compile(oc.train.forward(product))
+    kernels = oc.explain(step).kernels
+    assert [kernel.parallel for kernel in kernels] == [(("i", 86),), (("k", 8), ("i", 86))]
+    assert "(writes product) [parallel: k 8 x i 86]" in str(oc.explain(step))
+
+
 STRESS = """
 #include <stdio.h>
-enum { PARTS = 7, CELLS = 64 };
+enum { PARTS = 7, CELLS = 64, THREADS = 3 };
 static int64_t cells[PARTS][CELLS];
+static char memory[THREADS * CELLS * sizeof(int64_t)];
 static void kernel(void *const *args) {
-  int64_t *mine = args[0];
-  for (int i = 0; i < CELLS; ++i) mine[i] += i;
+  int64_t *mine = args[0], *scratch = args[1];
+  for (int i = 0; i < CELLS; ++i) scratch[i] = mine[i];
+  for (int i = 0; i < CELLS; ++i) mine[i] = scratch[CELLS - 1 - i] + 1;
 }
 int main(void) {
-  void *tables[PARTS][1];
-  void *const *args[PARTS];
+  void *tables[PARTS][2];
+  void **args[PARTS];
+  const int64_t offsets[] = {0};
   for (int part = 0; part < PARTS; ++part) {
     tables[part][0] = cells[part];
     args[part] = tables[part];
   }
-  const struct step steps[] = {{kernel, args, PARTS}, {kernel, args, 1}, {kernel, args, PARTS}};
-  const struct routine routine = {steps, 3, ocannl_pool(3), 0, 0};
+  const struct step steps[] = {{kernel, args, PARTS, 1 << 15, 1, 1, offsets},
+                               {kernel, args, 1, 0, 1, 1, offsets},
+                               {kernel, args, PARTS, 1 << 15, 1, 1, offsets}};
+  const struct routine routine = {steps, 3, ocannl_pool(THREADS), 0, 0, memory,
+                                  sizeof memory / THREADS};
   for (int run = 0; run < 2000; ++run) ocannl_run(&routine, 0);
   for (int part = 0; part < PARTS; ++part)
     for (int i = 0; i < CELLS; ++i)
-      if (cells[part][i] != (part ? 4000 : 6000) * i) return 1;
+      if (cells[part][i] != (part ? 4000 : 6000)) return 1;
   puts("right");
   return 0;
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from ocannl_core import settings
@@ -14,16 +13,14 @@ from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.memory import memory_plan
-from ocannl_core.schedule.parallel import LEAST_WORK
 from ocannl_core.target import Buffer, Launcher, Target
 from ocannl_cpu_c.loader import ffi, load, pool, runtime
-from ocannl_cpu_c.memory import Array, CBuffer, address, arena
+from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
+from ocannl_cpu_c.parts import parts, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
-
-_PARTS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +115,25 @@ class _Linker:
     def _dispatch(self, launches: Sequence[Launch]) -> Part:
         """Returns the one call that runs several kernels; it keeps alive what they need."""
         steps = ffi.new("struct step[]", len(launches))
+        room = 0
         for step, launch in zip(steps, launches, strict=True):
             tables = self._tables(launch)
             step.kernel = self._executable.kernels[launch.kernel]
             step.args, step.parts = tables, len(tables)
+            step.work = launch.shares.work if launch.shares is not None else 0
+            *offsets, end = private_offsets(launch.private)
+            step.private_count, step.private_at = len(offsets), self._given(launch)
+            step.offsets = self._keep(ffi.new("int64_t[]", offsets))
+            room = max(room, end)
         routine = ffi.new("struct routine *")
         routine.steps, routine.count = steps, len(launches)
         routine.indices, routine.index_count = self._cells, self._count
-        if any(step.parts > 1 for step in steps):
-            routine.pool = pool(self._executable.target.device, self._executable.threads)
+        is_shared = any(step.parts > 1 for step in steps)
+        threads = self._executable.threads if is_shared else 1
+        if is_shared:
+            routine.pool = pool(self._executable.target.device, threads)
+        memory = self._keep(raw(threads * room))
+        routine.memory, routine.room = ffi.cast("char *", address(memory)), room
         self._kept += [steps, routine]
         call = partial(runtime().ocannl_run, routine)
         call.__dict__["kept"] = self._kept  # a Python function would do it at a cost per call
@@ -140,16 +147,24 @@ class _Linker:
             self._kept.append(array)
             pointers.append(ffi.cast("void *", address(array)))
         pointers += [self._index_cells[index] for index in launch.indices]
+        pointers += [ffi.NULL for _ in launch.private]  # whoever runs a part has them
+        dealt = launch.shares
+        bounds = [()] if dealt is None else parts(dealt, self._executable.threads)
         tables = []
-        for first, end in _bounds(launch, self._executable.threads):
-            cells = ffi.new("int64_t[]", (first, end))
-            given = [] if launch.iterations is None else [cells, cells + 1]
-            tables.append(ffi.new("void *[]", [*pointers, *given]))
-            self._kept.append(cells)
-        self._kept += tables
-        table = ffi.new("void *const *[]", tables)
-        self._kept.append(table)
-        return table
+        for each in bounds:
+            cells = self._keep(ffi.new("int64_t[]", each or (0,)))
+            limits = [cells + number for number in range(len(each))]
+            tables.append(self._keep(ffi.new("void *[]", [*pointers, *limits])))
+        return self._keep(ffi.new("void **[]", tables))
+
+    def _given(self, launch: Launch) -> int:
+        """Returns how many arguments a kernel has before those that depend on the thread."""
+        return len(launch.arguments) + len(launch.merges) + len(launch.indices)
+
+    def _keep(self, thing: Any) -> Any:
+        """Returns something that lives as long as the launcher."""
+        self._kept.append(thing)
+        return thing
 
     def _external(self, call: CallExternal) -> Part:
         inputs = [interior(self._arrays[node], self._nodes[node]) for node in call.inputs]
@@ -171,21 +186,6 @@ class _Linker:
 
 def _nothing(values: Sequence[int]) -> None:
     """Does what a routine without steps does."""
-
-
-def _bounds(launch: Launch, threads: int) -> list[tuple[int, int]]:
-    """Returns the first and the last iteration, exclusive, of each part of a kernel.
-
-    Parts differ by one iteration at most; none is too small to be worth waking a thread. There are
-    more of them than threads, for threads do not progress alike where others use the processor.
-    """
-    if launch.iterations is None:
-        return [(0, 0)]
-    start, stop = launch.iterations.start, launch.iterations.stop
-    wanted = _PARTS_PER_THREAD * threads if threads > 1 else 1
-    count = max(1, min(wanted, stop - start, launch.work // LEAST_WORK))
-    cuts = [start + (stop - start) * part // count for part in range(count + 1)]
-    return list(pairwise(cuts))
 
 
 def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:

@@ -25,8 +25,12 @@ ffi.cdef(
     """
     struct step {
       void (*kernel)(void *const *);
-      void *const *const *args;
+      void ***args;
       int64_t parts;
+      int64_t work;
+      int64_t private_count;
+      int64_t private_at;
+      const int64_t *offsets;
     };
     struct routine {
       const struct step *steps;
@@ -34,6 +38,8 @@ ffi.cdef(
       struct pool *pool;
       int64_t *indices;
       int64_t index_count;
+      char *memory;
+      int64_t room;
     };
     struct pool *ocannl_pool(int64_t threads);
     void ocannl_run(const struct routine *routine, const int64_t *indices);

@@ -37,19 +37,19 @@ def address(array: Array) -> int:
 
 def zeros(info: NodeInfo) -> Array:
     """Returns an aligned array of `info.buffer_dims`, all zero."""
-    return _zeros(info.nbytes).view(info.dtype.numpy).reshape(info.buffer_dims)
+    return raw(info.nbytes).view(info.dtype.numpy).reshape(info.buffer_dims)
 
 
-def _zeros(nbytes: int) -> Array:
-    """Returns aligned bytes."""
-    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    start = -address(raw) % ALIGNMENT
-    return raw[start : start + nbytes]
+def raw(nbytes: int) -> Array:
+    """Returns aligned bytes, all zero."""
+    whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -address(whole) % ALIGNMENT
+    return whole[start : start + nbytes]
 
 
 def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[TensorNode, Array]:
     """Returns the arrays of a routine's own nodes, all in one piece of memory."""
-    whole = _zeros(plan.nbytes)
+    whole = raw(plan.nbytes)
     arrays = {}
     for node, place in plan.places.items():
         info = nodes[node]

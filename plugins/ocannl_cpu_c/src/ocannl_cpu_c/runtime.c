@@ -14,8 +14,13 @@
 
 struct step {
   void (*kernel)(void *const *);
-  void *const *const *args; /* one table per part */
+  void ***args; /* one table per part */
   int64_t parts;
+  int64_t work;  /* about how many cycles it takes */
+  /* arguments that are memory of the thread: how many, which is the first, where they begin */
+  int64_t private_count;
+  int64_t private_at;
+  const int64_t *offsets;
 };
 
 struct routine {
@@ -24,25 +29,37 @@ struct routine {
   struct pool *pool;     /* may be null if no step has parts */
   int64_t *indices;      /* where kernels find the static indices */
   int64_t index_count;
+  char *memory;          /* that of the threads, one after the other */
+  int64_t room;          /* the bytes of each */
 };
 
 struct pool {
   pthread_mutex_t owner; /* held by the caller whose step is running */
   pthread_mutex_t mutex; /* guards `sleeping`, and new orders while somebody sleeps */
   pthread_cond_t wake;
-  /* the number of the order, and in the lower half how many of its parts nobody has taken; only
-     who took a part may look at `step`, which stays until all parts are finished */
+  /* the number of the order, and in the lower half which of its parts nobody has taken: 16 bits for
+     the first one and 16 for the end; only who took a part may look at the next two, which stay
+     until all parts are finished */
   _Atomic uint64_t order;
   _Atomic int64_t unfinished;
+  const struct routine *routine;
   const struct step *step;
   int64_t sleeping;
+  int64_t missed; /* the work that was done while somebody slept, since the last wake-up */
   int64_t threads; /* wanted, the caller included */
   int is_started;
   struct pool *next;
 };
 
-/* about 20 microseconds: longer than the gap between kernels, shorter than anybody notices */
-enum { PATIENCE = 1000 };
+/* some 80 microseconds: longer than the gaps between kernels and between calls */
+enum { PATIENCE = 2000 };
+
+enum { MOST_PARTS = 0xffff };
+
+/* Cycles of work for which sleepers are woken. Handing a part to a thread that waits takes a tenth
+   of a microsecond; waking one that sleeps costs the caller 6 to 20, measured on a virtual machine
+   of two processors. So small kernels wake nobody until enough of them came one after the other. */
+enum { WAKING_WORK = 1 << 16 };
 
 static _Atomic(struct pool *) pools;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -53,6 +70,15 @@ static void pause_briefly(void) {
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
 #endif
+}
+
+/* Runs a part on a thread, which are counted from 0. A table is used by one thread at a time. */
+static void run_part(const struct routine *routine, const struct step *step, int64_t part,
+                     int64_t thread) {
+  void **const args = step->args[part];
+  for (int64_t i = 0; i < step->private_count; ++i)
+    args[step->private_at + i] = routine->memory + thread * routine->room + step->offsets[i];
+  step->kernel(args);
 }
 
 static uint32_t number_of(uint64_t order) { return (uint32_t)(order >> 32); }
@@ -75,26 +101,39 @@ static uint32_t next_order(struct pool *pool, uint32_t seen) {
   return number;
 }
 
-/* Runs parts of an order until all are taken. */
-static void take_parts(struct pool *pool, uint32_t number) {
+static uint64_t order_of(uint32_t number, uint32_t first, uint32_t end) {
+  return (uint64_t)number << 32 | first << 16 | end;
+}
+
+/* Runs parts of an order until all are taken: the caller from the front, workers from the back, so
+   that they mostly find in their caches what they left there in the kernel before. */
+static void take_parts(struct pool *pool, uint32_t number, int64_t thread) {
   uint64_t order = atomic_load_explicit(&pool->order, memory_order_acquire);
-  while (number_of(order) == number && (uint32_t)order != 0) {
-    if (!atomic_compare_exchange_weak_explicit(&pool->order, &order, order - 1,
-                                               memory_order_acq_rel, memory_order_acquire))
+  for (;;) {
+    const uint32_t first = (uint32_t)order >> 16, end = order & MOST_PARTS;
+    if (number_of(order) != number || first == end) break;
+    const uint64_t left = thread ? order_of(number, first, end - 1) : order_of(number, first + 1, end);
+    if (!atomic_compare_exchange_weak_explicit(&pool->order, &order, left, memory_order_acq_rel,
+                                               memory_order_acquire))
       continue;
-    const struct step *step = pool->step;
-    step->kernel(step->args[step->parts - (uint32_t)order]);
+    run_part(pool->routine, pool->step, thread ? end - 1 : first, thread);
     atomic_fetch_sub_explicit(&pool->unfinished, 1, memory_order_release);
     order = atomic_load_explicit(&pool->order, memory_order_acquire);
   }
 }
 
+struct worker {
+  struct pool *pool;
+  int64_t thread;
+};
+
 static void *work(void *given) {
-  struct pool *pool = given;
+  const struct worker self = *(struct worker *)given;
   uint32_t number = 0;
+  free(given);
   for (;;) {
-    number = next_order(pool, number);
-    take_parts(pool, number);
+    number = next_order(self.pool, number);
+    take_parts(self.pool, number, self.thread);
   }
   return NULL;
 }
@@ -105,6 +144,7 @@ static void reset(struct pool *pool) {
   pthread_cond_init(&pool->wake, NULL);
   atomic_store(&pool->order, 0);
   pool->sleeping = 0;
+  pool->missed = 0;
   pool->is_started = 0;
 }
 
@@ -127,7 +167,13 @@ static void start(struct pool *pool) {
   pthread_attr_setstacksize(&attributes, (size_t)8 << 20);
   for (int64_t count = 1; count < pool->threads; ++count) {
     pthread_t thread;
-    if (pthread_create(&thread, &attributes, work, pool) != 0) break; /* fewer do it all too */
+    struct worker *worker = malloc(sizeof *worker);
+    if (!worker) break; /* fewer do it all too */
+    *worker = (struct worker){pool, count};
+    if (pthread_create(&thread, &attributes, work, worker) != 0) {
+      free(worker);
+      break;
+    }
   }
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -144,24 +190,28 @@ struct pool *ocannl_pool(int64_t threads) {
   return pool;
 }
 
-static void run_together(struct pool *pool, const struct step *step) {
+static void run_together(const struct routine *routine, const struct step *step) {
+  struct pool *const pool = routine->pool;
   /* another thread of the process is using the workers: one thread gives the same result */
   if (!pool || pthread_mutex_trylock(&pool->owner) != 0) {
-    for (int64_t part = 0; part < step->parts; ++part) step->kernel(step->args[part]);
+    for (int64_t part = 0; part < step->parts; ++part) run_part(routine, step, part, 0);
     return;
   }
   if (!pool->is_started) start(pool);
   uint32_t number = number_of(atomic_load_explicit(&pool->order, memory_order_relaxed)) + 1;
   if (number == 0) number = 1; /* what workers start from */
+  pool->routine = routine;
   pool->step = step;
   atomic_store_explicit(&pool->unfinished, step->parts, memory_order_relaxed);
   pthread_mutex_lock(&pool->mutex);
-  atomic_store_explicit(&pool->order, (uint64_t)number << 32 | (uint32_t)step->parts,
+  atomic_store_explicit(&pool->order, order_of(number, 0, (uint32_t)step->parts),
                         memory_order_release);
-  const int64_t sleeping = pool->sleeping;
+  pool->missed = pool->sleeping ? pool->missed + step->work : 0;
+  const int wakes = pool->missed >= WAKING_WORK;
+  if (wakes) pool->missed = 0;
   pthread_mutex_unlock(&pool->mutex);
-  if (sleeping) pthread_cond_broadcast(&pool->wake); /* who wakes up finds the mutex free */
-  take_parts(pool, number);
+  if (wakes) pthread_cond_broadcast(&pool->wake); /* who wakes up finds the mutex free */
+  take_parts(pool, number, 0);
   for (unsigned tries = 0; atomic_load_explicit(&pool->unfinished, memory_order_acquire); ++tries)
     if (tries < PATIENCE)
       pause_briefly();
@@ -175,7 +225,7 @@ void ocannl_run(const struct routine *routine, const int64_t *indices) {
   const struct step *const end = routine->steps + routine->count;
   for (const struct step *step = routine->steps; step != end; ++step)
     if (step->parts == 1)
-      step->kernel(step->args[0]);
+      run_part(routine, step, 0, 0);
     else
-      run_together(routine->pool, step);
+      run_together(routine, step);
 }

@@ -13,7 +13,7 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
-from ocannl_core.schedule.parallel import work_of
+from ocannl_core.schedule.parallel import Shares, shares
 from ocannl_core.schedule.plan import External, Nest, Plan
 
 
@@ -36,8 +36,8 @@ class Launch:
         merges: The nodes whose merge buffers it is given after those.
         indices: The static indices it is given last.
         title: What it computes.
-        iterations: Those of a kernel that is given its first and its last one, after all else.
-        work: What they cost together.
+        private: The bytes of each buffer of which it is given the thread's own after those.
+        shares: What of a parallel kernel may be dealt out; its bounds are what it is given last.
     """
 
     kernel: str
@@ -45,8 +45,8 @@ class Launch:
     merges: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     title: str = ""
-    iterations: range | None = None
-    work: int = 0
+    private: tuple[int, ...] = ()
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,16 @@ def generate(plan: Plan) -> CSource:
             case Nest(body, arguments, indices, title):
                 kernel = render_kernel(step, plan.nodes, DIALECT)
                 kernels.setdefault(kernel.symbol, kernel)
-                merges, work = merge_reads(body), work_of(body) if kernel.iterations else 0
+                dealt = shares(step, plan.nodes)
                 steps.append(
                     Launch(
-                        kernel.symbol, arguments, merges, indices, title, kernel.iterations, work
+                        kernel.symbol,
+                        arguments,
+                        merge_reads(body),
+                        indices,
+                        title,
+                        kernel.private,
+                        dealt,
                     )
                 )
             case External(call, title):
@@ -127,8 +133,11 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
         ]
         given += [f"m{i} = {names.node(node)}.merge" for i, node in enumerate(step.merges)]
         given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
-        if step.iterations is not None:
-            given.append(f"iterations of {step.iterations} on several threads")
+        given += [f"p{i} = {nbytes} bytes" for i, nbytes in enumerate(step.private)]
+        if step.shares is not None:
+            counts = (step.shares.outer, step.shares.inner)
+            extents = [str(sum(run.count for run in runs)) for runs in counts if runs]
+            given.append(f"{' x '.join(extents)} iterations on several threads")
         title = f"  {_comment(step.title)}" if step.title else ""
         yield f"//   {number:>3}  {step.kernel}{title}"
         yield f"//        {', '.join(given)}"
