@@ -46,6 +46,8 @@ class Build:
         executable: The compiled code.
         placements: Where each node is, and why.
         definitions: How later routines compute the nodes that this one computes and does not store.
+        backend: What compiled it.
+        target: What it was compiled for.
     """
 
     assignments: AssignProgram
@@ -55,6 +57,8 @@ class Build:
     executable: Executable
     placements: Mapping[TensorNode, Placement]
     definitions: Mapping[TensorNode, Definition]
+    backend: Backend
+    target: Target
 
 
 def build(
@@ -95,7 +99,17 @@ def build(
         executable = backend.compile(source, target)
     if dump:
         dump.finish(lowered.nodes, placements)
-    return Build(assignments, optimised, plan, source, executable, placements, findings.definitions)
+    return Build(
+        assignments,
+        optimised,
+        plan,
+        source,
+        executable,
+        placements,
+        findings.definitions,
+        backend,
+        target,
+    )
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

@@ -13,6 +13,7 @@ from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build
+from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
 from ocannl_core.runtime.usage import Limit, Usage
@@ -40,6 +41,7 @@ class Routine:
         "_is_repeatable",
         "_launch",
         "_limits",
+        "_memory",
         "_needed",
         "_order",
         "_plain",
@@ -78,6 +80,7 @@ class Routine:
             operand.node not in usage.writes for each in recomputed for operand in each.operands
         )
         self._launch = launch
+        self._memory = dict(memory)
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
@@ -115,6 +118,25 @@ class Routine:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
+
+    def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:
+        """Returns how long each kernel takes; printing it shows a table.
+
+        The kernels run on copies of what they read, so that no tensor changes.
+
+        Args:
+            seconds: How long to measure, at least some rounds.
+            indices: The static indices, as for a call.
+
+        Raises:
+            LinkError: if a node that it reads has no value yet.
+            UsageError: if an index is missing, unknown or out of range.
+        """
+        values = self._values(indices)
+        link.check_values(self._needed, self.name)
+        memory = {node: stored.buffer for node, stored in self._memory.items()}
+        build = self._build
+        return profile(build.plan, build.backend, build.target, values, memory, seconds)
 
     @property
     def source(self) -> str:
