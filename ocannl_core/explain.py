@@ -14,9 +14,11 @@ from ocannl_core.errors import UsageError
 from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.node import Margin, MemoryMode, Placement
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
 from ocannl_core.schedule.plan import External
+from ocannl_core.schedule.remembered import Measured
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape
@@ -83,6 +85,7 @@ class KernelExplanation:
         is_parallel: True if its iterations may run on several threads.
         schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
             they were lowered.
+        measured: What a search on this machine found, with times; None if there was none.
     """
 
     title: str
@@ -90,6 +93,7 @@ class KernelExplanation:
     is_external: bool = False
     is_parallel: bool = False
     schedule: str = ""
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class RoutineExplanation:
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            if kernel.measured is not None:
+                lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
 
 
@@ -228,10 +234,21 @@ def _routine(routine: Routine) -> RoutineExplanation:
                 isinstance(each, For) and each.kind is AxisKind.PARALLEL for each in step.body.stmts
             ),
             schedule=to_text(step.schedule),
+            measured=step.measured,
         )
         for step in routine.plan.steps
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
+
+
+def _measured_text(found: Measured) -> str:
+    """Returns what is remembered of a kernel, and whether it is used."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if found.problem:
+        return f"what is remembered is not used: {found.problem}"
+    if found.schedule == found.default:
+        return f"this is the default's: {times} that were measured"
+    return f"this is remembered: {times}; the default's took {duration(found.default_seconds)}"
 
 
 def _reason(placement: Placement) -> str:

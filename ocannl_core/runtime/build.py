@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
+from ocannl_core.runtime.tuning import tune
 from ocannl_core.schedule.default import scheduled
 from ocannl_core.schedule.memory import sink_fills
 from ocannl_core.schedule.parallel import mark_parallel
@@ -90,8 +91,12 @@ def build(
         passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     placements = findings.placements(lowered.nodes, optimised)
+    chosen = settings.current()
+    if chosen.tune == "search":
+        with dump.timing("search for schedules") if dump else nullcontext():
+            tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = mark_parallel(scheduled(sink_fills(split(optimised)), target))
+        plan = planned(optimised, target)
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)
@@ -110,6 +115,19 @@ def build(
         backend,
         target,
     )
+
+
+def planned(optimised: LoopProgram, target: Target) -> Plan:
+    """Returns the kernels of an optimised program, scheduled for a target."""
+    return mark_parallel(scheduled(sink_fills(split(optimised)), target))
+
+
+def rescheduled(built: Build) -> Build:
+    """Returns a routine compiled again, with the schedules that are remembered now."""
+    plan = planned(built.optimised, built.target)
+    source = built.backend.generate(plan, built.target)
+    executable = built.backend.compile(source, built.target)
+    return replace(built, plan=plan, source=source, executable=executable)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

@@ -67,7 +67,9 @@ class Profile:
         for kernel in self.kernels:
             share = f"{100 * kernel.seconds / whole:.1f} %"
             title = kernel.title or "untitled"
-            lines.append(f"{kernel.position:>4}. {duration(kernel.seconds):>10} {share:>7}  {title}")
+            lines.append(
+                f"{kernel.position:>4}. {duration(kernel.seconds):>10} {share:>7}  {title}"
+            )
         return "\n".join(lines)
 
 

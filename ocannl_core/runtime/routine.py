@@ -12,10 +12,11 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
-from ocannl_core.runtime.build import Build
+from ocannl_core.runtime.build import Build, rescheduled
 from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
+from ocannl_core.runtime.tuning import Tuning, tune
 from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.schedule.memory import MemoryPlan, memory_plan
 from ocannl_core.schedule.plan import Plan
@@ -137,6 +138,27 @@ class Routine:
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
+
+    def tune(self, budget: float = 30.0, *, again: bool = False) -> Tuning:
+        """Searches for the fastest schedules of the kernels on this machine, and uses them.
+
+        What is found is remembered on disk: this routine runs by it from now on, and so does
+        whatever is compiled later and has an equal kernel. Kernels run on memory of their own
+        meanwhile; no tensor changes. Printing the result shows what was found.
+
+        Args:
+            budget: How many seconds to spend, about. The kernels that take longest come first.
+            again: Also searches for kernels for which something is remembered already.
+
+        Raises:
+            OSError: if the cache directory cannot be written.
+        """
+        build = self._build
+        found = tune(build.optimised, build.backend, build.target, budget, again=again)
+        self._build = rescheduled(build)
+        buffers = {node: stored.buffer for node, stored in self._memory.items()}
+        self._launch = self._build.executable.link(buffers)
+        return found
 
     @property
     def source(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.remembered import Measured
 from ocannl_core.schedule.transforms import Schedule
 
 
@@ -22,6 +23,7 @@ class Nest:
         indices: Static indices that the kernel is given, in order of first use.
         title: What it computes, for readers; kernels that differ only in their titles are equal.
         schedule: How the nest of the program became the body; empty if it is that nest.
+        measured: What a search on this machine found for the nest; None if there was none.
     """
 
     body: Block
@@ -29,6 +31,7 @@ class Nest:
     indices: tuple[StaticIndex, ...]
     title: str = ""
     schedule: Schedule = ()
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
