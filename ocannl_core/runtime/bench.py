@@ -18,10 +18,9 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime.interfaces import Array
+from ocannl_core.runtime.plans import planned_alone
 from ocannl_core.runtime.usage import Limit, usage_of
-from ocannl_core.schedule.default import scheduled_alone
 from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Buffer, HostBuffer, Launcher, Target
@@ -48,7 +47,7 @@ class Bench:
         self._part = part
         self._backend = backend
         self._target = target
-        alone = scheduled_alone(plan, part, [()])
+        alone = planned_alone(plan, part, [()])
         (nest,) = alone.steps
         assert isinstance(nest, Nest)
         program = LoopProgram(plan.name, alone.params, nest.indices, alone.nodes, nest.body)
@@ -68,11 +67,11 @@ class Bench:
 
     def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
         """Returns the kernel by each of some schedules, compiled together."""
-        together = mark_parallel(scheduled_alone(self._plan, self._part, schedules))
+        together = planned_alone(self._plan, self._part, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
         for schedule in schedules:
-            alone = mark_parallel(scheduled_alone(self._plan, self._part, [schedule]))
+            alone = planned_alone(self._plan, self._part, [schedule])
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )

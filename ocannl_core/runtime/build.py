@@ -23,12 +23,9 @@ from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
+from ocannl_core.runtime.plans import planned
 from ocannl_core.runtime.tuning import tune
-from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.memory import sink_fills
-from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.split import split
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
@@ -115,11 +112,6 @@ def build(
         backend,
         target,
     )
-
-
-def planned(optimised: LoopProgram, target: Target) -> Plan:
-    """Returns the kernels of an optimised program, scheduled for a target."""
-    return mark_parallel(scheduled(sink_fills(split(optimised)), target))
 
 
 def rescheduled(built: Build) -> Build:

@@ -148,7 +148,7 @@ class Routine:
 
         Args:
             budget: How many seconds to spend, about. The kernels that take longest come first.
-            again: Also searches for kernels for which something is remembered already.
+            again: Also searches for kernels for which an earlier search came to its end.
 
         Raises:
             OSError: if the cache directory cannot be written.

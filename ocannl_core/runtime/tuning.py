@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime.bench import Bench
+from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration
 from ocannl_core.schedule.canonical import canonical_text
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.default import is_scheduled
 from ocannl_core.schedule.fuse import Part, fused
-from ocannl_core.schedule.memory import sink_fills
 from ocannl_core.schedule.parallel import work_of
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.remembered import Measured, memory_of
-from ocannl_core.schedule.search import Candidate, first_candidates, neighbours
-from ocannl_core.schedule.split import split
+from ocannl_core.schedule.search import Candidate, first_candidates, fits, neighbours
 from ocannl_core.schedule.transforms import Schedule, to_text
 from ocannl_core.target import Launcher, Target
 
@@ -86,7 +85,7 @@ class Tuning:
     Attributes:
         name: The routine's name.
         kernels: The kernels that were searched for, the longest first.
-        known: How many kernels were left out because a search had been made already.
+        known: How many kernels were left out because an earlier search had come to its end.
         left: How many were left out because the budget was used up, or could not be run alone.
         seconds: How long it took.
     """
@@ -143,7 +142,7 @@ def tune(
         backend: Generates code and compiles it.
         target: Where it runs.
         budget: How many seconds to spend, about.
-        again: Also searches for kernels for which something is remembered.
+        again: Also searches for kernels for which an earlier search came to its end.
 
     Raises:
         OSError: if what was found cannot be written.
@@ -151,11 +150,11 @@ def tune(
     start = time.perf_counter()
     if not is_scheduled(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = sink_fills(split(program))
+    plan = cut(program)
     nodes = dict(plan.nodes)
     memory = memory_of(target)
     found = _subjects(fused(plan.steps, nodes), nodes, target)
-    fresh = [each for each in found if again or memory.find(each.nest, nodes) is None]
+    fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
     for each in fresh:
         if _is_timed(each, plan, backend, target):
@@ -170,7 +169,8 @@ def tune(
         left = budget - (time.perf_counter() - start)
         share = left * subject.default * subject.count / rest
         bench = Bench(plan, subject.part, backend, target)
-        measured = _Search(subject, bench, nodes, target, share).measured()
+        before = memory.find(subject.nest, nodes)
+        measured = _Search(subject, bench, nodes, target, share, before).measured()
         memory.keep(subject.nest, nodes, measured)
         kernels.append(Tuned(subject.part.step.title, measured))
         listener = _listener.get()
@@ -183,6 +183,10 @@ def tune(
         len(fresh) - len(kernels),
         time.perf_counter() - start,
     )
+
+
+def _is_known(measured: Measured | None) -> bool:
+    return measured is not None and measured.is_complete
 
 
 def _subjects(
@@ -221,6 +225,7 @@ class _Search:
         nodes: dict[TensorNode, NodeInfo],
         target: Target,
         seconds: float,
+        before: Measured | None,
     ) -> None:
         self._bench = bench
         self._nest = subject.nest
@@ -236,6 +241,8 @@ class _Search:
         step = subject.part.step
         is_short = isinstance(step, Nest) and work_of(step.body) <= _SLOW_WORK
         self._first = [plain] if is_short else []
+        if before is not None and before.schedule and fits(subject.nest, before.schedule):
+            self._first.append(Candidate(before.schedule, None))
 
     def measured(self) -> Measured:
         """Returns the fastest schedule, and how it compares with the default's."""
@@ -250,7 +257,12 @@ class _Search:
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
         return Measured(
-            self._best.schedule, best, self._default.schedule, default, len(self._tried)
+            self._best.schedule,
+            best,
+            self._default.schedule,
+            default,
+            len(self._tried),
+            is_complete=not pending,
         )
 
     def _neighbours(self) -> Iterator[Candidate]:

@@ -42,6 +42,7 @@ class Measured:
         default: What the default was then.
         default_seconds: The default's least time.
         tried: How many schedules were timed.
+        is_complete: True if the search ended because nothing was faster, not for want of time.
         problem: Why it is not used; empty if it is.
     """
 
@@ -50,6 +51,7 @@ class Measured:
     default: Schedule
     default_seconds: float
     tried: int
+    is_complete: bool = True
     problem: str = ""
 
 
@@ -100,6 +102,7 @@ class Memory:
             "default": to_text(measured.default),
             "default_seconds": measured.default_seconds,
             "tried": measured.tried,
+            "complete": measured.is_complete,
             "nest": text,
         }
         _write(self._path(text), json.dumps(content, indent=1))
@@ -148,6 +151,7 @@ def _read(path: Path) -> Entry | None:
             parse(content["default"]),
             float(content["default_seconds"]),
             int(content["tried"]),
+            bool(content["complete"]),
         )
         return Entry(path, measured, str(content["nest"]))
     except (OSError, ValueError, KeyError, TypeError, OcannlError):

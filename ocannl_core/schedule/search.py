@@ -68,12 +68,13 @@ def neighbours(
     seen = {candidate.schedule}
     for form in _forms(model, candidate.form):
         schedule = schedule_of(model, form)
-        if schedule not in seen and _fits(nest, schedule):
+        if schedule not in seen and fits(nest, schedule):
             seen.add(schedule)
             yield Candidate(schedule, form)
 
 
-def _fits(nest: CellNest, schedule: Schedule) -> bool:
+def fits(nest: CellNest, schedule: Schedule) -> bool:
+    """True if a schedule can be applied to a nest."""
     try:
         apply(nest, schedule)
     except UsageError:
