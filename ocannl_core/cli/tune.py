@@ -1,8 +1,10 @@
-"""`ocannl tune`: measures schedules on this machine while a program runs, and remembers the fastest.
+"""`ocannl tune`: measures schedules on this machine for a program, and remembers the fastest.
 
-ocannl tune --budget 30 train.py -- --epochs 1     the kernels of every routine that is compiled
-ocannl tune --show                                 what is remembered for this machine
-ocannl tune --forget                               removes it
+    ocannl tune --budget 30 train.py -- --epochs 1     for the kernels that the program compiles
+    ocannl tune --show                                 what is remembered for this machine
+    ocannl tune --forget                               removes it
+
+Every later run of any program uses what is remembered.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration
 from ocannl_core.schedule.canonical import canonical_text
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.default import is_scheduled
-from ocannl_core.schedule.fuse import Part, fused
+from ocannl_core.schedule.default import is_scheduled, parts_of
+from ocannl_core.schedule.fuse import Part
 from ocannl_core.schedule.parallel import work_of
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.remembered import Measured, memory_of
@@ -153,7 +153,7 @@ def tune(
     plan = cut(program)
     nodes = dict(plan.nodes)
     memory = memory_of(target)
-    found = _subjects(fused(plan.steps, nodes), nodes, target)
+    found = _subjects(parts_of(plan), nodes, target)
     fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
     for each in fresh:

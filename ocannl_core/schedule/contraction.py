@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
+from math import gcd, prod
 
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.lanes import has_lanes
@@ -44,6 +44,11 @@ _LEAST_WORK = 64
 """Fewer steps than these are not worth a schedule."""
 _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
+_LEAST_BLOCKS = 16
+"""Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LINE_BYTES = 64
+_ALIASED_BYTES = 4096
+"""Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,7 @@ class _AlongCells:
         self._form = form
         tile = model.tile(lane)
         tile = replace(tile, vectors=form.vectors or tile.vectors, rows=form.rows or tile.rows)
+        self._height = tile.rows
         splits: list[Transform] = []
         width = min(model.lanes, model.extents[lane])
         self._block = min(width * tile.vectors, model.extents[lane])
@@ -306,6 +312,8 @@ class _AlongCells:
             return decided is not Copy.NONE
         if model.reuse(operand) < _LEAST_REUSE:
             return False
+        if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
+            return operand.stride(self._lane.axis) != 1
         if not operand.is_load or operand.stride(self._lane.axis) != 1:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
@@ -344,12 +352,21 @@ class _AlongCells:
             return Copy.NONE
         if model.extents[self._lane.axis] < 4 * self._block:
             return Copy.NONE
-        step = operand.stride(self._reduced[-1][0]) * operand.nbytes if self._reduced else 0
-        if step > 512:
-            return Copy.PANELS
-        if not operand.is_load or operand.stride(row.axis) * operand.nbytes % 1024 == 0:
+        if self._reduced and operand.stride(self._reduced[-1][0]) * operand.nbytes > _LINE_BYTES:
+            # one line for each step of the sum, whose other cells the next rows need
+            lines = model.size(name[0] for name in self._reduced) * _LINE_BYTES
+            return Copy.PANELS if lines > model.cache(1) // 4 else Copy.NONE
+        if not operand.is_load or self._rows_compete(operand, row):
             return Copy.ROWS
         return Copy.NONE
+
+    def _rows_compete(self, operand: Operand, row: Part) -> bool:
+        """True if the rows of a block do not fit into the nearest cache together, because they are
+        as far apart as the cells that share its places.
+        """
+        ways = max(4, self._model.cache(0) // _ALIASED_BYTES)
+        apart = gcd(operand.stride(row.axis) * operand.nbytes, _ALIASED_BYTES)
+        return self._height * apart > (ways - 2) * _ALIASED_BYTES
 
 
 # ----- lanes along a reduced axis -----------------------------------------------------------------

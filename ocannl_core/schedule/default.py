@@ -12,8 +12,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.forward import forwarded
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.model import Infos
+from ocannl_core.schedule.motion import moved_together
 from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.remembered import memory_of
 from ocannl_core.schedule.remembering import Remembering, Rule
@@ -53,7 +55,7 @@ def rule_for(target: Target) -> Rule:
 def scheduled_by(plan: Plan, rule: Rule) -> Plan:
     """Returns a plan in which every nest of independent cells runs as a rule says."""
     nodes = dict(plan.nodes)
-    steps = [_step(part, rule, nodes) for part in fused(plan.steps, nodes)]
+    steps = [_step(part, rule, nodes) for part in parts_of(plan)]
     workspace = _Workspace(nodes)
     steps = [workspace.moved(step) if isinstance(step, Nest) else step for step in steps]
     return replace(
@@ -62,6 +64,12 @@ def scheduled_by(plan: Plan, rule: Rule) -> Plan:
         scratch=(*plan.scratch, *workspace.buffers),
         nodes=nodes,
     )
+
+
+def parts_of(plan: Plan) -> tuple[Part, ...]:
+    """Returns the kernels of a plan as they are scheduled: joined, and without needless stores."""
+    parts = moved_together(fused(plan.steps, plan.nodes))
+    return forwarded(parts, plan.scratch, plan.nodes)
 
 
 def scheduled_alone(plan: Plan, part: Part, schedules: Sequence[Schedule]) -> Plan:

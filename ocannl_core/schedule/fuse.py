@@ -143,15 +143,15 @@ def _neighbours_joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Returns the steps with each one joined to the one before where both run over one domain."""
     result: list[Part] = []
     for part in parts:
-        joined = _joined(result[-1], part) if result else None
-        if joined is None:
+        both = joined(result[-1], part) if result else None
+        if both is None:
             result.append(part)
         else:
-            result[-1] = joined
+            result[-1] = both
     return tuple(result)
 
 
-def _joined(first: Part, second: Part) -> Part | None:
+def joined(first: Part, second: Part) -> Part | None:
     """Returns two steps as one, in every cell one after the other; None if the second must wait."""
     a, b = first.cells, second.cells
     if a is None or b is None or b.reduction is not None:
