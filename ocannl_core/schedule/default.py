@@ -15,7 +15,6 @@ from ocannl_core.schedule.contraction import contraction_schedule
 from ocannl_core.schedule.forward import forwarded
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.model import Infos
-from ocannl_core.schedule.motion import moved_together
 from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.remembered import memory_of
 from ocannl_core.schedule.remembering import Remembering, Rule
@@ -68,8 +67,7 @@ def scheduled_by(plan: Plan, rule: Rule) -> Plan:
 
 def parts_of(plan: Plan) -> tuple[Part, ...]:
     """Returns the kernels of a plan as they are scheduled: joined, and without needless stores."""
-    parts = moved_together(fused(plan.steps, plan.nodes))
-    return forwarded(parts, plan.scratch, plan.nodes)
+    return forwarded(fused(plan.steps, plan.nodes), plan.scratch, plan.nodes)
 
 
 def scheduled_alone(plan: Plan, part: Part, schedules: Sequence[Schedule]) -> Plan:

@@ -27,6 +27,7 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
+from ocannl_core.schedule.motion import moved_together
 from ocannl_core.schedule.plan import External, Nest, Step
 
 _MOST_STORES = 8
@@ -51,9 +52,9 @@ class Part:
 
 
 def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
-    """Returns the steps of a plan with fills and neighbours joined."""
+    """Returns the steps of a plan with fills, and what can be neighbours, joined."""
     parts = [Part(step, cell_nest(step.body) if isinstance(step, Nest) else None) for step in steps]
-    return _neighbours_joined(_fills_joined(parts, nodes))
+    return _neighbours_joined(moved_together(_fills_joined(parts, nodes), joined))
 
 
 def rebuilt(part: Part, body: Block) -> Nest:

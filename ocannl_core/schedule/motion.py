@@ -10,25 +10,32 @@ every cell still sees its operations in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core.loopir.nodes import Expr, Stmt
 from ocannl_core.loopir.traverse import nodes_of, writes
 from ocannl_core.node import TensorNode
-from ocannl_core.schedule.fuse import Part, joined
 from ocannl_core.schedule.plan import External, Nest
 
+if TYPE_CHECKING:
+    from ocannl_core.schedule.fuse import Part
+
 Nodes = frozenset[TensorNode]
+Join = Callable[["Part", "Part"], "Part | None"]
 
 
-def moved_together(parts: Iterable[Part]) -> tuple[Part, ...]:
+def moved_together(parts: Iterable[Part], joined: Join) -> tuple[Part, ...]:
     """Returns the kernels with each one joined to an earlier one whose results it reads, where both
     run over one domain and one of them can move.
+
+    Args:
+        parts: The kernels.
+        joined: Returns two as one; None if that is not possible.
     """
     result: list[Part] = []
     for part in parts:
-        found = _partner(result, part)
+        found = _partner(result, part, joined)
         if found is None:
             result.append(part)
             continue
@@ -41,7 +48,7 @@ def moved_together(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(result)
 
 
-def _partner(before: Sequence[Part], part: Part) -> tuple[int, Part, bool] | None:
+def _partner(before: Sequence[Part], part: Part, joined: Join) -> tuple[int, Part, bool] | None:
     """Returns the position of an earlier kernel, both as one, and whether that one moves later."""
     if part.cells is None or part.cells.reduction is not None:
         return None
