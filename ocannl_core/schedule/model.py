@@ -203,13 +203,16 @@ class Model:
         for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
             most = max(1, self._accumulators // vectors)
             blocks = -(-rows // most)
-            count = -(-rows // blocks)
+            low, larger = divmod(rows, blocks)
             full, rest = divmod(self._vectors(lane), vectors)
-            once = full * _block_cycles(count, vectors)
-            once += _block_cycles(count, rest) if rest else 0.0
+            once = 0.0
+            for count, number in ((low + 1, larger), (low, blocks - larger)):
+                cycles = full * _block_cycles(count, vectors)
+                cycles += _block_cycles(count, rest) if rest else 0.0
+                once += number * cycles
             # what is left over is code once more
             copies = 1.02 if rest else 1.0
-            tiles.append(Tile(vectors, count, steps * blocks * once * copies))
+            tiles.append(Tile(vectors, -(-rows // blocks), steps * once * copies))
         return min(tiles, key=lambda tile: tile.cycles)
 
 
