@@ -16,7 +16,7 @@ that is no plain reduced loop; code generation keeps it in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -39,7 +39,7 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.accumulators import Accumulators, finish_stores
@@ -102,6 +102,7 @@ class _Emitter:
     order: tuple[str, ...] = field(init=False)
     kinds: dict[str, AxisKind] = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    first: tuple[Stmt, ...] = ()
     over: str = ""
     is_fused: bool = False
 
@@ -166,7 +167,10 @@ class _Emitter:
                 self._expect_leaf(transform.over)
                 self.over, self.is_fused = transform.over, transform.fused
         outside = self.order[: self.order.index(self.over)] if self.over else self.order
-        if not self.nest.is_resumable and any(self.tree.is_reduced(name) for name in outside):
+        is_partial = any(self.tree.is_reduced(name) for name in outside)
+        if is_partial and self.nest.holds_partial_results:
+            self._start()
+        elif is_partial:
             raise _misfit(
                 self.schedule,
                 "A reduced axis runs outside of the accumulators only where cells hold partial "
@@ -179,6 +183,25 @@ class _Emitter:
                 "Axes that shift the cells run outside of the accumulators.",
                 f"accumulate over {self.over}",
             )
+
+    def _start(self) -> None:
+        """Gives cells their first values before anything else, and goes on from what they hold.
+
+        c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
+                                          for k0: for i: c[i] = c[i] + sum of x[i, k0, k1]
+        """
+        reduction = self.nest.reduction
+        if reduction is None or self.nest.is_resumable:
+            return
+        (store,) = self.nest.finish
+        stmts: tuple[Stmt, ...] = (replace(store, value=reduction.initial),)
+        for axis in reversed(self.nest.cells):
+            var = fresh_var(axis.var.hint)
+            body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
+            stmts = (For(var, 0, axis.extent, body),)
+        self.first = stmts
+        cell = Load(store.node, store.indices, reduction.dtype)
+        self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
 
     def _expect_leaf(self, name: str) -> None:
         if name not in self.order:
@@ -230,7 +253,8 @@ class _Emitter:
 
     def block(self) -> Block:
         region = self.tree.whole()
-        return Block((*self._packing(None, region), *self._emit(self.order, region)))
+        packing = self._packing(None, region)
+        return Block((*self.first, *packing, *self._emit(self.order, region)))
 
     def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):

@@ -46,6 +46,8 @@ _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
 _LEAST_BLOCKS = 16
 """Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LEAST_SUM = 64
+"""Registers that collect fewer terms than this are stored too often."""
 _LINE_BYTES = 64
 _ALIASED_BYTES = 4096
 """Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
@@ -83,7 +85,8 @@ class Form:
         vectors: Vectors of lanes in a block of registers; with lanes along a reduced axis, the
             vectors of accumulators of each cell.
         rows: Rows of a block of registers; with lanes along a reduced axis, the most along an axis.
-        pieces: Into how many pieces a reduced axis is cut, each of which adds to the cells.
+        outside: How many reduced axes run outside of the cells, which hold partial results then.
+        pieces: Into how many pieces the last reduced axis is cut, likewise.
         copies: How operands are packed, by position.
         rows_outside: True if the loop over blocks of rows is outside of that over blocks of lanes.
     """
@@ -91,6 +94,7 @@ class Form:
     lane: str | None = None
     vectors: int | None = None
     rows: int | None = None
+    outside: int | None = None
     pieces: int | None = None
     copies: tuple[tuple[int, Copy], ...] = ()
     rows_outside: bool = False
@@ -182,8 +186,10 @@ class _AlongCells:
         lanes = _lane_loops(splits, self._lane.inner, self._block, width)
         self._rows = self._row_parts(splits, tile)
         self._reduced = self._reduced_order()
+        self._sums = self._outer_sums()
         self._cut = self._cut_reduction(splits)
-        chains = None if self._cut is not None else self._chains(splits, tile)
+        is_cut = self._cut is not None or self._sums
+        chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
@@ -207,13 +213,28 @@ class _AlongCells:
         middle = [name for name in model.cells if name != lane and name not in outer]
         inner = [rows.get(name, name) for name in middle]
         numbers = (
-            self._cut.number if self._cut is not None else None,
             *(inner if self._form.rows_outside else ()),
             self._lane.number,
             *(() if self._form.rows_outside else inner),
         )
         loops = [name for name in numbers if name is not None]
-        return (*outer, *loops, *model.shifting, *self._reduced, *self._kept)
+        return (*self._around(), *loops, *model.shifting, *self._reduced, *self._kept)
+
+    def _around(self) -> tuple[str, ...]:
+        """Returns the loops outside of all blocks."""
+        outer = self._model.outer(self._lane.axis)
+        sums = [*self._sums, *([self._cut.number] if self._cut is not None else [])]
+        loops = (*sums, *outer) if self._slides(outer) else (*outer, *sums)
+        return tuple(name for name in loops if name is not None)
+
+    def _slides(self, outer: Sequence[str]) -> bool:
+        """True if axes move vector operands over cells that sums run over anyway."""
+        model = self._model
+        return all(
+            any(operand.stride(name) == operand.stride(each) for each in model.reduced)
+            for operand in model.vector_operands(self._lane.axis)
+            for name in outer
+        )
 
     # ----- parts ----------------------------------------------------------------------------
 
@@ -238,10 +259,32 @@ class _AlongCells:
                 return [*names, name]
         return names
 
+    def _outer_sums(self) -> list[str]:
+        """Returns the reduced axes outside of the cells: as many as it takes for what the vectors
+        of a block run over to stay in the cache, if blocks of rows use it again.
+        """
+        model = self._model
+        if not model.nest.holds_partial_results or model.shifting or not self._reduced:
+            return []
+        count = self._form.outside
+        if count is None:
+            count = 0
+            vectors = model.vector_operands(self._lane.axis)
+            reuse = min((model.reuse(operand) for operand in vectors), default=1)
+            while (
+                reuse >= _LEAST_BLOCKS * self._height // 4
+                and count + 1 < len(self._reduced)
+                and model.size(self._reduced[count:]) > self._most_steps() * 3 // 2
+                and model.size(self._reduced[count + 1 :]) >= _LEAST_SUM
+            ):
+                count += 1
+        sums, self._reduced = self._reduced[:count], self._reduced[count:]
+        return sums
+
     def _cut_reduction(self, splits: list[Transform]) -> Part | None:
         """Returns a long reduced axis, cut so that the vectors of a block stay in the cache."""
         model = self._model
-        if not model.nest.is_resumable or len(self._reduced) != 1:
+        if not model.nest.holds_partial_results or len(self._reduced) != 1:
             return None
         (name,) = self._reduced
         extent = model.extents[name]
@@ -252,11 +295,14 @@ class _AlongCells:
         self._reduced = [part.inner]
         return part
 
+    def _most_steps(self) -> int:
+        """Returns over how many steps of a sum the vectors of a block stay in the cache."""
+        nbytes = max(operand.nbytes for operand in self._model.operands)
+        return max(_LEAST_SUM, self._model.cache(1) // 8 // (self._block * nbytes))
+
     def _pieces(self, extent: int) -> int:
         """Returns into how many pieces the model cuts a reduced axis."""
-        model = self._model
-        nbytes = max(operand.nbytes for operand in model.operands)
-        most = max(64, model.cache(1) // 8 // (self._block * nbytes))
+        most = self._most_steps()
         if extent <= most * 3 // 2:
             return 1
         fewest = -(-extent // most)
@@ -291,8 +337,7 @@ class _AlongCells:
         """Yields the packing of the vectors that a block of lanes needs."""
         model, lane = self._model, self._lane
         outer = model.outer(lane.axis)
-        cut = self._cut.number if self._cut is not None else None
-        around = cut or (outer[-1] if outer else None)
+        around = (self._around() or (None,))[-1]
         is_whole = self._form.rows_outside and lane.number is not None
         inside = around if is_whole else lane.number or around
         open_cells = [name for name in model.cells if name != lane.axis and name not in outer]
@@ -336,7 +381,8 @@ class _AlongCells:
         decided = self._form.copy(operand.position)
         copy = self._row_copy(operand, row) if decided is None else decided
         used = [name for name in self._reduced if name[0] in operand.axes]
-        inside = self._cut.number if self._cut is not None else None
+        needed = [name for name in self._around() if name[0] in operand.axes]
+        inside = needed[-1] if needed else None
         if copy is Copy.PANELS:
             if self._form.rows_outside:
                 yield Pack(operand.position, row.number, (*used, row.inner))

@@ -93,6 +93,8 @@ def _forms(model: Model, form: Form) -> Iterator[Form]:
         yield from _copies(model, form)
         yield from _blocks(model, lane, form)
         yield replace(form, rows_outside=not form.rows_outside)
+        for outside in range(len(model.reduced)):
+            yield replace(form, outside=outside)
         for pieces in _PIECES:
             yield replace(form, pieces=pieces)
     for other in lane_candidates(model)[:_MOST_LANE_AXES]:
