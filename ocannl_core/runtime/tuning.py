@@ -40,7 +40,7 @@ MARGIN = 0.03
 
 _STEP = 0.01
 """What a search goes on for."""
-_BATCH = 6
+_MOST_IN_BATCH = 6
 _ROUNDS = 7
 _LAST_ROUNDS = 21
 _SLOW_WORK = 1 << 22
@@ -141,7 +141,7 @@ def tune(
         program: The optimised program.
         backend: Generates code and compiles it.
         target: Where it runs.
-        budget: How many seconds to spend, about.
+        budget: How many seconds to spend, about; the kernel that takes longest is always looked at.
         again: Also searches for kernels for which an earlier search came to its end.
 
     Raises:
@@ -163,7 +163,7 @@ def tune(
             break
     pending.sort(key=lambda each: each.default * each.count, reverse=True)
     kernels: list[Tuned] = []
-    while pending and time.perf_counter() - start < budget:
+    while pending and (not kernels or time.perf_counter() - start < budget):
         rest = sum(each.default * each.count for each in pending)
         subject = pending.pop(0)
         left = budget - (time.perf_counter() - start)
@@ -247,8 +247,10 @@ class _Search:
     def measured(self) -> Measured:
         """Returns the fastest schedule, and how it compares with the default's."""
         pending = [*self._first, *self._neighbours()]
-        while pending and time.perf_counter() < self._end:
-            batch, pending = pending[:_BATCH], pending[_BATCH:]
+        size = 0
+        while pending and (size == 0 or time.perf_counter() < self._end):
+            size = min(size + 2, _MOST_IN_BATCH)
+            batch, pending = pending[:size], pending[size:]
             if self._improved(batch) and self._best.form is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())

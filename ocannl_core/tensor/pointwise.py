@@ -96,12 +96,12 @@ def _identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
-def _relu(g: Any, g1: Any, v1: Any) -> None:
-    g1 += relu_gate(v1, g)
+def _relu(g: Any, g1: Any, v: Any) -> None:
+    g1 += relu_gate(v, g)  # v > 0 where v1 > 0; of the two, code that follows needs v anyway
 
 
-def _sat01(g: Any, g1: Any, v1: Any) -> None:
-    g1 += sat01_gate(v1, g)
+def _sat01(g: Any, g1: Any, v: Any) -> None:
+    g1 += sat01_gate(v, g)
 
 
 def _exp(g: Any, g1: Any, v: Any) -> None:
