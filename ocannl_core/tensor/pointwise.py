@@ -96,8 +96,11 @@ def _identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
+# the results are as positive as the operands, and of the two, what follows needs them anyway
+
+
 def _relu(g: Any, g1: Any, v: Any) -> None:
-    g1 += relu_gate(v, g)  # v > 0 where v1 > 0; of the two, code that follows needs v anyway
+    g1 += relu_gate(v, g)
 
 
 def _sat01(g: Any, g1: Any, v: Any) -> None:
