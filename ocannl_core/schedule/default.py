@@ -67,7 +67,7 @@ def scheduled_by(plan: Plan, rule: Rule) -> Plan:
 
 def parts_of(plan: Plan) -> tuple[Part, ...]:
     """Returns the kernels of a plan as they are scheduled: joined, and without needless stores."""
-    return forwarded(fused(plan.steps, plan.nodes), plan.scratch, plan.nodes)
+    return forwarded(fused(plan.steps, plan.nodes), plan.scratch)
 
 
 def scheduled_alone(plan: Plan, part: Part, schedules: Sequence[Schedule]) -> Plan:

@@ -4,8 +4,8 @@
     m[i, j] = 0.9 * m[i, j] + g[i, j]  -->   w[i, j] = w[i, j] - 0.1 * total
     w[i, j] = w[i, j] - 0.1 * g[i, j]
 
-Only nodes of the routine go away, which no other kernel mentions. A number is stored in the format
-in which it was computed, so all bits stay the same.
+Only nodes of the routine go away, which no other kernel mentions. A number is computed in the
+format in which it would have been stored, so all bits stay the same.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.fuse import Infos, Part
+from ocannl_core.schedule.fuse import Part
 from ocannl_core.schedule.motion import touched
 
 _MOST_REPEATED = 4
 """In additions: what costs more is not computed twice for the sake of memory."""
 
 
-def forwarded(
-    parts: Iterable[Part], scratch: Iterable[TensorNode], nodes: Infos
-) -> tuple[Part, ...]:
+def forwarded(parts: Iterable[Part], scratch: Iterable[TensorNode]) -> tuple[Part, ...]:
     """Returns the kernels without stores to nodes of the routine that one kernel alone mentions.
 
     Args:
         parts: All kernels.
         scratch: The nodes whose memory belongs to the routine.
-        nodes: Extents and formats.
     """
     parts = tuple(parts)
     uses = Counter(node for part in parts for node in touched(part)[0])
@@ -44,13 +41,13 @@ def forwarded(
         nest = part.cells
         for node in [store.node for store in nest.finish] if nest is not None else ():
             if nest is not None and node in own:
-                nest = _without(nest, node, nodes)
+                nest = _without(nest, node)
         changed = nest is not part.cells
         result.append(replace(part, cells=nest, is_changed=True) if changed else part)
     return tuple(result)
 
 
-def _without(nest: CellNest, node: TensorNode, nodes: Infos) -> CellNest:
+def _without(nest: CellNest, node: TensorNode) -> CellNest:
     """Returns a nest that does not store a node; the same one if that is not possible."""
     stores = [store for store in nest.finish if store.node is node]
     if len(stores) != 1 or len(nest.finish) == 1 or any(axis.is_shifting for axis in nest.axes):
@@ -60,9 +57,7 @@ def _without(nest: CellNest, node: TensorNode, nodes: Infos) -> CellNest:
     earlier: list[Expr | Store] = [*nest.finish[:at]]
     if nest.reduction is not None:
         earlier += [nest.reduction.term, nest.reduction.initial]
-    if store.value.dtype is not nodes[node].dtype or node in nodes_of(store.value):
-        return nest
-    if any(node in nodes_of(each) for each in earlier):
+    if any(node in nodes_of(each) for each in (*earlier, store.value)):
         return nest
     # what the value reads must not change before it is read again
     read = set(nodes_of(store.value))
