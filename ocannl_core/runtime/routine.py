@@ -149,9 +149,6 @@ class Routine:
         Args:
             budget: How many seconds to spend, about. The kernels that take longest come first.
             again: Also searches for kernels for which an earlier search came to its end.
-
-        Raises:
-            OSError: if the cache directory cannot be written.
         """
         build = self._build
         found = tune(build.optimised, build.backend, build.target, budget, again=again)

@@ -10,7 +10,8 @@ comparison of the two is remembered; otherwise it is remembered that nothing was
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from ocannl_core.schedule.default import is_scheduled, parts_of
 from ocannl_core.schedule.fuse import Part
 from ocannl_core.schedule.parallel import work_of
 from ocannl_core.schedule.plan import Nest, Plan
-from ocannl_core.schedule.remembered import Measured, memory_of
+from ocannl_core.schedule.remembered import Measured, Memory, memory_of
 from ocannl_core.schedule.search import Candidate, first_candidates, fits, neighbours
 from ocannl_core.schedule.transforms import Schedule, to_text
 from ocannl_core.target import Launcher, Target
@@ -137,15 +138,14 @@ def tune(
 ) -> Tuning:
     """Searches for schedules of the kernels of a program and remembers them.
 
+    What cannot be written is lost, after a warning.
+
     Args:
         program: The optimised program.
         backend: Generates code and compiles it.
         target: Where it runs.
         budget: How many seconds to spend, about; the kernel that takes longest is always looked at.
         again: Also searches for kernels for which an earlier search came to its end.
-
-    Raises:
-        OSError: if what was found cannot be written.
     """
     start = time.perf_counter()
     if not is_scheduled(target):
@@ -171,7 +171,7 @@ def tune(
         bench = Bench(plan, subject.part, backend, target)
         before = memory.find(subject.nest, nodes)
         measured = _Search(subject, bench, nodes, target, share, before).measured()
-        memory.keep(subject.nest, nodes, measured)
+        _keep(memory, subject.nest, nodes, measured)
         kernels.append(Tuned(subject.part.step.title, measured))
         listener = _listener.get()
         if listener is not None:
@@ -183,6 +183,21 @@ def tune(
         len(fresh) - len(kernels),
         time.perf_counter() - start,
     )
+
+
+def _keep(
+    memory: Memory, nest: CellNest, nodes: Mapping[TensorNode, NodeInfo], measured: Measured
+) -> None:
+    """Remembers what a search found, or warns that this is not possible."""
+    try:
+        memory.keep(nest, nodes, measured)
+    except OSError as error:
+        warnings.warn(
+            f"Schedules are not kept: {memory.folder} cannot be written ({error}). "
+            "Set OCANNL_CACHE_DIR to a directory of your own.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _is_known(measured: Measured | None) -> bool:

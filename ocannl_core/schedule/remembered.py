@@ -89,7 +89,7 @@ class Memory:
         return entry.measured if entry is not None and entry.nest == text else None
 
     def keep(self, nest: CellNest, nodes: Infos, measured: Measured) -> None:
-        """Remembers what a search found; what cannot be written is forgotten with the process.
+        """Remembers what a search found.
 
         Raises:
             OSError: if the folder cannot be written.

@@ -171,6 +171,17 @@ def test_compiling_searches_where_that_is_set() -> None:
     assert oc.explain(routine).kernels[0].measured is not None
 
 
+def test_a_place_that_cannot_be_written_costs_what_was_found_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "schedules").write_text("in the way")
+    with core_settings.overrides(cache_dir=str(tmp_path)):
+        context, result, routine = layer()
+        with pytest.warns(RuntimeWarning, match="Schedules are not kept"):
+            routine.tune(0.1)
+        routine()
+        assert context[result].shape == (24, 36)
+        assert oc.explain(routine).kernels[0].measured is None
+
+
 def test_plain_loops_can_be_remembered() -> None:
     _, _, routine = layer()
     remember(routine, "")
