@@ -29,6 +29,7 @@ from ocannl_core.schedule.search import first_candidates, neighbours
 from ocannl_core.schedule.transforms import parse, to_text
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions
+from ocannl_core.testing.sample_ops import Product
 from ocannl_core.testing.subject import subject_named
 
 REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
@@ -231,6 +232,16 @@ def test_a_profile_times_every_kernel_on_copies() -> None:
     assert found.seconds == sum(kernel.seconds for kernel in found.kernels) > 0
     assert f"least of {found.rounds} rounds" in str(found)
     np.testing.assert_array_equal(context[result], before)
+
+
+def test_operations_in_python_are_profiled_too() -> None:
+    with oc.Session(), core_settings.overrides(python_ops=True):
+        x = oc.tensor(np.ones((4, 5), np.float32), requires_grad=True)
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.forward(oc.exp(Product()(x, x))))
+    found = routine.profile(0.01)
+    assert [each.is_external for each in oc.explain(routine).kernels] == [True, False]
+    assert all(kernel.seconds > 0 for kernel in found.kernels)
 
 
 # ----- the command ------------------------------------------------------------------------------------
