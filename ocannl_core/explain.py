@@ -13,10 +13,12 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
 from ocannl_core.schedule.parallel import shared_axes
 from ocannl_core.schedule.plan import External
+from ocannl_core.schedule.remembered import Measured
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape
@@ -86,6 +88,7 @@ class KernelExplanation:
             or blocks there are of each; empty if it runs on one thread.
         schedule: How its loops were rearranged, in the notation of schedules; empty if they run as
             they were lowered.
+        measured: What a search on this machine found, with times; None if there was none.
     """
 
     title: str
@@ -93,6 +96,7 @@ class KernelExplanation:
     is_external: bool = False
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
+    measured: Measured | None = None
 
     @property
     def is_parallel(self) -> bool:
@@ -134,6 +138,8 @@ class RoutineExplanation:
             lines.append(f"  {position}. {what}{kernel.title or 'untitled'}{threads}")
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            if kernel.measured is not None:
+                lines.append(f"     {_measured_text(kernel.measured)}")
         return "\n".join(lines)
 
 
@@ -247,10 +253,21 @@ def _routine(routine: Routine) -> RoutineExplanation:
             tuple(node.name for node in step.arguments),
             parallel=shared_axes(step),
             schedule=to_text(step.schedule),
+            measured=step.measured,
         )
         for step in routine.plan.steps
     )
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
+
+
+def _measured_text(found: Measured) -> str:
+    """Returns what is remembered of a kernel, and whether it is used."""
+    times = f"{duration(found.seconds)}, best of {found.tried}"
+    if found.problem:
+        return f"what is remembered is not used: {found.problem}"
+    if found.schedule == found.default:
+        return f"this is the default's: {times} that were measured"
+    return f"this is remembered: {times}; the default's took {duration(found.default_seconds)}"
 
 
 def _node_cells(node: NodeExplanation) -> tuple[str, ...]:

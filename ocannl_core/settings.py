@@ -125,6 +125,22 @@ def _check_schedule(value: object) -> object:
     raise ValueError
 
 
+TUNING = ("off", "cached", "search")
+"""The values of `tune`."""
+
+
+def _check_tuning(value: object) -> object:
+    if value in TUNING:
+        return value
+    raise ValueError
+
+
+def _check_seconds(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    raise ValueError
+
+
 def _check_optional_float_format(value: object) -> object:
     return None if value in (None, "") else _check_float_format(value)
 
@@ -140,6 +156,10 @@ def _check_rounds(value: object) -> object:
 
 
 _SCHEDULE = _Format("one of " + ", ".join(SCHEDULES), _check_schedule, _check_schedule)
+_TUNING = _Format("one of " + ", ".join(TUNING), _check_tuning, _check_tuning)
+_SECONDS = _Format(
+    "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
+)
 _TEXT = _Format("a text", _check_text, _check_text)
 _NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
 _INTEGER = _Format("an integer", int, _check_integer)
@@ -196,6 +216,16 @@ class Settings:
         _SCHEDULE,
         "how loops run: `default` may add the terms of a sum in another order and without rounding "
         "each product; `none` runs them as they are lowered",
+    )
+    tune: str = _setting(
+        "cached",
+        _TUNING,
+        "whether kernels run by schedules that were measured on this machine: `cached` those that "
+        "an earlier search remembered; `search` looks for those of new kernels when they are "
+        "compiled; `off` none",
+    )
+    tune_budget: float = _setting(
+        10.0, _SECONDS, "how many seconds `tune = search` spends on each routine, about"
     )
     contract: bool = _setting(
         True,

@@ -35,6 +35,8 @@ class Target:
         vector_registers: How many vector registers there are; 0 leaves programs unscheduled.
         has_fma: True if one instruction multiplies and adds with one rounding.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
+        compiler: Identifies what makes machine code of generated code, with its flags: what was
+            measured with another one tells nothing.
     """
 
     backend: str
@@ -46,6 +48,7 @@ class Target:
     vector_registers: int = 0
     has_fma: bool = False
     cache_bytes: tuple[int, ...] = ()
+    compiler: str = ""
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.device}"

@@ -6,17 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ocannl_core.cli import backends, config, doctor
+from ocannl_core.cli import backends, config, doctor, tune
 from ocannl_core.errors import OcannlError
 
-COMMANDS = (backends, doctor, config)
+COMMANDS = (backends, doctor, config, tune)
 """Modules with `add(subparsers)`, which sets `run`: from parsed arguments to the exit code."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line."""
     top = argparse.ArgumentParser(
-        prog="ocannl", description="Inspects an installation of OCANNL for Python."
+        prog="ocannl", description="Inspects and tunes an installation of OCANNL for Python."
     )
     subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:

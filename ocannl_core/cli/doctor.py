@@ -21,6 +21,7 @@ from ocannl_core.errors import OcannlError
 from ocannl_core.hooks.manager import backend as backend_named
 from ocannl_core.hooks.manager import wrappers
 from ocannl_core.hooks.plugins import describe
+from ocannl_core.schedule.remembered import memory_of
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -99,6 +100,7 @@ def checks(only: str | None = None) -> Iterator[Check]:
             outcome = Outcome.FAIL if entry.error else Outcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
         yield _default_check()
+        yield from _schedule_checks()
     yield _cache_check()
 
 
@@ -127,6 +129,27 @@ def _default_check() -> Check:
     if error is not None:
         return Check("default backend", Outcome.FAIL, error.rule, error.fix)
     return Check("default backend", Outcome.OK, str(target))
+
+
+def _schedule_checks() -> Iterator[Check]:
+    """Yields whether remembered schedules can be read; nothing if nothing is remembered."""
+    target, _ = default_target()
+    memory = memory_of(target) if target is not None else None
+    entries = list(memory.entries()) if memory is not None else []
+    if memory is None or not entries:
+        return
+    what = "remembered schedules"
+    broken = [entry.path.name for entry in entries if entry.measured is None]
+    if broken:
+        yield Check(
+            what,
+            Outcome.WARN,
+            f"{len(broken)} of {len(entries)} in {memory.folder} cannot be read, so these kernels "
+            f"run by default: {', '.join(broken[:3])}",
+            "ocannl tune --forget, and tune again",
+        )
+    else:
+        yield Check(what, Outcome.OK, f"{len(entries)} in {memory.folder}")
 
 
 def _cache_check() -> Check:

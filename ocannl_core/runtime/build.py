@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,12 +23,9 @@ from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
-from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.memory import sink_fills
-from ocannl_core.schedule.parallel import mark_parallel
+from ocannl_core.runtime.plans import planned
+from ocannl_core.runtime.tuning import tune
 from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.split import split
-from ocannl_core.schedule.workspace import buffers_moved
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
@@ -47,6 +44,8 @@ class Build:
         executable: The compiled code.
         placements: Where each node is, and why.
         definitions: How later routines compute the nodes that this one computes and does not store.
+        backend: What compiled it.
+        target: What it was compiled for.
     """
 
     assignments: AssignProgram
@@ -56,6 +55,8 @@ class Build:
     executable: Executable
     placements: Mapping[TensorNode, Placement]
     definitions: Mapping[TensorNode, Definition]
+    backend: Backend
+    target: Target
 
 
 def build(
@@ -87,9 +88,12 @@ def build(
         passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
     placements = findings.placements(lowered.nodes, optimised)
+    chosen = settings.current()
+    if chosen.tune == "search":
+        with dump.timing("search for schedules") if dump else nullcontext():
+            tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = scheduled(sink_fills(split(optimised)), target)
-        plan = buffers_moved(mark_parallel(plan))
+        plan = planned(optimised, target)
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)
@@ -97,7 +101,25 @@ def build(
         executable = backend.compile(source, target)
     if dump:
         dump.finish(lowered.nodes, placements)
-    return Build(assignments, optimised, plan, source, executable, placements, findings.definitions)
+    return Build(
+        assignments,
+        optimised,
+        plan,
+        source,
+        executable,
+        placements,
+        findings.definitions,
+        backend,
+        target,
+    )
+
+
+def rescheduled(built: Build) -> Build:
+    """Returns a routine compiled again, with the schedules that are remembered now."""
+    plan = planned(built.optimised, built.target)
+    source = built.backend.generate(plan, built.target)
+    executable = built.backend.compile(source, built.target)
+    return replace(built, plan=plan, source=source, executable=executable)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

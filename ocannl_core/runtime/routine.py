@@ -12,9 +12,11 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
-from ocannl_core.runtime.build import Build
+from ocannl_core.runtime.build import Build, rescheduled
+from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
+from ocannl_core.runtime.tuning import Tuning, tune
 from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.schedule.memory import MemoryPlan, memory_plan
 from ocannl_core.schedule.plan import Plan
@@ -41,6 +43,7 @@ class Routine:
         "_is_repeatable",
         "_launch",
         "_limits",
+        "_memory",
         "_needed",
         "_order",
         "_plain",
@@ -79,6 +82,7 @@ class Routine:
             operand.node not in usage.writes for each in recomputed for operand in each.operands
         ) and not (build.assignments.carried & usage.writes)
         self._launch = launch
+        self._memory = dict(memory)
         by_id = sorted(memory.items(), key=lambda item: item[0].id)
         self._needed = tuple(stored for node, stored in by_id if node in usage.reads_first)
         self._written = tuple(stored for node, stored in by_id if node in usage.writes)
@@ -121,6 +125,43 @@ class Routine:
             for stored in self._written:
                 stored.has_value = True
             self._is_ready = True  # for good: a node that has a value never loses it
+
+    def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:
+        """Returns how long each kernel takes; printing it shows a table.
+
+        The kernels run on copies of what they read, so that no tensor changes.
+
+        Args:
+            seconds: How long to measure, at least some rounds.
+            indices: The static indices, as for a call.
+
+        Raises:
+            LinkError: if a node that it reads has no value yet.
+            UsageError: if an index is missing, unknown or out of range.
+        """
+        values = self._values(indices)
+        link.check_values(self._needed, self.name)
+        memory = {node: stored.buffer for node, stored in self._memory.items()}
+        build = self._build
+        return profile(build.plan, build.backend, build.target, values, memory, seconds)
+
+    def tune(self, budget: float = 30.0, *, again: bool = False) -> Tuning:
+        """Searches for the fastest schedules of the kernels on this machine, and uses them.
+
+        What is found is remembered on disk: this routine runs by it from now on, and so does
+        whatever is compiled later and has an equal kernel. Kernels run on memory of their own
+        meanwhile; no tensor changes. Printing the result shows what was found.
+
+        Args:
+            budget: How many seconds to spend, about. The kernels that take longest come first.
+            again: Also searches for kernels for which an earlier search came to its end.
+        """
+        build = self._build
+        found = tune(build.optimised, build.backend, build.target, budget, again=again)
+        self._build = rescheduled(build)
+        buffers = {node: stored.buffer for node, stored in self._memory.items()}
+        self._launch = self._build.executable.link(buffers)
+        return found
 
     @property
     def source(self) -> str:

@@ -168,6 +168,11 @@ class Accumulators:
             made += self._over(others, self.region, {}, combine)
         return tuple(made)
 
+    def copied(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statement that takes over the accumulator of one cell from others."""
+        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        return (self._store(self._cell(region, first), other._cell(region, first)),)
+
     def finished(self, region: Region) -> tuple[Stmt, ...]:
         """Returns the stores of one cell, from its accumulators."""
         lanes = [

@@ -16,7 +16,7 @@ that is no plain reduced loop; code generation keeps it in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -39,9 +39,10 @@ from ocannl_core.loopir.nodes import (
     Stmt,
     Store,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
+from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.accumulators import Accumulators, finish_stores
 from ocannl_core.schedule.axes import AxisTree, Region, Run
 from ocannl_core.schedule.cells import CellNest, Reduction
@@ -58,6 +59,8 @@ from ocannl_core.schedule.transforms import (
 _ALIASED_BYTES = 1024
 """Rows as far apart as a multiple of this compete for a few places of a cache."""
 _LINE_BYTES = 64
+_COSTLY = 10
+"""In additions: what costs as much, such as functions do, needs many registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class _Emitter:
     order: tuple[str, ...] = field(init=False)
     kinds: dict[str, AxisKind] = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    first: tuple[Stmt, ...] = ()
     over: str = ""
     is_fused: bool = False
 
@@ -166,7 +170,10 @@ class _Emitter:
                 self._expect_leaf(transform.over)
                 self.over, self.is_fused = transform.over, transform.fused
         outside = self.order[: self.order.index(self.over)] if self.over else self.order
-        if not self.nest.is_resumable and any(self.tree.is_reduced(name) for name in outside):
+        is_partial = any(self.tree.is_reduced(name) for name in outside)
+        if is_partial and self.nest.holds_partial_results:
+            self._start()
+        elif is_partial:
             raise _misfit(
                 self.schedule,
                 "A reduced axis runs outside of the accumulators only where cells hold partial "
@@ -179,6 +186,25 @@ class _Emitter:
                 "Axes that shift the cells run outside of the accumulators.",
                 f"accumulate over {self.over}",
             )
+
+    def _start(self) -> None:
+        """Gives cells their first values before anything else, and goes on from what they hold.
+
+        c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
+                                          for k0: for i: c[i] = c[i] + sum of x[i, k0, k1]
+        """
+        reduction = self.nest.reduction
+        if reduction is None or self.nest.is_resumable:
+            return
+        (store,) = self.nest.finish
+        stmts: tuple[Stmt, ...] = (replace(store, value=reduction.initial),)
+        for axis in reversed(self.nest.cells):
+            var = fresh_var(axis.var.hint)
+            body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
+            stmts = (For(var, 0, axis.extent, body),)
+        self.first = stmts
+        cell = Load(store.node, store.indices, reduction.dtype)
+        self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
 
     def _expect_leaf(self, name: str) -> None:
         if name not in self.order:
@@ -230,7 +256,8 @@ class _Emitter:
 
     def block(self) -> Block:
         region = self.tree.whole()
-        return Block((*self._packing(None, region), *self._emit(self.order, region)))
+        packing = self._packing(None, region)
+        return Block((*self.first, *packing, *self._emit(self.order, region)))
 
     def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
@@ -248,6 +275,7 @@ class _Emitter:
         body: Callable[[Region], tuple[Stmt, ...]],
         *,
         packs: bool = False,
+        unrolls: bool = True,
     ) -> tuple[Stmt, ...]:
         """Returns the loops of one axis: one for each number of iterations inside it.
 
@@ -256,7 +284,11 @@ class _Emitter:
             region: Where the loops are.
             body: Returns what is inside of an iteration.
             packs: True for the loops that compute, in which buffers are filled.
+            unrolls: False for loops that run as such, whatever the schedule says.
         """
+        kind = self.kinds[name]
+        if kind is AxisKind.UNROLLED and not unrolls:
+            kind = AxisKind.SERIAL
         made: list[Stmt] = []
         for run in region.runs(name):
             var = fresh_var(self.tree.hint(name))
@@ -265,7 +297,7 @@ class _Emitter:
             packing = self._packing(name, inner) if packs else ()
             stmts = (*packing, *body(inner))
             if run.count > 1 and stmts:
-                made.append(For(var, 0, run.count, Block(stmts), self.kinds[name]))
+                made.append(For(var, 0, run.count, Block(stmts), kind))
             else:
                 made += (Block(stmts),) if packing else stmts
         return tuple(made)
@@ -277,6 +309,7 @@ class _Emitter:
         body: Callable[[Region], tuple[Stmt, ...]],
         *,
         packs: bool = False,
+        unrolls: bool = True,
     ) -> tuple[Stmt, ...]:
         """Returns nested loops, as `_loop` does."""
         if not names:
@@ -284,8 +317,9 @@ class _Emitter:
         return self._loop(
             names[0],
             region,
-            lambda inner: self._loops(names[1:], inner, body, packs=packs),
+            lambda inner: self._loops(names[1:], inner, body, packs=packs, unrolls=unrolls),
             packs=packs,
+            unrolls=unrolls,
         )
 
     # ----- packing --------------------------------------------------------------------------
@@ -409,9 +443,33 @@ class _Emitter:
             *registers.cleared(),
             *self._loops(remaining, region, update, packs=True),
             *registers.combined(),
-            *self._loops(cells, region, registers.finished),
+            *self._finish(registers, cells, region),
         )
         return (Block(body),)
+
+    def _finish(
+        self, registers: Accumulators, cells: list[str], region: Region
+    ) -> tuple[Stmt, ...]:
+        """Returns the stores of the cells of some accumulators.
+
+        A finish that takes many registers runs cell by cell, from a copy: written out for
+        all accumulators at once, it would push them out of the registers while they collect.
+        """
+        if not self._is_costly() or any(
+            self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
+            for name in self.order
+        ):
+            return self._loops(cells, region, registers.finished)
+        copy = replace(registers, node=TensorNode(len(self.nodes), ("results",)))
+        self.nodes[copy.node] = registers.info
+        return (
+            Allocate(copy.node, Scope.KERNEL),
+            *self._loops(cells, region, lambda inner: copy.copied(registers, inner)),
+            *self._loops(cells, region, copy.finished, unrolls=False),
+        )
+
+    def _is_costly(self) -> bool:
+        return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
 
     def _term(self, reduction: Reduction, region: Region) -> Expr:
         """Returns the term at a point, with packed operands read from their buffers."""

@@ -166,6 +166,13 @@ class CellNest:
             store.node, store.indices, self.reduction.dtype
         )
 
+    @property
+    def holds_partial_results(self) -> bool:
+        """True if cells can hold partial results once they have been given their first values."""
+        if self.reduction is None or len(self.finish) != 1:
+            return False
+        return self.finish[0].value == LocalRead(self.reduction.result)
+
 
 def cell_nest(body: Block) -> CellNest | None:
     """Returns the nest that a block consists of; None if its iterations depend on each other."""

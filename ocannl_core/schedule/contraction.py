@@ -8,11 +8,12 @@ What the operands' index maps say about the axes decides everything:
 - the *rows* are axes on which some vector operand does not depend, so that a loaded vector serves
   several accumulators; they and a few vectors of lanes make a block of registers;
 - *outer* axes, on which the vector operands depend as well, run outside of everything;
-- an operand that is read again and again, and not in the order of the loops, is packed.
+- an operand that is read again and again, and not in the order of the loops, is packed;
+- of a long sum, pieces run outside, so that what they read stays in the cache.
 
 The axis and the block that need the fewest cycles by a model of the processor win.
 
-    c[i, j] += a[i, k] * b[k, j]  -->  split j 32; split j1 16; split i 14 evenly;
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 32; split j1 16; split i 12 evenly;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
                                        vectorise j11; pack 1 inside j0 as k j1;
                                        accumulate over k fused
@@ -21,8 +22,9 @@ The axis and the block that need the fewest cycles by a model of the processor w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import gcd, prod
 
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.lanes import has_lanes
@@ -43,6 +45,13 @@ _LEAST_WORK = 64
 """Fewer steps than these are not worth a schedule."""
 _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
+_LEAST_BLOCKS = 16
+"""Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LEAST_SUM = 64
+"""Registers that collect fewer terms than this are stored too often."""
+_LINE_BYTES = 64
+_ALIASED_BYTES = 4096
+"""Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +69,81 @@ class Part:
     inner: str
 
 
-def contraction_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | None:
+class Copy(Enum):
+    """How an operand lies in its buffer."""
+
+    NONE = "not at all"
+    PANELS = "in the order in which blocks of registers read it"
+    ROWS = "row by row"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is decided about the schedule of a reduction; None leaves it to the model.
+
+    Attributes:
+        lane: The axis of the lanes.
+        vectors: Vectors of lanes in a block of registers; with lanes along a reduced axis, the
+            vectors of accumulators of each cell.
+        rows: Rows of a block of registers; with lanes along a reduced axis, the most along an axis.
+        outside: How many reduced axes run outside of the cells, which hold partial results then.
+        pieces: Into how many pieces the last reduced axis is cut, likewise.
+        copies: How operands are packed, by position.
+        rows_outside: True if the loop over blocks of rows is outside of that over blocks of lanes.
+    """
+
+    lane: str | None = None
+    vectors: int | None = None
+    rows: int | None = None
+    outside: int | None = None
+    pieces: int | None = None
+    copies: tuple[tuple[int, Copy], ...] = ()
+    rows_outside: bool = False
+
+    def copy(self, position: int) -> Copy | None:
+        """Returns how an operand is packed, if that is decided."""
+        return dict(self.copies).get(position)
+
+
+BY_MODEL = Form()
+
+
+def modelled(nest: CellNest, nodes: Infos, target: Target) -> Model | None:
+    """Returns a reduction as a processor sees it, or None where plain loops do as well."""
+    if nest.reduction is None or not has_lanes(nest, nodes):
+        return None
+    model = Model(nest, nest.reduction, nodes, target)
+    is_long = model.size(model.extents) >= _LEAST_WORK
+    return model if is_long and lane_candidates(model) else None
+
+
+def lane_candidates(model: Model) -> list[str]:
+    """Returns the axes that lanes may run along, the one of the fewest cycles first."""
+    names = [name for name in (*model.cells, *model.reduced) if model.extents[name] > 1]
+    return sorted(names, key=model.cycles)
+
+
+def contraction_schedule(
+    nest: CellNest, nodes: Infos, target: Target, form: Form = BY_MODEL
+) -> Schedule | None:
     """Returns the schedule of a reduction, or None where plain loops do as well.
 
     Args:
         nest: The nest.
         nodes: Extents and formats of its nodes.
         target: The processor.
+        form: What is not left to the model.
     """
-    if nest.reduction is None or not has_lanes(nest, nodes):
-        return None
-    model = Model(nest, nest.reduction, nodes, target)
-    candidates = [name for name in (*model.cells, *model.reduced) if model.extents[name] > 1]
-    if model.size(model.extents) < _LEAST_WORK or not candidates:
-        return None
-    lane = min(candidates, key=model.cycles)
+    model = modelled(nest, nodes, target)
+    return schedule_of(model, form) if model is not None else None
+
+
+def schedule_of(model: Model, form: Form) -> Schedule:
+    """Returns the schedule of a form; what does not fit the nest is left out."""
+    lane = form.lane or lane_candidates(model)[0]
     if lane in model.reduced:
-        return _along_reduced(model, lane)
-    return _AlongCells(model, lane).schedule()
+        return _along_reduced(model, lane, form)
+    return _AlongCells(model, lane, form).schedule()
 
 
 def _blocks(splits: list[Transform], model: Model, axis: str, size: int, evenly: bool) -> Part:
@@ -108,9 +174,12 @@ def _kinds(model: Model, kept: Sequence[str]) -> Iterator[Transform]:
 class _AlongCells:
     """The schedule of a nest whose lanes run along an axis of cells."""
 
-    def __init__(self, model: Model, lane: str) -> None:
+    def __init__(self, model: Model, lane: str, form: Form) -> None:
         self._model = model
+        self._form = form
         tile = model.tile(lane)
+        tile = replace(tile, vectors=form.vectors or tile.vectors, rows=form.rows or tile.rows)
+        self._height = tile.rows
         splits: list[Transform] = []
         width = min(model.lanes, model.extents[lane])
         self._block = min(width * tile.vectors, model.extents[lane])
@@ -118,8 +187,10 @@ class _AlongCells:
         lanes = _lane_loops(splits, self._lane.inner, self._block, width)
         self._rows = self._row_parts(splits, tile)
         self._reduced = self._reduced_order()
+        self._sums = self._outer_sums()
         self._cut = self._cut_reduction(splits)
-        chains = None if self._cut is not None else self._chains(splits, tile)
+        is_cut = self._cut is not None or self._sums
+        chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
@@ -141,13 +212,30 @@ class _AlongCells:
         outer = model.outer(lane)
         rows = {part.axis: part.number for part in self._rows}
         middle = [name for name in model.cells if name != lane and name not in outer]
+        inner = [rows.get(name, name) for name in middle]
         numbers = (
-            self._cut.number if self._cut is not None else None,
+            *(inner if self._form.rows_outside else ()),
             self._lane.number,
-            *(rows.get(name, name) for name in middle),
+            *(() if self._form.rows_outside else inner),
         )
         loops = [name for name in numbers if name is not None]
-        return (*outer, *loops, *model.shifting, *self._reduced, *self._kept)
+        return (*self._around(), *loops, *model.shifting, *self._reduced, *self._kept)
+
+    def _around(self) -> tuple[str, ...]:
+        """Returns the loops outside of all blocks."""
+        outer = self._model.outer(self._lane.axis)
+        sums = [*self._sums, *([self._cut.number] if self._cut is not None else [])]
+        loops = (*sums, *outer) if self._slides(outer) else (*outer, *sums)
+        return tuple(name for name in loops if name is not None)
+
+    def _slides(self, outer: Sequence[str]) -> bool:
+        """True if axes move vector operands over cells that sums run over anyway."""
+        model = self._model
+        return all(
+            any(operand.stride(name) == operand.stride(each) for each in model.reduced)
+            for operand in model.vector_operands(self._lane.axis)
+            for name in outer
+        )
 
     # ----- parts ----------------------------------------------------------------------------
 
@@ -172,23 +260,55 @@ class _AlongCells:
                 return [*names, name]
         return names
 
+    def _outer_sums(self) -> list[str]:
+        """Returns the reduced axes outside of the cells: as many as it takes for what the vectors
+        of a block run over to stay in the cache, if blocks of rows use it again.
+        """
+        model = self._model
+        if not model.nest.holds_partial_results or model.shifting or not self._reduced:
+            return []
+        count = self._form.outside
+        if count is None:
+            count = 0
+            vectors = model.vector_operands(self._lane.axis)
+            reuse = min((model.reuse(operand) for operand in vectors), default=1)
+            while (
+                reuse >= _LEAST_BLOCKS * self._height // 4
+                and count + 1 < len(self._reduced)
+                and model.size(self._reduced[count:]) > self._most_steps() * 3 // 2
+                and model.size(self._reduced[count + 1 :]) >= _LEAST_SUM
+            ):
+                count += 1
+        sums, self._reduced = self._reduced[:count], self._reduced[count:]
+        return sums
+
     def _cut_reduction(self, splits: list[Transform]) -> Part | None:
         """Returns a long reduced axis, cut so that the vectors of a block stay in the cache."""
         model = self._model
-        if not model.nest.is_resumable or len(self._reduced) != 1:
+        if not model.nest.holds_partial_results or len(self._reduced) != 1:
             return None
         (name,) = self._reduced
         extent = model.extents[name]
-        nbytes = max(operand.nbytes for operand in model.operands)
-        most = max(64, model.cache(1) // 8 // (self._block * nbytes))
-        if extent <= most * 3 // 2:
+        pieces = self._form.pieces or self._pieces(extent)
+        if pieces == 1:
             return None
-        fewest = -(-extent // most)
-        # a few more blocks if they are equal then: the code is there once
-        counts = [n for n in range(fewest, fewest + 3) if extent % n == 0] or [fewest]
-        part = _blocks(splits, model, name, -(-extent // counts[0]), evenly=False)
+        part = _blocks(splits, model, name, -(-extent // pieces), evenly=False)
         self._reduced = [part.inner]
         return part
+
+    def _most_steps(self) -> int:
+        """Returns over how many steps of a sum the vectors of a block stay in the cache."""
+        nbytes = max(operand.nbytes for operand in self._model.operands)
+        return max(_LEAST_SUM, self._model.cache(1) // 8 // (self._block * nbytes))
+
+    def _pieces(self, extent: int) -> int:
+        """Returns into how many pieces the model cuts a reduced axis."""
+        most = self._most_steps()
+        if extent <= most * 3 // 2:
+            return 1
+        fewest = -(-extent // most)
+        # a few more blocks if they are equal then: the code is there once
+        return next((n for n in range(fewest, fewest + 3) if extent % n == 0), fewest)
 
     def _chains(self, splits: list[Transform], tile: Tile) -> str | None:
         """Returns the loop over accumulators of one cell, if a block would wait for its results."""
@@ -218,21 +338,28 @@ class _AlongCells:
         """Yields the packing of the vectors that a block of lanes needs."""
         model, lane = self._model, self._lane
         outer = model.outer(lane.axis)
-        cut = self._cut.number if self._cut is not None else None
-        inside = lane.number or cut or (outer[-1] if outer else None)
+        around = (self._around() or (None,))[-1]
+        is_whole = self._form.rows_outside and lane.number is not None
+        inside = around if is_whole else lane.number or around
         open_cells = [name for name in model.cells if name != lane.axis and name not in outer]
         if any(name in operand.axes for name in open_cells):
             return
         loops = [*model.shifting, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
         if self._is_packed(operand, used):
-            yield Pack(operand.position, inside, (*used, lane.inner))
+            panels = [lane.number] if is_whole and lane.number is not None else []
+            yield Pack(operand.position, inside, (*panels, *used, lane.inner))
 
     def _is_packed(self, operand: Operand, used: Sequence[str]) -> bool:
         """True if a vector operand is read better from a copy."""
         model = self._model
+        decided = self._form.copy(operand.position)
+        if decided is not None:
+            return decided is not Copy.NONE
         if model.reuse(operand) < _LEAST_REUSE:
             return False
+        if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
+            return operand.stride(self._lane.axis) != 1
         if not operand.is_load or operand.stride(self._lane.axis) != 1:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
@@ -246,34 +373,61 @@ class _AlongCells:
         """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
         they compete for the same places in the cache.
         """
-        model, lane = self._model, self._lane.axis
+        model = self._model
         is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
         if row.number is None or row.axis not in operand.axes or not is_alone:
             return
         if any(name in operand.axes for name in model.shifting):
             return
-        if model.extents[row.axis] < _LEAST_REUSE or model.extents[lane] < 4 * self._block:
-            return
+        decided = self._form.copy(operand.position)
+        copy = self._row_copy(operand, row) if decided is None else decided
         used = [name for name in self._reduced if name[0] in operand.axes]
-        inside = self._cut.number if self._cut is not None else None
-        step = operand.stride(self._reduced[-1][0]) * operand.nbytes if self._reduced else 0
-        if step > 512:
-            yield Pack(operand.position, inside, (row.number, *used, row.inner))
-        elif not operand.is_load or operand.stride(row.axis) * operand.nbytes % 1024 == 0:
+        needed = [name for name in self._around() if name[0] in operand.axes]
+        inside = needed[-1] if needed else None
+        if copy is Copy.PANELS:
+            if self._form.rows_outside:
+                yield Pack(operand.position, row.number, (*used, row.inner))
+            else:
+                yield Pack(operand.position, inside, (row.number, *used, row.inner))
+        elif copy is Copy.ROWS:
             yield Pack(operand.position, inside, (row.axis, *used))
+
+    def _row_copy(self, operand: Operand, row: Part) -> Copy:
+        """Returns how the model packs an operand that is spread over lanes."""
+        model = self._model
+        if model.extents[row.axis] < _LEAST_REUSE:
+            return Copy.NONE
+        if model.extents[self._lane.axis] < 4 * self._block:
+            return Copy.NONE
+        if self._reduced and operand.stride(self._reduced[-1][0]) * operand.nbytes > _LINE_BYTES:
+            # one line for each step of the sum, whose other cells the next rows need
+            lines = model.size(name[0] for name in self._reduced) * _LINE_BYTES
+            return Copy.PANELS if lines > model.cache(1) // 4 else Copy.NONE
+        if not operand.is_load or self._rows_compete(operand, row):
+            return Copy.ROWS
+        return Copy.NONE
+
+    def _rows_compete(self, operand: Operand, row: Part) -> bool:
+        """True if the rows of a block do not fit into the nearest cache together, because they are
+        as far apart as the cells that share its places.
+        """
+        ways = max(4, self._model.cache(0) // _ALIASED_BYTES)
+        apart = gcd(operand.stride(row.axis) * operand.nbytes, _ALIASED_BYTES)
+        return self._height * apart > (ways - 2) * _ALIASED_BYTES
 
 
 # ----- lanes along a reduced axis -----------------------------------------------------------------
 
 
-def _along_reduced(model: Model, lane: str) -> Schedule:
+def _along_reduced(model: Model, lane: str, form: Form) -> Schedule:
     """Returns a schedule in which every cell has a vector of accumulators."""
     splits: list[Transform] = []
-    sizes = _shared_rows(model)
+    sizes = _shared_rows(model, form.rows)
     rows = {name: _blocks(splits, model, name, size, evenly=False) for name, size in sizes.items()}
     width = min(model.lanes, model.extents[lane])
     made = prod(sizes.values())
-    chains = max(1, min(int(LATENCY * PER_CYCLE) // made, model.extents[lane] // (2 * width)))
+    wanted = form.vectors or int(LATENCY * PER_CYCLE) // made
+    chains = max(1, min(wanted, model.extents[lane] // (2 * width)))
     along = _blocks(splits, model, lane, width * chains, evenly=False)
     lanes = _lane_loops(splits, along.inner, min(width * chains, model.extents[lane]), width)
     kept = [*(rows[name].inner for name in model.cells if name in rows), *lanes]
@@ -288,10 +442,10 @@ def _along_reduced(model: Model, lane: str) -> Schedule:
     )
 
 
-def _shared_rows(model: Model) -> dict[str, int]:
+def _shared_rows(model: Model, rows: int | None) -> dict[str, int]:
     """Returns the axes of cells that share loads, one for each operand, and the rows of a block."""
     chosen: dict[str, int] = {}
-    most = 4 if model.registers >= 32 else 3
+    most = rows or (4 if model.registers >= 32 else 3)
     for operand in model.operands[:2]:
         shared = [
             name

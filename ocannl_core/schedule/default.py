@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ocannl_core import settings
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.forward import forwarded
 from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
 from ocannl_core.schedule.group import Group, grouped
+from ocannl_core.schedule.model import Infos
 from ocannl_core.schedule.partial_sums import divided
-from ocannl_core.schedule.plan import Plan, Step
+from ocannl_core.schedule.plan import Nest, Plan, Step
 from ocannl_core.schedule.pointwise import pointwise_schedule
+from ocannl_core.schedule.remembered import memory_of
+from ocannl_core.schedule.remembering import Remembering, Rule
 from ocannl_core.schedule.together import run_together
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
@@ -24,21 +28,28 @@ def scheduled(plan: Plan, target: Target) -> Plan:
     """Returns a plan whose kernels run as suits a processor.
 
     Targets without registers to plan for get the plan as it is, and so does everybody with the
-    setting `schedule = "none"`.
+    setting `schedule = "none"`. Schedules that a search has found are used, unless the setting
+    `tune` is `off`.
     """
-    if target.vector_registers == 0 or settings.current().schedule == "none":
+    if not is_scheduled(target):
         return plan
+    return scheduled_by(plan, rule_for(target), target)
 
-    def rule(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> Schedule | None:
+
+def is_scheduled(target: Target) -> bool:
+    """True if kernels for a target have schedules with the settings in force."""
+    return target.vector_registers > 0 and settings.current().schedule != "none"
+
+
+def rule_for(target: Target) -> Rule:
+    """Returns what chooses schedules for a target with the settings in force."""
+
+    def default(nest: CellNest, nodes: Infos) -> Schedule | None:
         if nest.reduction is None:
             return pointwise_schedule(nest, nodes, target)
         return contraction_schedule(nest, nodes, target)
 
-    return scheduled_by(plan, rule, target)
-
-
-Rule = Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None]
-"""Returns the schedule of a nest, or None if its loops stay as they are."""
+    return default if settings.current().tune == "off" else Remembering(memory_of(target), default)
 
 
 def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
@@ -50,39 +61,88 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
         target: The processor, for whose caches kernels run together row by row; None for no such
             kernels.
     """
-    nodes = dict(plan.nodes)
-    alone = fused(plan.steps, nodes)
-    parts = alone if target is None else grouped(alone, plan, nodes, target)
+    kernels = kernels_of(plan, target)
+    nodes = {**plan.nodes, **kernels.partial}
+    made = [*kernels.partial]
     steps: list[Step] = []
-    made: list[TensorNode] = []
-
-    def run_alone(part: Part) -> None:
-        pieces, partial = divided([part], nodes)
-        nodes.update(partial)
-        made.extend(partial)
-        steps.extend(_step(each, rule, nodes) for each in pieces)
-
-    for part in parts:
+    for part in kernels.parts:
         if isinstance(part, Part):
-            run_alone(part)
+            steps.append(_step(part, rule, nodes))
             continue
         run = run_together(part, rule, nodes)
         nodes.update(run.nodes)
         made += run.partial
-        steps.append(run.step)
-        for each in run.sums:
-            run_alone(each)
-    plans = [part.plan for part in parts if isinstance(part, Group)]
-    contracted = {node for each in plans for node in each.contracted}
+        steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
+    contracted = kernels.contracted
     scratch = (node for node in plan.scratch if node not in contracted)
     return replace(plan, steps=tuple(steps), scratch=(*scratch, *made), nodes=nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of a plan before their schedules are chosen.
+
+    Attributes:
+        parts: Kernels that run alone, and groups of them that run together, in order.
+        partial: The nodes of partial results, which the program does not have.
+    """
+
+    parts: tuple[Part | Group, ...]
+    partial: Mapping[TensorNode, NodeInfo]
+
+    @property
+    def alone(self) -> tuple[Part, ...]:
+        """The kernels that run alone."""
+        return tuple(part for part in self.parts if isinstance(part, Part))
+
+    @property
+    def contracted(self) -> frozenset[TensorNode]:
+        """The nodes of which kernels that run together need no more than a row."""
+        plans = [part.plan for part in self.parts if isinstance(part, Group)]
+        return frozenset(node for each in plans for node in each.contracted)
+
+
+def kernels_of(plan: Plan, target: Target | None) -> Kernels:
+    """Returns the kernels of a plan as they are scheduled: joined, without needless stores, those
+    that run together in groups, long reductions to few cells divided.
+    """
+    joined = forwarded(fused(plan.steps, plan.nodes), plan.scratch)
+    parts: list[Part | Group] = []
+    partial: dict[TensorNode, NodeInfo] = {}
+    for part in joined if target is None else grouped(joined, plan, plan.nodes, target):
+        if isinstance(part, Group):
+            parts.append(part)
+            continue
+        pieces, made = divided([part], plan.nodes)
+        parts += pieces
+        partial.update(made)
+    return Kernels(tuple(parts), partial)
+
+
+def scheduled_alone(plan: Plan, part: Part, schedules: Sequence[Schedule]) -> Plan:
+    """Returns a plan that computes one nest by each of some schedules, one after the other.
+
+    Args:
+        plan: Where the nest comes from.
+        part: The nest; all nodes that it mentions become parameters.
+        schedules: The schedules; an empty one stands for plain loops.
+    """
+    nodes = dict(plan.nodes)
+    steps = [_step(part, lambda *_, chosen=each: chosen, nodes) for each in schedules]
+    given = [node for step in steps if isinstance(step, Nest) for node in step.arguments]
+    params = tuple(dict.fromkeys(given))
+    return replace(plan, steps=tuple(steps), params=params, scratch=(), nodes=nodes)
+
+
 def _step(part: Part, rule: Rule, nodes: dict[TensorNode, NodeInfo]) -> Step:
     """Returns a step by the schedule that a rule chooses; adds the arrays of the schedule."""
-    schedule = rule(part.cells, nodes) if part.cells is not None else None
-    if part.cells is None or schedule is None:
+    if part.cells is None:
         return plain(part, nodes)
-    result = apply(part.cells, schedule)
-    nodes.update(result.nodes)
-    return replace(rebuilt(part, result.body), schedule=schedule)
+    schedule = rule(part.cells, nodes)
+    measured = rule.measured(part.cells, nodes) if isinstance(rule, Remembering) else None
+    if schedule:
+        result = apply(part.cells, schedule)
+        nodes.update(result.nodes)
+        return replace(rebuilt(part, result.body), schedule=schedule, measured=measured)
+    step = plain(part, nodes)
+    return replace(step, measured=measured) if isinstance(step, Nest) else step

@@ -28,6 +28,7 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply import apply
 from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
+from ocannl_core.schedule.motion import moved_together
 from ocannl_core.schedule.plan import External, Nest, Step
 
 _MOST_STORES = 8
@@ -65,9 +66,9 @@ class Part:
 
 
 def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
-    """Returns the steps of a plan with fills and neighbours joined."""
+    """Returns the steps of a plan with fills, and what can be neighbours, joined."""
     parts = [Part(step, cell_nest(step.body) if isinstance(step, Nest) else None) for step in steps]
-    return _neighbours_joined(_fills_joined(parts, nodes))
+    return _neighbours_joined(moved_together(_fills_joined(parts, nodes), joined))
 
 
 def rebuilt(part: Part, body: Block) -> Nest:
@@ -149,15 +150,15 @@ def _neighbours_joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Returns the steps with each one joined to the one before where both run over one domain."""
     result: list[Part] = []
     for part in parts:
-        joined = _joined(result[-1], part) if result else None
-        if joined is None:
+        both = joined(result[-1], part) if result else None
+        if both is None:
             result.append(part)
         else:
-            result[-1] = joined
+            result[-1] = both
     return tuple(result)
 
 
-def _joined(first: Part, second: Part) -> Part | None:
+def joined(first: Part, second: Part) -> Part | None:
     """Returns two steps as one, in every cell one after the other; None if the second must wait."""
     if first.cells is None or second.cells is None:
         return None

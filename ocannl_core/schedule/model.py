@@ -185,6 +185,13 @@ class Model:
                 total += _GATHERED * self.size(self.extents)
         return total
 
+    @property
+    def _accumulators(self) -> int:
+        """The most registers that accumulate: the others hold operands, and what the finish needs,
+        which would wait in memory for the end of the sums otherwise.
+        """
+        return self.registers * 3 // 4
+
     def _vectors(self, lane: str) -> int:
         return -(-self.extents[lane] // self.lanes)
 
@@ -194,16 +201,18 @@ class Model:
         steps = self.size(self.extents) / (rows * self.extents[lane])
         tiles = []
         for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            # a register for the spread operand, and one for each vector
-            most = max(1, (self.registers - vectors - 1) // vectors)
+            most = max(1, self._accumulators // vectors)
             blocks = -(-rows // most)
-            count = -(-rows // blocks)
+            low, larger = divmod(rows, blocks)
             full, rest = divmod(self._vectors(lane), vectors)
-            once = full * _block_cycles(count, vectors)
-            once += _block_cycles(count, rest) if rest else 0.0
+            once = 0.0
+            for count, number in ((low + 1, larger), (low, blocks - larger)):
+                cycles = full * _block_cycles(count, vectors)
+                cycles += _block_cycles(count, rest) if rest else 0.0
+                once += number * cycles
             # what is left over is code once more
             copies = 1.02 if rest else 1.0
-            tiles.append(Tile(vectors, count, steps * blocks * once * copies))
+            tiles.append(Tile(vectors, -(-rows // blocks), steps * once * copies))
         return min(tiles, key=lambda tile: tile.cycles)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.remembered import Measured
 from ocannl_core.schedule.transforms import Schedule
 
 
@@ -25,6 +26,7 @@ class Nest:
         is_parallel: True if the body consists of PARALLEL loops that are independent of each other,
             so that all their iterations may run at the same time; and so may those of the PARALLEL
             loops right inside each.
+        measured: What a search on this machine found for the nest; None if there was none.
     """
 
     body: Block
@@ -33,6 +35,7 @@ class Nest:
     title: str = ""
     schedule: Schedule = ()
     is_parallel: bool = False
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

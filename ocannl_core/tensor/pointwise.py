@@ -96,12 +96,15 @@ def _identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
-def _relu(g: Any, g1: Any, v1: Any) -> None:
-    g1 += relu_gate(v1, g)
+# the results are as positive as the operands, and of the two, what follows needs them anyway
 
 
-def _sat01(g: Any, g1: Any, v1: Any) -> None:
-    g1 += sat01_gate(v1, g)
+def _relu(g: Any, g1: Any, v: Any) -> None:
+    g1 += relu_gate(v, g)
+
+
+def _sat01(g: Any, g1: Any, v: Any) -> None:
+    g1 += sat01_gate(v, g)
 
 
 def _exp(g: Any, g1: Any, v: Any) -> None:

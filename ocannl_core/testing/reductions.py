@@ -176,7 +176,7 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
             schedule.append(Pack(position, inside, tuple(axes)))
     reduced = [at for at, name in enumerate(order) if tree.is_reduced(name)]
     first = reduced[0] if reduced else len(order) - 1
-    last = len(order) - 1 if nest.is_resumable else first
+    last = len(order) - 1 if nest.holds_partial_results else first
     shifting = {axis.name for axis in nest.axes if axis.is_shifting}
     least = max((at + 1 for at, name in enumerate(order) if name[0] in shifting), default=0)
     if least < len(order):

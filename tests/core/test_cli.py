@@ -197,6 +197,8 @@ def test_config_shows_values_with_their_sources(
             "cc_arch                      native  (from default)",
             "dump_dir                     not set  (from default)",
             "schedule                     default  (from default)",
+            "tune                         cached  (from default)",
+            "tune_budget                  10.0  (from default)",
             "contract                     true  (from default)",
             "threads                      not set  (from default)",
             "host_devices                 1  (from default)",

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
-from ocannl_core.loopir.nodes import Binary, Block, LoopProgram
+from ocannl_core.loopir.nodes import Binary, Block, Const, LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply import apply
@@ -57,9 +57,81 @@ def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> 
         np.testing.assert_array_equal(after[node], before[node], to_text(schedule))
 
 
-def product(rows: int = 6, terms: int = 7, columns: int = 5) -> CellNest:
+def _with_other_ends(nest: CellNest, number: float | None, additions: int) -> CellNest:
+    """Returns a nest whose sums start from a number, and with additions in its finish."""
+    assert nest.reduction is not None
+    reduction, (store,) = nest.reduction, nest.finish
+    if number is not None:
+        reduction = replace(reduction, initial=Const(number, reduction.dtype))
+    value = store.value
+    for _ in range(additions):
+        value = Binary(BinaryOp.ADD, value, Const(1, value.dtype), value.dtype)
+    return replace(nest, reduction=reduction, finish=(replace(store, value=value),))
+
+
+@settings(
+    max_examples=100,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    example=random_reductions(most_steps=400) | random_reductions(float32, most_steps=400),
+    number=st.sampled_from([None, 0, 3]),
+    additions=st.sampled_from([0, 1, 12]),
+    data=st.data(),
+)
+def test_sums_start_and_finish_as_they_should_by_every_schedule(
+    example: Example, number: float | None, additions: int, data: st.DataObject
+) -> None:
+    nest = cell_nest(example.program.body)
+    assert nest is not None
+    # cells that shift are added to more than once
+    assume(nest.reduction is not None and not any(axis.is_shifting for axis in nest.axes))
+    changed = _with_other_ends(nest, number, additions)
+    schedule = data.draw(fitting_schedules(changed))
+    found = []
+    for each in ((), schedule):
+        result = apply(changed, each)
+        nodes = {**example.program.nodes, **result.nodes}
+        body = Block((loop(fresh_var(), 1, result.body),))
+        program = replace(example.program, nodes=nodes, body=body)
+        verify(program)
+        found.append(subject_named("interp").run(program, example.arrays))
+    for node in example.program.params:
+        np.testing.assert_array_equal(found[1][node], found[0][node], to_text(schedule))
+
+
+def _result_of(nest: CellNest, draft: Draft, schedule: str) -> object:
+    """Returns the cells of `c` after a nest over ones."""
+    result = apply(nest, parse(schedule))
+    nodes = {**draft.nodes, **result.nodes}
+    body = Block((loop(fresh_var(), 1, result.body),))
+    program = replace(draft.program(), nodes=nodes, body=body)
+    arrays = {node: np.ones(draft.nodes[node].dims, np.float32) for node in draft.params}
+    return subject_named("interp").run(program, arrays)[draft.params[2]].tolist()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["", "split k 2; order k0 i j k1; accumulate over k1", "split i 4; order i0 j k i1; unroll i1"],
+)
+def test_sums_of_ones_are_their_start_their_number_and_what_the_finish_adds(schedule: str) -> None:
+    draft = Draft("product")
+    nest = product(draft=draft)
+    started = _with_other_ends(nest, 3, 0)
+    assert _result_of(started, draft, schedule) == [[10.0] * 5] * 6
+    if "k0" not in schedule:
+        finished = _with_other_ends(nest, 3, 12)
+        assert _result_of(finished, draft, schedule) == [[22.0] * 5] * 6
+
+
+def product(
+    rows: int = 6, terms: int = 7, columns: int = 5, draft: Draft | None = None
+) -> CellNest:
     """Returns `c[i, j] += a[i, k] * b[k, j]`."""
-    draft, (i, j, k) = Draft("product"), (fresh_var(name) for name in "ijk")
+    draft = draft if draft is not None else Draft("product")
+    i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
     c = draft.node("c", float32, rows, columns)
     term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)

@@ -40,6 +40,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         vector_registers=compiler.vector_registers,
         has_fma=compiler.has_fma,
         cache_bytes=_cache_bytes(),
+        compiler=compiler.identity,
     )
 
 

@@ -1,0 +1,156 @@
+"""`ocannl tune`: measures schedules on this machine for a program, and remembers the fastest.
+
+    ocannl tune --budget 30 train.py -- --epochs 1     for the kernels that the program compiles
+    ocannl tune --show                                 what is remembered for this machine
+    ocannl tune --forget                               removes it
+
+Every later run of any program uses what is remembered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocannl_core.cli.inventory import default_target
+from ocannl_core.errors import UsageError
+from ocannl_core.runtime.profile import duration
+from ocannl_core.runtime.tuning import reporting
+from ocannl_core.schedule.remembered import Entry, Memory, memory_of
+from ocannl_core.schedule.transforms import to_text
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    command = subparsers.add_parser(
+        "tune",
+        help="find the fastest schedules for a program on this machine, and remember them",
+        description="Runs a Python program; for each kernel that it compiles, times schedules on "
+        "this machine and remembers the fastest. Later runs of any program use them.",
+    )
+    command.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="about how long to search for each routine (the setting tune_budget)",
+    )
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--show", action="store_true", help="list what is remembered")
+    what.add_argument("--forget", action="store_true", help="remove what is remembered")
+    command.add_argument("script", nargs="?", help="the program")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does what the arguments say; returns the exit code, that of the program if one runs.
+
+    Raises:
+        BackendNotFoundError: if no device can be used.
+        UsageError: if there is nothing to run.
+    """
+    if arguments.show or arguments.forget:
+        target, error = default_target()
+        if target is None:
+            assert error is not None
+            raise error
+        memory = memory_of(target)
+        return _forget(memory) if arguments.forget else _show(memory)
+    if arguments.script is None or not Path(arguments.script).is_file():
+        raise UsageError(
+            "What is tuned is a program.",
+            found=arguments.script or "no file",
+            fix="ocannl tune program.py; or ocannl tune --show",
+        )
+    given = arguments.arguments
+    return _run(arguments.script, given[1:] if given[:1] == ["--"] else given, arguments.budget)
+
+
+def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
+    """Runs a program with tuning on; returns its exit code."""
+    variables = {"OCANNL_TUNE": "search"}
+    if budget is not None:
+        variables["OCANNL_TUNE_BUDGET"] = str(budget)
+    found = 0
+
+    def listen(text: str) -> None:
+        nonlocal found
+        found += 1
+        print(text, flush=True)
+
+    with _environment(variables), _called(script, arguments), reporting(listen):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            if end.code is not None and not isinstance(end.code, int):
+                print(end.code, file=sys.stderr)
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        else:
+            code = 0
+    print(f"\nkernels searched for: {found}")
+    return code
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Sets variables; processes that the program starts have them too."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Makes the program see the arguments and the modules that it would see if it were run."""
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _show(memory: Memory) -> int:
+    """Prints what is remembered; returns 0."""
+    entries = list(memory.entries())
+    print(f"{len(entries)} kernels in {memory.folder}")
+    for entry in entries:
+        print("\n".join(_lines(entry)))
+    return 0
+
+
+def _lines(entry: Entry) -> Iterator[str]:
+    found = entry.measured
+    if found is None:
+        yield f"\n{entry.path.name}: not readable, so not used"
+        return
+    yield f"\n{entry.path.stem[:8]}: {duration(found.seconds)}, best of {found.tried}"
+    if found.schedule == found.default:
+        yield "  the default's schedule"
+    else:
+        yield f"  {duration(found.default_seconds)} by default"
+        yield f"  {to_text(found.schedule) or 'plain loops'}"
+    yield from (f"    {line}" for line in entry.nest.splitlines())
+
+
+def _forget(memory: Memory) -> int:
+    """Removes what is remembered; returns 0."""
+    print(f"{memory.forget()} kernels forgotten in {memory.folder}")
+    return 0

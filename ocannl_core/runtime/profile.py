@@ -1,0 +1,154 @@
+"""How long each kernel of a routine takes.
+
+The routine runs on copies of its memory, one kernel after the other as in a call, so that every
+kernel finds in the caches what it finds there in earnest; the clock is read between kernels. What
+the user's tensors hold does not change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ocannl_core.hooks.backend import Backend
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.plan import External, Nest, Plan, Step
+from ocannl_core.schedule.transforms import to_text
+from ocannl_core.target import Buffer, Launcher, Target
+
+_LEAST_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """How long one step of a routine takes.
+
+    Attributes:
+        position: Its number in the order of execution, from 1.
+        title: What it computes.
+        seconds: The least time of all rounds; that of the call from Python, some tenths of a
+            microsecond, is part of it.
+        schedule: How its loops run, in the notation of schedules; empty for plain loops.
+    """
+
+    position: int
+    title: str
+    seconds: float
+    schedule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How long each kernel of a routine takes; printing it shows a table.
+
+    Attributes:
+        name: The routine's name.
+        kernels: Its steps in the order of execution.
+        rounds: How often each one was timed.
+    """
+
+    name: str
+    kernels: tuple[KernelTime, ...]
+    rounds: int
+
+    @property
+    def seconds(self) -> float:
+        """The least times of all kernels together."""
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    def __str__(self) -> str:
+        whole = self.seconds or 1.0
+        lines = [
+            f"routine {self.name}: {len(self.kernels)} kernels, {duration(self.seconds)} "
+            f"(least of {self.rounds} rounds)"
+        ]
+        for kernel in self.kernels:
+            share = f"{100 * kernel.seconds / whole:.1f} %"
+            title = kernel.title or "untitled"
+            lines.append(
+                f"{kernel.position:>4}. {duration(kernel.seconds):>10} {share:>7}  {title}"
+            )
+        return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people, with three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def profile(
+    plan: Plan,
+    backend: Backend,
+    target: Target,
+    values: Sequence[int],
+    memory: Mapping[TensorNode, Buffer],
+    seconds: float,
+) -> Profile:
+    """Returns the least time of every kernel of a routine.
+
+    Args:
+        plan: The routine.
+        backend: Generates its code and compiles it.
+        target: Where it runs.
+        values: Those of the plan's static indices.
+        memory: What the kernels read: that of the plan's parameters. It is copied.
+        seconds: How long to go on; a few rounds are always made.
+    """
+    buffers = {
+        node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.scratch)
+    }
+    for node, buffer in memory.items():
+        backend.transfer(buffers[node], buffer).wait()
+    launchers = [
+        backend.compile(backend.generate(alone, target), target).link(
+            {node: buffers[node] for node in alone.params}
+        )
+        for alone in (alone_in(plan, step) for step in plan.steps)
+    ]
+    least, rounds = _least_times(launchers, backend, target, values, seconds)
+    kernels = tuple(
+        KernelTime(
+            position,
+            step.title,
+            found,
+            to_text(step.schedule) if isinstance(step, Nest) else "",
+        )
+        for position, (step, found) in enumerate(zip(plan.steps, least, strict=True), start=1)
+    )
+    return Profile(plan.name, kernels, rounds)
+
+
+def alone_in(plan: Plan, step: Step) -> Plan:
+    """Returns a plan of one step, all memory of which comes from the context."""
+    match step:
+        case External(call):
+            mentioned = dict.fromkeys((*call.inputs, *call.outputs))
+        case Nest(body, arguments):
+            mentioned = dict.fromkeys((*arguments, *nodes_of(body)))
+    params = tuple(node for node in mentioned if node in {*plan.params, *plan.scratch})
+    return replace(plan, steps=(step,), params=params, scratch=())
+
+
+def _least_times(
+    launchers: Sequence[Launcher],
+    backend: Backend,
+    target: Target,
+    values: Sequence[int],
+    seconds: float,
+) -> tuple[list[float], int]:
+    least = [float("inf")] * len(launchers)
+    rounds = 0
+    start = time.perf_counter()
+    while rounds < _LEAST_ROUNDS or time.perf_counter() - start < seconds:
+        for number, launch in enumerate(launchers):
+            before = time.perf_counter()
+            launch(values)
+            backend.synchronize(target)
+            least[number] = min(least[number], time.perf_counter() - before)
+        rounds += 1
+    return least, rounds

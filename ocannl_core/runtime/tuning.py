@@ -1,0 +1,315 @@
+"""Searching for the schedules that are fastest on this machine, within a budget of seconds.
+
+The kernels of a routine share the budget by the time that they take. Each search starts from the
+default's schedule and goes from the fastest schedule found so far to its neighbours
+(`schedule.search`), a batch at a time: compiled together, compared with the default's result,
+sampled in turn with the fastest. What is faster than the default by more than `MARGIN` in a last
+comparison of the two is remembered; otherwise it is remembered that nothing was.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.runtime.bench import Bench
+from ocannl_core.runtime.plans import cut
+from ocannl_core.runtime.profile import duration
+from ocannl_core.schedule.canonical import canonical_text
+from ocannl_core.schedule.cells import CellNest
+from ocannl_core.schedule.default import is_scheduled, kernels_of
+from ocannl_core.schedule.fuse import Part
+from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.schedule.remembered import Measured, Memory, memory_of
+from ocannl_core.schedule.search import Candidate, first_candidates, fits, neighbours
+from ocannl_core.schedule.transforms import Schedule, to_text
+from ocannl_core.schedule.work import work_of
+from ocannl_core.target import Launcher, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+
+MARGIN = 0.03
+"""The part of the default's time that another schedule has to save to be preferred."""
+
+_STEP = 0.01
+"""What a search goes on for."""
+_MOST_IN_BATCH = 6
+_ROUNDS = 7
+_LAST_ROUNDS = 21
+_SLOW_WORK = 1 << 19
+"""Plain loops are not tried with more cycles of work than this: they are slower by far, and take
+long.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a search found for one kernel.
+
+    Attributes:
+        title: What the kernel computes.
+        measured: The schedules and their times.
+    """
+
+    title: str
+    measured: Measured
+
+    @property
+    def is_faster(self) -> bool:
+        """True if another schedule than the default's is remembered."""
+        return self.measured.schedule != self.measured.default
+
+    def __str__(self) -> str:
+        found = self.measured
+        tried = f"{found.tried} schedules tried"
+        if not self.is_faster:
+            seconds = duration(found.default_seconds)
+            return f"{self.title}\n  {seconds} by default; {tried}, none faster"
+        gain = 100 * (1 - found.seconds / found.default_seconds)
+        return (
+            f"{self.title}\n  {duration(found.default_seconds)} by default, "
+            f"{duration(found.seconds)} now ({gain:.0f} % less; {tried})\n"
+            f"  {to_text(found.schedule) or 'plain loops'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a search found for a routine; printing it shows it.
+
+    Attributes:
+        name: The routine's name.
+        kernels: The kernels that were searched for, the longest first.
+        known: How many kernels were left out because an earlier search had come to its end.
+        left: How many were left out because the budget was used up, or could not be run alone.
+        seconds: How long it took.
+    """
+
+    name: str
+    kernels: tuple[Tuned, ...]
+    known: int
+    left: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = [f"{len(self.kernels)} kernels searched for in {self.seconds:.1f} s"]
+        counts += [f"{self.known} known already"] if self.known else []
+        counts += [f"{self.left} left for the next time"] if self.left else []
+        return "\n".join([f"routine {self.name}: {', '.join(counts)}", *map(str, self.kernels)])
+
+
+Listener = Callable[[str], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener to searches", default=None)
+
+
+@contextmanager
+def reporting(listener: Listener) -> Iterator[None]:
+    """Passes a line or more of text for every kernel that is searched for inside."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@dataclass(slots=True, eq=False)
+class _Subject:
+    """A kernel to search for."""
+
+    part: Part
+    nest: CellNest
+    count: int = 1
+    default: float = 0.0
+
+
+def tune(
+    program: LoopProgram,
+    backend: Backend,
+    target: Target,
+    budget: float,
+    *,
+    again: bool = False,
+) -> Tuning:
+    """Searches for schedules of the kernels of a program and remembers them.
+
+    What cannot be written is lost, after a warning.
+
+    Args:
+        program: The optimised program.
+        backend: Generates code and compiles it.
+        target: Where it runs.
+        budget: How many seconds to spend, about; the kernel that takes longest is always looked at.
+        again: Also searches for kernels for which an earlier search came to its end.
+    """
+    start = time.perf_counter()
+    if not is_scheduled(target):
+        return Tuning(program.name, (), 0, 0, 0.0)
+    plan = cut(program)
+    kernels = kernels_of(plan, target)
+    nodes = {**plan.nodes, **kernels.partial}
+    plan = replace(plan, nodes=nodes)
+    memory = memory_of(target)
+    found = _subjects(kernels.alone, nodes, target)
+    fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
+    pending: list[_Subject] = []
+    for each in fresh:
+        if _is_timed(each, plan, backend, target):
+            pending.append(each)
+        if time.perf_counter() - start > budget / 2:
+            break
+    pending.sort(key=lambda each: each.default * each.count, reverse=True)
+    tuned: list[Tuned] = []
+    while pending and (not tuned or time.perf_counter() - start < budget):
+        rest = sum(each.default * each.count for each in pending)
+        subject = pending.pop(0)
+        left = budget - (time.perf_counter() - start)
+        share = left * subject.default * subject.count / rest
+        bench = Bench(plan, subject.part, backend, target)
+        before = memory.find(subject.nest, nodes)
+        measured = _Search(subject, bench, nodes, target, share, before).measured()
+        _keep(memory, subject.nest, nodes, measured)
+        tuned.append(Tuned(subject.part.step.title, measured))
+        listener = _listener.get()
+        if listener is not None:
+            listener(str(tuned[-1]))
+    return Tuning(
+        program.name,
+        tuple(tuned),
+        len(found) - len(fresh),
+        len(fresh) - len(tuned),
+        time.perf_counter() - start,
+    )
+
+
+def _keep(
+    memory: Memory, nest: CellNest, nodes: Mapping[TensorNode, NodeInfo], measured: Measured
+) -> None:
+    """Remembers what a search found, or warns that this is not possible."""
+    try:
+        memory.keep(nest, nodes, measured)
+    except OSError as error:
+        warnings.warn(
+            f"Schedules are not kept: {memory.folder} cannot be written ({error}). "
+            "Set OCANNL_CACHE_DIR to a directory of your own.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _is_known(measured: Measured | None) -> bool:
+    return measured is not None and measured.is_complete
+
+
+def _subjects(
+    parts: tuple[Part, ...], nodes: dict[TensorNode, NodeInfo], target: Target
+) -> list[_Subject]:
+    """Returns the kernels that have schedules to choose from, equal ones once."""
+    subjects: dict[str, _Subject] = {}
+    for part in parts:
+        if part.cells is None or not first_candidates(part.cells, nodes, target):
+            continue
+        text = canonical_text(part.cells, nodes)
+        if text in subjects:
+            subjects[text].count += 1
+        else:
+            subjects[text] = _Subject(part, part.cells)
+    return list(subjects.values())
+
+
+def _is_timed(subject: _Subject, plan: Plan, backend: Backend, target: Target) -> bool:
+    """Times a kernel by its default schedule; False if it cannot run alone."""
+    bench = Bench(plan, subject.part, backend, target)
+    if not bench.can_run:
+        return False
+    default, _ = first_candidates(subject.nest, plan.nodes, target)
+    (subject.default,) = bench.least_times(bench.compiled([default.schedule]), 3)
+    return True
+
+
+class _Search:
+    """The search for the fastest schedule of one kernel."""
+
+    def __init__(
+        self,
+        subject: _Subject,
+        bench: Bench,
+        nodes: dict[TensorNode, NodeInfo],
+        target: Target,
+        seconds: float,
+        before: Measured | None,
+    ) -> None:
+        self._bench = bench
+        self._nest = subject.nest
+        self._nodes = nodes
+        self._target = target
+        self._end = time.perf_counter() + seconds
+        default, plain = first_candidates(subject.nest, nodes, target)
+        self._default = self._best = self._middle = default
+        (self._launcher,) = self._bench.compiled([default.schedule])
+        self._default_launcher = self._launcher
+        self._expected = self._bench.results(self._launcher)
+        self._tried: set[Schedule] = {default.schedule}
+        step = subject.part.step
+        is_short = isinstance(step, Nest) and work_of(step.body, nodes) <= _SLOW_WORK
+        self._first = [plain] if is_short else []
+        if before is not None and before.schedule and fits(subject.nest, before.schedule):
+            self._first.append(Candidate(before.schedule, None))
+
+    def measured(self) -> Measured:
+        """Returns the fastest schedule, and how it compares with the default's."""
+        pending = [*self._first, *self._neighbours()]
+        size = 0
+        while pending and (size == 0 or time.perf_counter() < self._end):
+            size = min(size + 2, _MOST_IN_BATCH)
+            batch, pending = pending[:size], pending[size:]
+            if self._improved(batch) and self._best.form is not None:
+                self._middle = self._best
+                pending = list(self._neighbours())
+        launchers = [self._default_launcher, self._launcher]
+        default, best = self._bench.least_times(launchers, _LAST_ROUNDS)
+        if best > (1 - MARGIN) * default:
+            self._best, best = self._default, default
+        return Measured(
+            self._best.schedule,
+            best,
+            self._default.schedule,
+            default,
+            len(self._tried),
+            is_complete=not pending,
+        )
+
+    def _neighbours(self) -> Iterator[Candidate]:
+        for each in neighbours(self._nest, self._nodes, self._target, self._middle):
+            if each.schedule not in self._tried:
+                yield each
+
+    def _improved(self, batch: list[Candidate]) -> bool:
+        """Times some candidates beside the fastest; True if one of them takes its place."""
+        self._tried |= {each.schedule for each in batch}
+        launchers = self._bench.compiled([each.schedule for each in batch])
+        right = [
+            (each, launcher)
+            for each, launcher in zip(batch, launchers, strict=True)
+            if self._is_right(launcher)
+        ]
+        if not right:
+            return False
+        times = self._bench.least_times([self._launcher, *(each for _, each in right)], _ROUNDS)
+        seconds, (candidate, launcher) = min(
+            zip(times[1:], right, strict=True), key=lambda pair: pair[0]
+        )
+        if seconds > (1 - _STEP) * times[0]:
+            return False
+        self._best, self._launcher = candidate, launcher
+        return True
+
+    def _is_right(self, launcher: Launcher) -> bool:
+        return self._bench.agree(self._expected, self._bench.results(launcher))

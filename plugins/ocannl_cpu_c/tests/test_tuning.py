@@ -1,0 +1,297 @@
+"""Searching for schedules on this machine: what is found is right, remembered, told and used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+import ocannl_core as oc
+from ocannl_core import settings as core_settings
+from ocannl_core.cli import main
+from ocannl_core.dtypes import float32, int32
+from ocannl_core.hooks import manager
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.node import TensorNode
+from ocannl_core.runtime.bench import Bench, index_values
+from ocannl_core.runtime.plans import cut
+from ocannl_core.runtime.routine import Routine
+from ocannl_core.runtime.usage import Limit
+from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.default import kernels_of, scheduled_by
+from ocannl_core.schedule.remembered import Measured, memory_of
+from ocannl_core.schedule.search import first_candidates, neighbours
+from ocannl_core.schedule.transforms import parse, to_text
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.reductions import random_reductions
+from ocannl_core.testing.sample_ops import Product
+from ocannl_core.testing.subject import subject_named
+
+REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(own_cache: None) -> Iterator[None]:
+    """Objects stay in the shared cache, for speed; schedules are forgotten after each test."""
+    yield
+    memory_of(manager.select("cpu_c")[1]).forget()
+
+
+def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
+    """Returns a small layer, compiled, with values for all that it reads."""
+    with oc.Session():
+        x = oc.placeholder("x", batch=[rows], output=[20])
+        result = oc.relu(oc.param("w", output=[36]) @ x)
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.forward(result))
+        context.init_params(result)
+        context[x] = np.random.default_rng(1).normal(size=(rows, 20)).astype(np.float32)
+    return context, result, routine
+
+
+def remember(routine: Routine, schedule: str) -> None:
+    """Makes a search appear to have found a schedule for the first kernel of a routine."""
+    plan = cut(routine._build.optimised)
+    part = next(
+        part
+        for part in kernels_of(plan, None).alone
+        if part.cells is not None and part.cells.reduction
+    )
+    assert part.cells is not None
+    found = Measured(parse(schedule), 1e-6, parse("unroll k"), 2e-6, 5)
+    memory_of(routine._build.target).keep(part.cells, plan.nodes, found)
+
+
+# ----- searching ------------------------------------------------------------------------------------
+
+
+@settings(
+    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(
+    example=random_reductions(float32, (1, 2, 3, 5, 8, 16, 19, 33), 5000)
+    | random_reductions(int32, (1, 2, 3, 5, 8, 16, 19, 33), 5000),
+    data=st.data(),
+)
+def test_c_code_of_candidates_computes_what_the_interpreter_computes(
+    example: Example, data: st.DataObject
+) -> None:
+    subject = subject_named("cpu_c")
+    nest = cell_nest(example.program.body)
+    assert nest is not None
+    nodes = dict(example.program.nodes)
+    first = first_candidates(nest, nodes, subject.target)
+    assume(first)
+    near = list(neighbours(nest, nodes, subject.target, first[0]))
+    assume(near)
+    expected = subject_named("interp").run(example.program, example.arrays)
+    for chosen in data.draw(st.lists(st.sampled_from(near), min_size=1, max_size=3)):
+        found = subject.run(
+            example.program,
+            example.arrays,
+            (),
+            lambda plan, target, by=chosen.schedule: scheduled_by(plan, lambda *_: by),
+        )
+        for node in example.program.params:
+            np.testing.assert_array_equal(found[node], expected[node])
+
+
+def test_a_search_keeps_what_tensors_hold_and_what_the_routine_computes() -> None:
+    context, result, routine = layer()
+    routine()
+    before = context[result]
+    found = routine.tune(0.1)
+    np.testing.assert_array_equal(context[result], before)
+    routine()
+    np.testing.assert_allclose(context[result], before, rtol=1e-5, atol=1e-6)
+    assert len(found.kernels) == 1
+    assert "relu" in str(found)
+    (kernel,) = oc.explain(routine).kernels
+    assert kernel.measured is not None
+    assert kernel.measured.tried == found.kernels[0].measured.tried > 0
+    assert kernel.schedule == to_text(kernel.measured.schedule)
+
+
+def test_a_finished_search_is_not_repeated_unless_asked_for() -> None:
+    _, _, routine = layer()
+    remember(routine, REMEMBERED)
+    assert routine.tune(0.1).known == 1
+    assert len(routine.tune(0.1, again=True).kernels) == 1
+
+
+def test_a_bench_tells_right_results_from_wrong_ones() -> None:
+    _, _, routine = layer()
+    build = routine._build
+    plan = cut(build.optimised)
+    (part,) = kernels_of(plan, None).alone
+    assert part.cells is not None
+    assert part.cells.reduction is not None
+    term = part.cells.reduction.term
+    halved = replace(
+        part.cells.reduction, term=type(term)(term.op, term.left, term.left, term.dtype)
+    )  # type: ignore[attr-defined, call-arg]
+    wrong = replace(part, cells=replace(part.cells, reduction=halved), is_changed=True)
+    right = Bench(plan, part, build.backend, build.target)
+    expected = right.results(right.compiled([parse(REMEMBERED)])[0])
+    assert right.agree(expected, right.results(right.compiled([()])[0]))
+    other = Bench(plan, wrong, build.backend, build.target)
+    assert not right.agree(expected, other.results(other.compiled([()])[0]))
+
+
+# ----- remembering ------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_is_used_and_told() -> None:
+    _, _, routine = layer()
+    remember(routine, REMEMBERED)
+    context, result, again = layer()
+    (kernel,) = oc.explain(again).kernels
+    assert kernel.schedule == REMEMBERED
+    assert "this is remembered: 1 us, best of 5; the default's took 2 us" in str(oc.explain(again))
+    again()
+    with core_settings.overrides(tune="off"):
+        other, expected, default = layer()
+        default()
+    assert oc.explain(default).kernels[0].schedule != REMEMBERED
+    np.testing.assert_allclose(context[result], other[expected], rtol=1e-5, atol=1e-6)
+
+
+def test_what_does_not_fit_is_told_and_not_used() -> None:
+    _, _, routine = layer()
+    default = oc.explain(routine).kernels[0].schedule
+    remember(routine, "split i 4; order i0 i1 j")
+    _, _, again = layer()
+    assert oc.explain(again).kernels[0].schedule == default
+    assert "what is remembered is not used: An order has the axes" in str(oc.explain(again))
+
+
+def test_compiling_searches_where_that_is_set() -> None:
+    with core_settings.overrides(tune="search", tune_budget=0.1):
+        _, _, routine = layer(rows=28)
+    assert oc.explain(routine).kernels[0].measured is not None
+
+
+def test_a_place_that_cannot_be_written_costs_what_was_found_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "schedules").write_text("in the way")
+    with core_settings.overrides(cache_dir=str(tmp_path)):
+        context, result, routine = layer()
+        with pytest.warns(RuntimeWarning, match="Schedules are not kept"):
+            routine.tune(0.1)
+        routine()
+        assert context[result].shape == (24, 36)
+        assert oc.explain(routine).kernels[0].measured is None
+
+
+def test_plain_loops_can_be_remembered() -> None:
+    _, _, routine = layer()
+    remember(routine, "")
+    context, result, again = layer()
+    again()
+    (kernel,) = oc.explain(again).kernels
+    assert kernel.schedule == ""
+    assert kernel.measured is not None
+    assert context[result].shape == (24, 36)
+
+
+# ----- static indices ---------------------------------------------------------------------------------
+
+
+def test_kernels_with_static_indices_run_where_accesses_stay_inside() -> None:
+    first, second = StaticIndex("first", 10), StaticIndex("second")
+    node = TensorNode(0)
+    inside = [Limit(((1, first),), 3, 20, node), Limit(((2, second),), 4, 9, node)]
+    assert index_values([first, second], inside) == {first: 3, second: 2}
+    jointly = Limit(((1, first), (1, second)), 8, 9, node)
+    assert index_values([first, second], [*inside, jointly]) is None
+
+
+def test_a_kernel_with_a_static_index_is_searched_for() -> None:
+    with oc.Session():
+        i = oc.static_index("i", range=3)
+        x = oc.tensor(np.ones((3, 24, 20), np.float32), batch_axes=2)[i]
+        result = oc.param("w", output=[36]) @ x
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.forward(result), bindings=[i])
+        context.init_params(result)
+    assert len(routine.tune(0.1).kernels) == 1
+    routine(i=2)
+
+
+# ----- profiles ---------------------------------------------------------------------------------------
+
+
+def test_a_profile_times_every_kernel_on_copies() -> None:
+    context, result, routine = layer()
+    routine()
+    before = context[result]
+    found = routine.profile(0.01)
+    assert [kernel.title for kernel in found.kernels] == [
+        kernel.title for kernel in oc.explain(routine).kernels
+    ]
+    assert found.seconds == sum(kernel.seconds for kernel in found.kernels) > 0
+    assert f"least of {found.rounds} rounds" in str(found)
+    np.testing.assert_array_equal(context[result], before)
+
+
+def test_operations_in_python_are_profiled_too() -> None:
+    with oc.Session(), core_settings.overrides(python_ops=True):
+        x = oc.tensor(np.ones((4, 5), np.float32), requires_grad=True)
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.forward(oc.exp(Product()(x, x))))
+    found = routine.profile(0.01)
+    assert [each.is_external for each in oc.explain(routine).kernels] == [True, False]
+    assert all(kernel.seconds > 0 for kernel in found.kernels)
+
+
+# ----- the command ------------------------------------------------------------------------------------
+
+_PROGRAM = """
+import sys
+import ocannl_core as oc
+x = oc.placeholder("x", batch=[24], output=[20])
+oc.Context("cpu_c").compile(oc.train.forward(oc.relu(oc.param("w", output=[36]) @ x)))
+print(sys.argv[1:])
+sys.exit(3)
+"""
+
+
+def test_the_command_runs_a_program_shows_and_forgets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")
+    script = tmp_path / "program.py"
+    script.write_text(_PROGRAM)
+    assert main(["tune", "--budget", "0.1", str(script), "--", "--epochs", "1"]) == 3
+    printed = capsys.readouterr().out
+    assert "['--epochs', '1']" in printed
+    assert "relu" in printed
+    assert "kernels searched for: 1" in printed
+    assert main(["tune", "--show"]) == 0
+    assert "axis k from 0 of 20 reduced" in capsys.readouterr().out
+    assert main(["doctor"]) in (0, 1)
+    assert "remembered schedules: 1 in" in capsys.readouterr().out
+    assert main(["tune", "--forget"]) == 0
+    assert capsys.readouterr().out.startswith("1 kernels forgotten")
+
+
+def test_the_command_wants_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "nowhere.py"]) == 1
+    assert "What is tuned is a program." in capsys.readouterr().err
+
+
+def test_doctor_tells_of_schedules_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")
+    _, _, routine = layer()
+    remember(routine, REMEMBERED)
+    (entry,) = memory_of(routine._build.target).entries()
+    entry.path.write_text("{")
+    main(["doctor"])
+    assert "1 of 1 in" in capsys.readouterr().out
+    assert layer()[2].plan.steps
