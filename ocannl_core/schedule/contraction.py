@@ -215,18 +215,37 @@ class _AlongCells:
         inner = [rows.get(name, name) for name in middle]
         numbers = (
             *(inner if self._form.rows_outside else ()),
-            self._lane.number,
+            *(() if self._lane_leads() else (self._lane.number,)),
             *(() if self._form.rows_outside else inner),
         )
         loops = [name for name in numbers if name is not None]
         return (*self._around(), *loops, *model.shifting, *self._reduced, *self._kept)
 
     def _around(self) -> tuple[str, ...]:
-        """Returns the loops outside of all blocks."""
+        """Returns the loops outside of the blocks of rows, but for that over blocks of lanes where
+        it is right outside of them.
+        """
         outer = self._model.outer(self._lane.axis)
-        sums = [*self._sums, *([self._cut.number] if self._cut is not None else [])]
+        sums = self._pieces_of_sums()
         loops = (*sums, *outer) if self._slides(outer) else (*outer, *sums)
-        return tuple(name for name in loops if name is not None)
+        number = self._lane.number
+        return (number, *loops) if number is not None and self._lane_leads() else loops
+
+    def _pieces_of_sums(self) -> tuple[str, ...]:
+        """Returns the loops over pieces of the sums."""
+        number = self._cut.number if self._cut is not None else None
+        return (*self._sums, *([number] if number is not None else []))
+
+    def _lane_leads(self) -> bool:
+        """True if blocks of lanes are outside of the pieces of sums: several threads can share
+        them, and the partial results of a block stay in the cache.
+        """
+        return (
+            self._lane.number is not None
+            and not self._form.rows_outside
+            and bool(self._pieces_of_sums())
+            and not self._model.outer(self._lane.axis)
+        )
 
     def _slides(self, outer: Sequence[str]) -> bool:
         """True if axes move vector operands over cells that sums run over anyway."""
@@ -340,7 +359,7 @@ class _AlongCells:
         outer = model.outer(lane.axis)
         around = (self._around() or (None,))[-1]
         is_whole = self._form.rows_outside and lane.number is not None
-        inside = around if is_whole else lane.number or around
+        inside = around if is_whole or self._lane_leads() else lane.number or around
         open_cells = [name for name in model.cells if name != lane.axis and name not in outer]
         if any(name in operand.axes for name in open_cells):
             return
@@ -383,14 +402,16 @@ class _AlongCells:
         copy = self._row_copy(operand, row) if decided is None else decided
         used = [name for name in self._reduced if name[0] in operand.axes]
         needed = [name for name in self._around() if name[0] in operand.axes]
-        inside = needed[-1] if needed else None
+        # what all blocks of lanes use is copied for all of them
+        is_early = self._lane_leads() or not needed
+        pieces, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is Copy.PANELS:
             if self._form.rows_outside:
                 yield Pack(operand.position, row.number, (*used, row.inner))
             else:
-                yield Pack(operand.position, inside, (row.number, *used, row.inner))
+                yield Pack(operand.position, inside, (*pieces, row.number, *used, row.inner))
         elif copy is Copy.ROWS:
-            yield Pack(operand.position, inside, (row.axis, *used))
+            yield Pack(operand.position, inside, (*pieces, row.axis, *used))
 
     def _row_copy(self, operand: Operand, row: Part) -> Copy:
         """Returns how the model packs an operand that is spread over lanes."""

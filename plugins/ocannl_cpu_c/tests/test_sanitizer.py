@@ -38,9 +38,9 @@ import ocannl_core as oc
 
 context = oc.Context("cpu_c")
 random = np.random.default_rng(0)
-a, b = (oc.tensor(random.standard_normal((300, 256)).astype(np.float32)) for _ in range(2))
+a, b = (oc.tensor(random.standard_normal((300, 1024)).astype(np.float32)) for _ in range(2))
 long = oc.tensor(random.standard_normal((40000, 7)).astype(np.float32))
-product = oc.relu(oc.einsum("ij; kj => ik", a, b))
+product = oc.einsum("ij; kj => ik", a, b)
 total = oc.einsum("ij => j", long)
 step = context.compile(oc.train.forward(product) + oc.train.forward(total), keep=[product, total])
 for _ in range(20):

@@ -228,16 +228,19 @@ def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
 
 
 def test_the_copies_of_a_product_are_shared_before_its_blocks_are() -> None:
-    assert outline(product_plan(512, 512, 512)) == snapshot(
-        [(True, [82, 4], []), (True, [8], [82, 4])]
+    assert outline(product_plan(512, 2048, 512)) == snapshot(
+        [(True, [512, 4], []), (True, [16], [])]
     )
+
+
+def test_blocks_of_a_product_are_shared_though_its_sum_is_cut() -> None:
     assert outline(product_plan(500, 512, 1000)) == snapshot(
-        [(True, [52, 4], []), (True, [20, 1], [52, 4])]
+        [(True, [500], []), (True, [20, 1], [])]
     )
 
 
 def test_a_product_of_a_tall_matrix_is_dealt_out_by_columns_and_rows() -> None:
-    assert outline(product_plan(4096, 64, 64)) == snapshot([(True, [2], [287, 6])])
+    assert outline(product_plan(4096, 64, 64)) == snapshot([(True, [681, 2], [])])
 
 
 def test_a_small_product_stays_on_one_thread() -> None:
@@ -245,7 +248,9 @@ def test_a_small_product_stays_on_one_thread() -> None:
 
 
 def test_a_long_sum_has_parts() -> None:
-    assert outline(product_plan(64, 4096, 64)) == snapshot([(True, [8], [2]), (True, [64], [])])
+    assert outline(product_plan(64, 4096, 64)) == snapshot(
+        [(True, [8], [64]), (True, [8], []), (True, [64], [])]
+    )
 
 
 def scrambled(body: Block) -> Block:
