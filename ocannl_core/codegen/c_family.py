@@ -295,9 +295,10 @@ class _Kernel:
             self._vector_loop(loop)
             return
         if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
-            for value in range(loop.start, loop.stop):
-                with self._names.single(loop.var, value):
-                    self.block(loop.body)
+            with self.writer.written_out():
+                for value in range(loop.start, loop.stop):
+                    with self._names.single(loop.var, value):
+                        self.block(loop.body)
             return
         if bound is None and extent == 1:
             with self._names.single(loop.var, loop.start):
