@@ -83,6 +83,8 @@ class KernelText:
         block: Extents of the BLOCK axes that the device itself runs, likewise.
         iterations: Those of its loop, if it is given which of them to run: the first one and the
             end, as two more arguments after all others.
+        is_explicit: True if its loops are written in vectors, so that nothing is left for a
+            compiler to vectorise.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -93,6 +95,7 @@ class KernelText:
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     iterations: range | None = None
+    is_explicit: bool = False
     author: str = field(default="", compare=False)
 
 
@@ -124,7 +127,9 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
 
     content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
-    return KernelText(symbol, text(symbol), helpers, *kernel.launch, kernel.iterations)
+    return KernelText(
+        symbol, text(symbol), helpers, *kernel.launch, kernel.iterations, kernel.is_explicit
+    )
 
 
 def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> _Kernel:
@@ -165,6 +170,8 @@ class _Kernel:
         }
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
+        self._innermost = 0
+        self._plain_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
@@ -175,6 +182,12 @@ class _Kernel:
     def iterations(self) -> range | None:
         """The iterations of the loop that is run in parts."""
         return None if self._cut is None else range(self._cut.start, self._cut.stop)
+
+    @property
+    def is_explicit(self) -> bool:
+        """True if no loop is left that a compiler could vectorise."""
+        maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
+        return self._has_vectors and not self._plain_loops and not maps
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -321,6 +334,7 @@ class _Kernel:
         return not self._mentioned[id(loop)].isdisjoint(self._names.registers)
 
     def _vector_loop(self, loop: For) -> None:
+        self._innermost += 1
         vector_loop = VectorLoop(
             loop,
             self._dialect,
@@ -344,8 +358,12 @@ class _Kernel:
         index_type = self._dialect.index_type
         first, end = ("first", "end") if loop is self._cut else (loop.start, loop.stop)
         head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
+        before = self._innermost
         with self.writer.braces(head):
             self.block(loop.body)
+        if self._innermost == before:  # no loop inside, neither plain nor of vectors
+            self._plain_loops += 1
+        self._innermost += 1
 
     def _device_axis(self, loop: For, name: str, bound: str) -> None:
         """Writes the body for the iteration that the device chose; idle iterations skip it."""
@@ -424,6 +442,7 @@ class _Kernel:
             self.writer.line(f"{name}[0] = {number};")
             return
         index_type = self._dialect.index_type
+        self._plain_loops += 1
         with self.writer.braces(f"for ({index_type} x = 0; x < {info.size}; ++x)"):
             self.writer.line(f"{name}[x] = {number};")
 
@@ -486,6 +505,7 @@ class _Kernel:
                 )
             return self._names.array(mentioned[position])
 
+        self._plain_loops += 1  # nobody knows
         with self.writer.braces(""):
             self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
 

@@ -89,7 +89,8 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         from ocannl_core.node import NodeInfo, TensorNode
         from ocannl_core.ops import BinaryOp, UnaryOp
         from ocannl_core.schedule.plan import Nest
-        from ocannl_cpu_c.loader import load, _key
+        from ocannl_cpu_c.loader import load
+        from ocannl_cpu_c.units import key
         out, words = TensorNode(0), TensorNode(1)
         x = Binary(BinaryOp.MOD, Const(3.0, float32), Const(2.0, float32), float32)
         x = Binary(BinaryOp.MAX, x, Unary(UnaryOp.RELU, x, float32), float32)
@@ -99,7 +100,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         nodes = {out: NodeInfo(float32, (1,)), words: NodeInfo(uint4x32, (1,))}
         kernel = render_kernel(Nest(body, (out, words), ()), nodes, Dialect())
         load([kernel])
-        print(_key(kernel))
+        print(key(kernel))
         """
     ).replace("PATH", repr([each for each in sys.path if each]))
     keys = set()

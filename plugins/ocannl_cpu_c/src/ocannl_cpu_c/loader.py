@@ -7,18 +7,19 @@ once for all routines: `runtime.c`, which has the threads.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cffi import FFI
 
-from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.errors import CompileError
-from ocannl_cpu_c.cache import DiskCache, Entry, open_cache, temporary_cache
+from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
-from ocannl_cpu_c.source import unit
+from ocannl_cpu_c.units import key, units
 
 ffi = FFI()
 ffi.cdef(
@@ -62,13 +63,12 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
     with _lock:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
-            keys, text = [_key(each) for each in missing], _translation_unit(missing)
             try:
-                opened = [_open(entry) for entry in _built(cache, compiler, keys, text)]
+                entries = _built(cache, compiler, units(missing, len(os.sched_getaffinity(0))))
             except CompileError as error:
                 raise _with_authors(error, missing) from None
-            for kernel, loaded in zip(missing, opened, strict=True):
-                _loaded[compiler, kernel.symbol] = loaded
+            for kernel in missing:
+                _loaded[compiler, kernel.symbol] = _open(entries[key(kernel)])
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
 
 
@@ -97,28 +97,32 @@ def _runtime() -> Any:
     if not _found_runtime:
         compiler = find()
         cache, text = open_cache(compiler), _RUNTIME.read_text(encoding="utf-8")
-        key = hashlib.sha256(text.encode()).hexdigest()
-        entry = cache.find(key)
+        name = hashlib.sha256(text.encode()).hexdigest()
+        entry = cache.find(name)
         try:
             library = None if entry is None else _library(entry)
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            (entry,) = _built(cache, compiler, [key], text)
-            library = _library(entry)
+            library = _library(_built(cache, compiler, [Unit((name,), text, quick=True)])[name])
         _found_runtime.append(library)
     return _found_runtime[0]
 
 
-def _built(cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str) -> list[Entry]:
+def _built(cache: DiskCache, compiler: Compiler, files: Sequence[Unit]) -> dict[str, Entry]:
     """Returns where code compiled now is, and can be loaded from."""
     try:
-        entries = cache.build(keys, text)
-        _library(entries[0])
+        entries = cache.build(files)
+        _open_all(entries)
     except OSError as error:  # a full disk, a file system that runs no code, odd entries
-        entries = temporary_cache(cache.root, compiler, error).build(keys, text)
-        _library(entries[0])
+        entries = temporary_cache(cache.root, compiler, error).build(files)
+        _open_all(entries)
     return entries
+
+
+def _open_all(entries: Mapping[str, Entry]) -> None:
+    for entry in entries.values():
+        _library(entry)
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
@@ -132,7 +136,7 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bo
     """True if the kernel is loaded now, without compiling."""
     if (compiler, kernel.symbol) in _loaded:
         return True
-    entry = cache.find(_key(kernel))
+    entry = cache.find(key(kernel))
     if entry is None:
         return False
     try:
@@ -154,15 +158,3 @@ def _library(entry: Entry) -> Any:
         library = ffi.dlopen(str(entry.path), flags)
         _libraries[entry.path, entry.digest] = library
     return library
-
-
-def _key(kernel: KernelText) -> str:
-    """Returns what a kernel is found by: everything it consists of."""
-    content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _translation_unit(kernels: Sequence[KernelText]) -> str:
-    table = ", ".join(kernel.symbol for kernel in kernels)
-    exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
-    return "\n".join([unit(kernels), exported])
