@@ -11,6 +11,7 @@ BENCHMARKS = (
     "tiny_step.py",
     "contractions.py",
     "inference.py",
+    "start.py",
     "compile_latency.py",
 )
 

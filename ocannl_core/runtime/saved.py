@@ -20,6 +20,7 @@ import pickle
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 1000
 """The least recently used half of the entries goes when there are more."""
+_LOADED = time.time()
 _IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir"})
 
 
@@ -131,14 +133,18 @@ def _code_digest(backend: Backend) -> str | None:
 
 
 @cache
-def _digest_of(folders: tuple[Path, ...]) -> str:
+def _digest_of(folders: tuple[Path, ...]) -> str | None:
+    """Returns a hash of source files; None if one was edited after this process had read it."""
     digest = hashlib.sha256()
     for folder in folders:
         for parent, inside, names in os.walk(folder):
             inside.sort()
             for name in sorted(names):
                 if name.endswith((".py", ".c")):
-                    content = (Path(parent) / name).read_bytes()
+                    file = Path(parent) / name
+                    if file.stat().st_mtime > _LOADED:
+                        return None
+                    content = file.read_bytes()
                     digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 

@@ -13,34 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cffi import FFI
-
 from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.errors import CompileError
+from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.units import key, units
-
-ffi = FFI()
-ffi.cdef(
-    """
-    struct step {
-      void (*kernel)(void *const *);
-      void *const *const *args;
-      int64_t parts;
-    };
-    struct routine {
-      const struct step *steps;
-      int64_t count;
-      struct pool *pool;
-      int64_t *indices;
-      int64_t index_count;
-    };
-    struct pool *ocannl_pool(int64_t threads);
-    void ocannl_run(const struct routine *routine, const int64_t *indices);
-    extern void (*const ocannl_kernels[])(void *const *);
-    """
-)
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 
