@@ -6,20 +6,18 @@ as long as it is rendered. Written-out loops ask for the same ones again and aga
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Level, Text, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.errors import VerifyError
-from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
-from ocannl_core.loopir.nodes import Expr
-from ocannl_core.loopir.traverse import free_variables
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
+from ocannl_core.loopir.nodes import Block, Expr, Gather, Load, Scoped, Store
+from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
-
-Position = tuple[tuple[tuple[int, IndexVar], ...], int]
-"""A sum of products of variables and a constant."""
 
 
 class Positions:
@@ -38,6 +36,9 @@ class Positions:
         self._info = info
         self._writer = writer
         self._places: dict[tuple[TensorNode, int], Position] = {}
+        self._cells: dict[int, Sequence[tuple[TensorNode, Position]]] = {}
+        self._nodes: dict[int, AbstractSet[TensorNode]] = {}
+        self._statements: dict[int, bool] = {}
         self._free: dict[int, AbstractSet[IndexVar]] = {}
 
     def index(self, index: AxisIndex) -> Text:
@@ -81,11 +82,17 @@ class Positions:
             self._places[node, id(indices)] = found
         return found
 
-    def fixed(self, position: Position) -> int:
-        """Returns a position that depends on no variable of the text."""
+    def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
+        """Returns a position that depends on no variable of the text.
+
+        Args:
+            position: The position.
+            first: A variable to take as `start`.
+            start: Its value.
+        """
         terms, offset = position
         for coefficient, var in terms:
-            value = self._names.index(var)
+            value = start if var == first else self._names.index(var)
             if not isinstance(value, int):
                 raise VerifyError("The position of a register is constant.", found=value)
             offset += coefficient * value
@@ -105,6 +112,32 @@ class Positions:
         if self._writer.is_written_out and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
         return f"{array}[{_shifted(total, offset)}]"
+
+    def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
+        """Returns the cells that the loads and stores of a part of the kernel name."""
+        found = self._cells.get(id(body))
+        if found is None:
+            found = self._cells[id(body)] = [
+                (each.node, self.place(each.node, each.indices))
+                for each in walk(body)
+                if isinstance(each, Load | Store)
+            ]
+        return found
+
+    def nodes_of(self, expr: Expr) -> AbstractSet[TensorNode]:
+        """Returns the nodes that an expression, which is part of the kernel, mentions."""
+        found = self._nodes.get(id(expr))
+        if found is None:
+            found = self._nodes[id(expr)] = frozenset(nodes_of(expr))
+        return found
+
+    def has_statements(self, expr: Expr) -> bool:
+        """True if rendering an expression, which is part of the kernel, writes statements."""
+        found = self._statements.get(id(expr))
+        if found is None:
+            found = any(isinstance(part, Gather | Scoped) for part in walk(expr))
+            self._statements[id(expr)] = found
+        return found
 
     def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:
         """Returns the index variables of an expression, which is part of the kernel."""

@@ -14,7 +14,7 @@ from typing import assert_never
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
-from ocannl_core.codegen.positions import Position
+from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
 from ocannl_core.codegen.writer import Writer
@@ -38,7 +38,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import nodes_of, walk
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
@@ -106,12 +106,10 @@ class VectorLoop:
     def _width(self, body: Block) -> int:
         """Returns the lanes of a register: a power of two, and at least that of the variables."""
         needed = self._count
-        for node in walk(body):
-            if isinstance(node, Load | Store) and node.node in self._names.registers:
-                place = self._place(node.node, node.indices)
-                if place[1] == 1:
-                    position = self._register(node.node, place[0])
-                    needed = max(needed, self._names.registers[node.node].lanes[position])
+        for node, place in self._positions.cells_of(body):
+            if node in self._names.registers and self._stride(place) == 1:
+                position = self._register(node, place)
+                needed = max(needed, self._names.registers[node].lanes[position])
         lanes = 1 << (needed - 1).bit_length()
         if lanes > MOST_LANES:
             raise NotVectorisedError
@@ -208,13 +206,17 @@ class VectorLoop:
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Returns the first lane's position and the distance from one lane to the next."""
         position = self._positions.place(node, indices)
-        stride = sum(c for c, var in position[0] if var == self._var)
-        return position, stride
+        return position, self._stride(position)
+
+    def _stride(self, position: Position) -> int:
+        for coefficient, var in position[0]:
+            if var == self._var:
+                return coefficient
+        return 0
 
     def _register(self, node: TensorNode, position: Position) -> int:
         """Returns the variable of an array in registers that the lanes are in."""
-        with self._names.single(self._var, self._start):
-            at = self._positions.fixed(position)
+        at = self._positions.fixed(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
             raise NotVectorisedError
         return at
@@ -259,11 +261,13 @@ class VectorLoop:
 
     def _spread(self, expr: Expr) -> Text:
         """Returns a vector of equal lanes."""
-        if any(isinstance(part, Gather | Scoped) for part in walk(expr)):
-            raise NotVectorisedError  # they write statements, which may be repeated by this
+        if self._positions.has_statements(expr):
+            raise NotVectorisedError  # they may be repeated by this
         value = self._expressions.value(expr)
         vector = call(self._helper(expr.dtype, "splat"), value)
-        if isinstance(expr, Const) or any(n in self._names.registers for n in nodes_of(expr)):
+        if isinstance(expr, Const) or any(
+            n in self._names.registers for n in self._positions.nodes_of(expr)
+        ):
             return vector
         return Text(self._kept(self._vector(expr.dtype), vector))
 

@@ -3,8 +3,8 @@
     <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c, .so     one file per compilation
                                                 kernels/<hash>.json       where each kernel is
 
-An entry is code that runs in the user's process, so the directory belongs to the user alone.
-Nothing is locked: files appear whole by renaming, and what cannot be read as expected is built
+The files of the least recently used half go when there are too many. An entry is code that runs in
+the user's process, so the directory belongs to the user alone. Nothing is locked: files appear whole by renaming, and what cannot be read as expected is built
 again.
 """
 
@@ -26,6 +26,9 @@ from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_cpu_c.compiler import Compilation, Compiler
+
+_MOST_FILES = 4000
+"""Some hundred megabytes; each compilation leaves two files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,22 @@ class DiskCache:
             for compilation in started:
                 compilation.stop()
                 compilation.target.unlink(missing_ok=True)
+        self._drop_old()
         return entries
+
+    def _drop_old(self) -> None:
+        """Removes the half of the files that was not used for longest, if there are too many."""
+        files = [each for each in self.root.glob("*/objects/*") if each.suffix != ".tmp"]
+        if len(files) <= _MOST_FILES:
+            return
+        for each in sorted(files, key=_last_use)[: len(files) // 2]:
+            with suppress(OSError):
+                each.unlink()
+        for record in self.root.glob("*/kernels/*.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                name = Path(json.loads(record.read_bytes())["object"]).name
+                if not (record.parent.parent / "objects" / name).exists():
+                    record.unlink()
 
     def _record(self, unit: Unit, built: Path) -> dict[str, Entry]:
         """Returns where the kernels of a compiled file are, after noting it for later processes."""
@@ -124,7 +142,16 @@ class DiskCache:
         """True if a file is the one that was recorded; looked at once per process."""
         if digest not in self._verified:
             self._verified[digest] = hashlib.sha256(path.read_bytes()).hexdigest() == digest
+            with suppress(OSError):  # nobody's right to change the time, say
+                os.utime(path)
         return self._verified[digest]
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process removed it
+        return 0.0
 
 
 def _name(unit: Unit) -> str:

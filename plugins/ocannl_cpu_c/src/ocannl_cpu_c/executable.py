@@ -16,7 +16,8 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.memory import memory_plan
 from ocannl_core.schedule.parallel import LEAST_WORK
 from ocannl_core.target import Buffer, Launcher, Target
-from ocannl_cpu_c.loader import ffi, load, pool, runtime
+from ocannl_cpu_c.bindings import ffi
+from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena
 from ocannl_cpu_c.source import CSource, Launch
 
