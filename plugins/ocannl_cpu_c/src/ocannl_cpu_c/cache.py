@@ -4,8 +4,8 @@
                                                 kernels/<hash>.json       where each kernel is
 
 The files of the least recently used half go when there are too many. An entry is code that runs in
-the user's process, so the directory belongs to the user alone. Nothing is locked: files appear whole by renaming, and what cannot be read as expected is built
-again.
+the user's process, so the directory belongs to the user alone. Nothing is locked: files appear
+whole by renaming, and what cannot be read as expected is built again.
 """
 
 from __future__ import annotations
