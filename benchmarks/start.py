@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,22 @@ def _watch_own_stages(stages: Stages) -> None:
 # ----- all of them ------------------------------------------------------------------------------
 
 
-def apart(contender: str, name: str, cache: str, processors: int) -> dict[str, list[float]]:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is common to all processes.
+
+    Attributes:
+        rounds: How often to start cold and warm; the least times count.
+        processors: How many processors each may use.
+        bytecode: A folder for compiled Python.
+    """
+
+    rounds: int
+    processors: int
+    bytecode: str
+
+
+def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, list[float]]:
     """Returns the seconds by stage, of a new process."""
     folders = ("OCANNL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
     eager = {
@@ -148,8 +164,10 @@ def apart(contender: str, name: str, cache: str, processors: int) -> dict[str, l
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     command = [sys.executable, "-W", "ignore", __file__, "--child", contender, name]
-    command += ["--threads", str(processors)]
+    command += ["--threads", str(options.processors)]
     env = os.environ | eager | {each: str(Path(cache) / each.lower()) for each in folders}
+    env |= {"PYTHONPYCACHEPREFIX": options.bytecode}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -163,15 +181,15 @@ def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
     }
 
 
-def compare(name: str, contenders: list[str], rounds: int, processors: int) -> None:
+def compare(name: str, contenders: list[str], options: Options) -> None:
     """Prints the stages of every contender's cold and warm start."""
     print(name)
     for contender in contenders:
         samples: dict[str, list[dict[str, list[float]]]] = {"cold": [], "warm": []}
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as cache:
                 for kind in samples:
-                    samples[kind].append(apart(contender, name, cache, processors))
+                    samples[kind].append(apart(contender, name, cache, options))
         for kind, found in samples.items():
             best = least(found)
             wall, used = best.pop("total")
@@ -199,9 +217,14 @@ def main() -> None:
         if each == "own" or importlib.util.find_spec(each) is not None
     ]
     print(f"starting on {options.threads} processor(s)")
-    for name in _NAMES:
-        if options.only in name:
-            compare(name, installed, options.rounds, options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = Options(options.rounds, options.threads, folder)
+        for each in installed:  # installed programs have their bytecode, too
+            with tempfile.TemporaryDirectory() as cache:
+                apart(each, _NAMES[0], cache, chosen)
+        for name in _NAMES:
+            if options.only in name:
+                compare(name, installed, chosen)
 
 
 if __name__ == "__main__":
