@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 1000
 """The least recently used half of the entries goes when there are more."""
 _LOADED = time.time()
+_NOT_WRITTEN = (OSError, TypeError, AttributeError, RecursionError, pickle.PicklingError)
+"""Why something cannot be kept: no place for it, no plain data, or nested too deeply."""
 _IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir"})
 
 
@@ -93,7 +95,7 @@ def remembered(
     try:
         key = hashlib.sha256(_dumped(question, identities)).hexdigest()
         path = _folder(settings.cache_directory()) / key
-    except (OSError, TypeError, AttributeError, pickle.PicklingError):
+    except _NOT_WRITTEN:
         return make()
     identities.close()
     found = _read(path, identities)
@@ -101,7 +103,7 @@ def remembered(
         return found
     made = make()
     if getattr(made.source, "is_storable", False):
-        with suppress(OSError, TypeError, AttributeError, pickle.PicklingError):
+        with suppress(*_NOT_WRITTEN):
             _write(path, _dumped(made, identities))
     return made
 
@@ -123,8 +125,8 @@ def _code_digest(backend: Backend) -> str | None:
     for name, plugin in backend.manager.list_name_plugin():
         if name.startswith("wrapper "):
             return None
-        if getattr(plugin, "__package__", "").startswith("ocannl_core"):
-            continue
+        if (getattr(plugin, "__package__", None) or "").startswith("ocannl_core"):
+            continue  # part of the core
         file = getattr(plugin, "__file__", None)
         if file is None or Path(file).name != "__init__.py":
             return None

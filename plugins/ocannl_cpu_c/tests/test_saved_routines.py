@@ -187,3 +187,20 @@ def test_a_later_process_generates_nothing(directory):
         outputs.append(result.stdout.split())
     assert [count for count, _ in outputs] == ["1", "0"]
     assert len({cells for _, cells in outputs}) == 1
+
+
+def test_programs_that_are_nested_too_deeply_to_be_kept_are_compiled(generations, monkeypatch):
+    def too_deep(value, identities):
+        return real(nested(100_000), identities)
+
+    def nested(depth):
+        found = ()
+        for _ in range(depth):
+            found = (found,)
+        return found
+
+    real = saved._dumped
+    monkeypatch.setattr(saved, "_dumped", too_deep)
+    step()
+    step()
+    assert len(generations) == 4
