@@ -51,7 +51,7 @@ class CExecutable:
             CompileError: if there is no compiler, or it rejects the code.
         """
         threads = settings.current().threads or target.cores
-        return cls(source, load(source.kernels), target, threads)
+        return cls(source, load(source.kernels, and_runtime=True), target, threads)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
         """Returns a callable that runs the routine over these buffers.

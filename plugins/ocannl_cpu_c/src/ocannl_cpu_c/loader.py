@@ -28,8 +28,12 @@ _libraries: dict[tuple[Path, str], Any] = {}
 _pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
+def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Any]:
     """Returns the addresses of kernels by symbol, after compiling together those that are new.
+
+    Args:
+        kernels: The kernels.
+        and_runtime: True to compile beside them what runs routines, if that is new too.
 
     Raises:
         CompileError: if there is no compiler, or it rejects them.
@@ -42,7 +46,14 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
             try:
-                entries = _built(cache, compiler, units(missing, len(os.sched_getaffinity(0))))
+                files = units(missing, len(os.sched_getaffinity(0)))
+                if (
+                    and_runtime
+                    and not _found_runtime
+                    and cache.find(_runtime_unit().keys[0]) is None
+                ):
+                    files.append(_runtime_unit())
+                entries = _built(cache, compiler, files)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
@@ -74,17 +85,21 @@ _found_runtime: list[Any] = []
 def _runtime() -> Any:
     if not _found_runtime:
         compiler = find()
-        cache, text = open_cache(compiler), _RUNTIME.read_text(encoding="utf-8")
-        name = hashlib.sha256(text.encode()).hexdigest()
-        entry = cache.find(name)
+        cache, file = open_cache(compiler), _runtime_unit()
+        entry = cache.find(file.keys[0])
         try:
             library = None if entry is None else _library(entry)
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            library = _library(_built(cache, compiler, [Unit((name,), text, quick=True)])[name])
+            library = _library(_built(cache, compiler, [file])[file.keys[0]])
         _found_runtime.append(library)
     return _found_runtime[0]
+
+
+def _runtime_unit() -> Unit:
+    text = _RUNTIME.read_text(encoding="utf-8")
+    return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, quick=True)
 
 
 def _built(cache: DiskCache, compiler: Compiler, files: Sequence[Unit]) -> dict[str, Entry]:
