@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import ocannl_core
 from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
 from ocannl_core.indexing import LoopVar, StaticIndex, fresh_var
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 1000
 """The least recently used half of the entries goes when there are more."""
+_CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _NOT_WRITTEN = (OSError, TypeError, AttributeError, RecursionError, pickle.PicklingError)
 """Why something cannot be kept: no place for it, no plain data, or nested too deeply."""
@@ -121,7 +121,7 @@ def _circumstances() -> str:
 
 def _code_digest(backend: Backend) -> str | None:
     """Returns a hash of the core's and a backend's source code; None if other code takes part."""
-    folders = [Path(ocannl_core.__file__).parent]
+    folders = [_CORE]
     for name, plugin in backend.manager.list_name_plugin():
         if name.startswith("wrapper "):
             return None
