@@ -12,6 +12,7 @@ BENCHMARKS = (
     "contractions.py",
     "networks.py",
     "inference.py",
+    "start.py",
     "compile_latency.py",
 )
 

@@ -79,7 +79,11 @@ class TargetReport:
 
 @runtime_checkable
 class Source(Protocol):
-    """Generated code: what `Routine.source` shows. A backend's own class may hold more."""
+    """Generated code: what `Routine.source` shows. A backend's own class may hold more.
+
+    A class that consists of plain data says so with `is_storable = True`: what is generated is then
+    kept on disk, and later processes that compile the same program do not generate it again.
+    """
 
     @property
     def language(self) -> str: ...

@@ -86,6 +86,8 @@ class KernelText:
         private: The bytes of each buffer of which every thread has its own, given after indices.
         bounds: How many pairs of a first iteration and an end it is given last: none, those of its
             loops, and those of the loops right inside.
+        is_explicit: True if its loops are written in vectors, so that nothing is left for a
+            compiler to vectorise.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -97,6 +99,7 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
+    is_explicit: bool = False
     author: str = field(default="", compare=False)
 
 
@@ -129,7 +132,13 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     content = "\n".join([dialect.language, prelude(helpers), str(kernel.launch), text("kernel")])
     symbol = "k_" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return KernelText(
-        symbol, text(symbol), helpers, *kernel.launch, tuple(kernel.private), kernel.bounds
+        symbol,
+        text(symbol),
+        helpers,
+        *kernel.launch,
+        tuple(kernel.private),
+        kernel.bounds,
+        kernel.is_explicit,
     )
 
 
@@ -172,6 +181,8 @@ class _Kernel:
         }
         self._written: set[TensorNode] = set()
         self._stack_bytes = 0
+        self._innermost = 0
+        self._plain_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
@@ -184,6 +195,12 @@ class _Kernel:
     def bounds(self) -> int:
         """How many levels of loops are run in parts."""
         return max((share.level for share in self._dealt.values()), default=0)
+
+    @property
+    def is_explicit(self) -> bool:
+        """True if no loop is left that a compiler could vectorise."""
+        maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
+        return self._has_vectors and not self._plain_loops and not maps
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -311,9 +328,10 @@ class _Kernel:
             self._vector_loop(loop)
             return
         if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
-            for value in range(loop.start, loop.stop):
-                with self._names.single(loop.var, value):
-                    self.block(loop.body)
+            with self.writer.written_out():
+                for value in range(loop.start, loop.stop):
+                    with self._names.single(loop.var, value):
+                        self.block(loop.body)
             return
         share = self._dealt.get(id(loop))
         if share is not None and extent == 1:
@@ -341,6 +359,7 @@ class _Kernel:
         return not self._mentioned[id(loop)].isdisjoint(self._names.registers)
 
     def _vector_loop(self, loop: For) -> None:
+        self._innermost += 1
         vector_loop = VectorLoop(
             loop,
             self._dialect,
@@ -365,8 +384,12 @@ class _Kernel:
         share = self._dealt.get(id(loop))
         first, end = (loop.start, loop.stop) if share is None else share.limits(loop)
         head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
+        before = self._innermost
         with self.writer.braces(head):
             self.block(loop.body)
+        if self._innermost == before:  # no loop inside, neither plain nor of vectors
+            self._plain_loops += 1
+        self._innermost += 1
 
     def _device_axis(self, loop: For, name: str, bound: str) -> None:
         """Writes the body for the iteration that the device chose; idle iterations skip it."""
@@ -445,6 +468,7 @@ class _Kernel:
             self.writer.line(f"{name}[0] = {number};")
             return
         index_type = self._dialect.index_type
+        self._plain_loops += 1
         with self.writer.braces(f"for ({index_type} x = 0; x < {info.size}; ++x)"):
             self.writer.line(f"{name}[x] = {number};")
 
@@ -518,6 +542,7 @@ class _Kernel:
                 )
             return self._names.array(mentioned[position])
 
+        self._plain_loops += 1  # nobody knows
         with self.writer.braces(""):
             self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
 

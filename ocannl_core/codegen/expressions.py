@@ -17,6 +17,7 @@ import numpy as np
 from ocannl_core import dtypes
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.positions import Positions
 from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import (
@@ -33,7 +34,7 @@ from ocannl_core.dtypes import (
     uint64,
 )
 from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import AxisIndex, affine, as_affine, row_major
+from ocannl_core.indexing import AxisIndex, row_major
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -86,35 +87,9 @@ class Expressions:
         self._is_inside = is_inside
         self._run_block = run_block
         self._needs_statements: dict[int, bool] = {}
+        self.positions = Positions(names, info, writer)
 
-    # ----- positions ------------------------------------------------------------------------
-
-    def index(self, index: AxisIndex) -> Text:
-        """Returns the value of an index as a sum of products.
-
-        2 * i + 0 * j - 1  -->  2 * i - 1
-        """
-        terms, offset = as_affine(index)
-        products: list[tuple[int, str]] = []
-        for coefficient, var in terms:
-            value = self._names.index(var)
-            if isinstance(value, int):
-                offset += coefficient * value
-            else:
-                products.append((coefficient, value))
-        products.sort(key=lambda product: product[0] < 0)
-        total: Text | None = None
-        for coefficient, name in products:
-            size = Text(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
-            if total is None:
-                total = size if coefficient > 0 else negated(size)
-            else:
-                total = infix(total, "+" if coefficient > 0 else "-", size)
-        if total is None:
-            return _integer(offset)
-        if offset == 0:
-            return total
-        return infix(total, "+" if offset > 0 else "-", Text(str(abs(offset))))
+    # ----- cells ----------------------------------------------------------------------------
 
     def cell(
         self,
@@ -130,13 +105,12 @@ class Expressions:
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        terms, offset = as_affine(row_major(indices, dims))
-        position = self.index(affine(terms, offset + shift))
+        position = self.positions.place(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return Text(registers.cell(int(position.code)))
+            return Text(registers.cell(self.positions.fixed(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return Text(f"{array}[{position}]")
+        return Text(self.positions.element(array, position, shift))
 
     # ----- values ---------------------------------------------------------------------------
 
@@ -214,7 +188,7 @@ class Expressions:
         return self._dialect.constant(value, dtype)
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
-        text = self.index(index)
+        text = self.positions.index(index)
         if text.code.removeprefix("-").isdigit():
             return self.constant(int(text.code), dtype)
         if dtype.kind is Kind.WORD:
@@ -249,7 +223,7 @@ class Expressions:
         choice = conditional(Text(is_inside), integer, _ZERO)
         self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
         dims = self._info(gather.node).buffer_dims
-        base = self.index(row_major(gather.indices, dims))
+        base = self.positions.index(row_major(gather.indices, dims))
         stride = 1
         for extent_after in dims[gather.axis + 1 :]:
             stride *= extent_after
@@ -575,11 +549,3 @@ def _is_exact(expr: Expr) -> bool:
             return bool(op.value.needs_no_rounding)
         case _:
             return False
-
-
-def _integer(value: int) -> Text:
-    return Text(str(value), Level.UNARY if value < 0 else Level.PRIMARY)
-
-
-def _product(coefficient: int, name: str) -> Text:
-    return Text(f"{coefficient} * {name}", Level.PRODUCT)

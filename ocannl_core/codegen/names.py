@@ -9,7 +9,7 @@ appear.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ocannl_core.codegen.registers import RegisterFile
 from ocannl_core.errors import CodegenError
@@ -132,22 +132,37 @@ class Names:
         letters = _LOOP_LETTERS
         name = letters[depth] if depth < len(letters) else f"i{depth}"
         self._depth += 1
-        with self._bound(var, name):
+        with _Bound(self._vars, var, name):
             yield name
         self._depth -= 1
 
-    @contextmanager
-    def single(self, var: LoopVar, value: int) -> Iterator[None]:
+    def single(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
         """Gives the variable of a loop with one iteration its value."""
-        with self._bound(var, value):
-            yield
+        return _Bound(self._vars, var, value)
 
-    @contextmanager
-    def _bound(self, var: LoopVar, meaning: str | int) -> Iterator[None]:
-        outer = self._vars.get(var)
-        self._vars[var] = meaning
-        yield
-        if outer is None:
-            del self._vars[var]
+
+class _Bound(AbstractContextManager[None]):
+    """The meaning of a variable while a block is rendered.
+
+    A class, for written-out loops bind their variable once per iteration.
+    """
+
+    __slots__ = ("_meaning", "_outer", "_var", "_vars")
+
+    def __init__(
+        self, variables: dict[IndexVar, str | int], var: LoopVar, meaning: str | int
+    ) -> None:
+        self._vars = variables
+        self._var = var
+        self._meaning = meaning
+        self._outer: str | int | None = None
+
+    def __enter__(self) -> None:
+        self._outer = self._vars.get(self._var)
+        self._vars[self._var] = self._meaning
+
+    def __exit__(self, *raised: object) -> None:
+        if self._outer is None:
+            del self._vars[self._var]
         else:
-            self._vars[var] = outer
+            self._vars[self._var] = self._outer

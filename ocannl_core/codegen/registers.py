@@ -51,6 +51,9 @@ class _Lane:
     extent: int
 
 
+Position = tuple[tuple[tuple[int, IndexVar], ...], int]
+"""A sum of products of variables and a constant."""
+
 _Environment = Mapping[IndexVar, int | _Lane]
 
 
@@ -65,8 +68,13 @@ def register_lanes(
         dims: Its extents.
     """
     found: dict[int, int] = {}
+    positions: dict[int, Position] = {}
     for indices, values in _accesses(stmts, node):
-        place = _place(indices, dims, values)
+        if len(indices) != len(dims):
+            return None
+        if id(indices) not in positions:
+            positions[id(indices)] = as_affine(row_major(indices, dims))
+        place = _place(positions[id(indices)], values)
         if place is None:
             return None
         position, lanes = place
@@ -129,13 +137,9 @@ def _values(kind: AxisKind, start: int, stop: int) -> Iterable[int | _Lane | Non
     return (_Lane(start, stop - start) if kind is AxisKind.VECTOR else None,)
 
 
-def _place(
-    indices: tuple[AxisIndex, ...], dims: Sequence[int], values: _Environment
-) -> tuple[int, int] | None:
+def _place(at: Position, values: _Environment) -> tuple[int, int] | None:
     """Returns the first cell of an access and the number of cells; None if either varies."""
-    if len(indices) != len(dims):
-        return None
-    terms, position = as_affine(row_major(indices, dims))
+    terms, position = at
     lanes = 1
     for coefficient, var in terms:
         match values.get(var):

@@ -14,11 +14,12 @@ from typing import assert_never
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind
-from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, row_major
+from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -37,7 +38,7 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
+from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, TernaryOp, UnaryOp
 
@@ -97,6 +98,7 @@ class VectorLoop:
         self._info = info
         self._writer = writer
         self._expressions = expressions
+        self._positions = expressions.positions
         self._is_inside = is_inside
         self._note_written = note_written
         self._lanes = self._width(loop.body)
@@ -104,12 +106,10 @@ class VectorLoop:
     def _width(self, body: Block) -> int:
         """Returns the lanes of a register: a power of two, and at least that of the variables."""
         needed = self._count
-        for node in walk(body):
-            if isinstance(node, Load | Store) and node.node in self._names.registers:
-                place = self._place(node.node, node.indices)
-                if place[1] == 1:
-                    position = self._register(node.node, place[0])
-                    needed = max(needed, self._names.registers[node.node].lanes[position])
+        for node, place in self._positions.cells_of(body):
+            if node in self._names.registers and self._stride(place) == 1:
+                position = self._register(node, place)
+                needed = max(needed, self._names.registers[node].lanes[position])
         lanes = 1 << (needed - 1).bit_length()
         if lanes > MOST_LANES:
             raise NotVectorisedError
@@ -142,8 +142,7 @@ class VectorLoop:
         source, along = self._place(value.node, value.indices)
         target, step = self._place(statement.node, statement.indices)
         stride, beside = (
-            sum(c for c, var in as_affine(position)[0] if var == inner.var)
-            for position in (source, target)
+            sum(c for c, var in position[0] if var == inner.var) for position in (source, target)
         )
         if along != 1 or beside != 1:
             raise NotVectorisedError
@@ -207,24 +206,26 @@ class VectorLoop:
 
     # ----- places ---------------------------------------------------------------------------
 
-    def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, int]:
+    def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Returns the first lane's position and the distance from one lane to the next."""
-        position = row_major(indices, self._info(node).buffer_dims)
-        stride = sum(c for c, var in as_affine(position)[0] if var == self._var)
-        return position, stride
+        position = self._positions.place(node, indices)
+        return position, self._stride(position)
 
-    def _register(self, node: TensorNode, position: AxisIndex) -> int:
+    def _stride(self, position: Position) -> int:
+        for coefficient, var in position[0]:
+            if var == self._var:
+                return coefficient
+        return 0
+
+    def _register(self, node: TensorNode, position: Position) -> int:
         """Returns the variable of an array in registers that the lanes are in."""
-        with self._names.single(self._var, self._start):
-            at = int(self._expressions.index(position).code)
+        at = self._positions.fixed(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
             raise NotVectorisedError
         return at
 
-    def _cell(self, node: TensorNode, position: AxisIndex, shift: int = 0) -> str:
-        terms, offset = as_affine(position)
-        index = self._expressions.index(affine(terms, offset + shift))
-        return f"{self._names.array(node)}[{index}]"
+    def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
+        return self._positions.element(self._names.array(node), position, shift)
 
     # ----- values ---------------------------------------------------------------------------
 
@@ -259,15 +260,17 @@ class VectorLoop:
                 assert_never(expr)
 
     def _varies(self, expr: Expr) -> bool:
-        return self._var in free_variables(expr)
+        return self._var in self._positions.free_variables(expr)
 
     def _spread(self, expr: Expr) -> Text:
         """Returns a vector of equal lanes."""
-        if any(isinstance(part, Gather | Scoped) for part in walk(expr)):
-            raise NotVectorisedError  # they write statements, which may be repeated by this
+        if self._positions.has_statements(expr):
+            raise NotVectorisedError  # they may be repeated by this
         value = self._expressions.value(expr)
         vector = call(self._helper(expr.dtype, "splat"), value)
-        if isinstance(expr, Const) or any(n in self._names.registers for n in nodes_of(expr)):
+        if isinstance(expr, Const) or any(
+            n in self._names.registers for n in self._positions.nodes_of(expr)
+        ):
             return vector
         return Text(self._kept(self._vector(expr.dtype), vector))
 
@@ -375,7 +378,7 @@ class VectorLoop:
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
             limit = 1 << (24 if dtype.nbytes == 4 else 53)
-            raise_if_inexact(self._expressions.index(index), limit)
+            raise_if_inexact(self._positions.index(index), limit)
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", Text(f"({self._vector(dtype)}){{{steps}}}"))
 

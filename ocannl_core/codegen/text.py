@@ -46,6 +46,9 @@ _INFIX = {
 }
 
 
+_TIGHTER = {level: next(each for each in Level if each > level) for level in set(_INFIX.values())}
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """An expression of the generated language.
@@ -73,7 +76,7 @@ def infix(left: Text, symbol: str, right: Text) -> Text:
     a - (b - c)  -->  a - (b - c)
     """
     level = _INFIX[symbol]
-    tighter = _tighter(level)
+    tighter = _TIGHTER[level]
     if symbol == "||":
         # for readers: nobody should have to know that && binds tighter
         return Text(f"{left.at(Level.EQUALITY)} || {right.at(Level.EQUALITY)}", level)
@@ -82,10 +85,6 @@ def infix(left: Text, symbol: str, right: Text) -> Text:
         return Text(f"{left.at(Level.SHIFT)} {symbol} {right.at(Level.SHIFT)}", level)
     associates = level not in (Level.RELATION, Level.EQUALITY)
     return Text(f"{left.at(level if associates else tighter)} {symbol} {right.at(tighter)}", level)
-
-
-def _tighter(level: Level) -> Level:
-    return next(each for each in Level if each > level)
 
 
 def negated(operand: Text) -> Text:

@@ -12,11 +12,15 @@ class Writer:
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
         known: Variables of the text by the expressions whose values they hold here.
+        is_written_out: True where copies of the same statements are written, one per iteration.
     """
 
     def __init__(self) -> None:
         self.helpers: set[str] = set()
         self.known: dict[str, str] = {}
+        self.is_written_out = False
+        self._pointers: list[dict[tuple[str, str], str]] = [{}]
+        self._pointer_count = 0
         self._lines: list[str] = []
         self._depth = 1
         self._undefined: tuple[str, int] | None = None
@@ -27,6 +31,9 @@ class Writer:
 
     def line(self, code: str) -> None:
         """Writes one statement, or several lines at the current depth."""
+        if "\n" not in code:
+            self._lines.append("  " * self._depth + code if code else "")
+            return
         for each in code.splitlines():
             self._lines.append("  " * self._depth + each if each else "")
 
@@ -50,6 +57,24 @@ class Writer:
         else:
             self.line(f"{name} = {code};")
 
+    def pointer(self, array: str, index: str) -> str:
+        """Returns a variable that points to a cell, from here to the end of the scope."""
+        for scope in reversed(self._pointers):
+            if (array, index) in scope:
+                return scope[array, index]
+        name = f"p{self._pointer_count}"
+        self._pointer_count += 1
+        self.line(f"__auto_type {name} = &{array}[{index}];")
+        self._pointers[-1][array, index] = name
+        return name
+
+    @contextmanager
+    def written_out(self) -> Iterator[None]:
+        """Notes that what is written inside are copies of the same statements."""
+        outer, self.is_written_out = self.is_written_out, True
+        yield
+        self.is_written_out = outer
+
     @contextmanager
     def braces(self, head: str) -> Iterator[None]:
         """Writes `head { ... }` around what is written inside."""
@@ -58,8 +83,10 @@ class Writer:
         else:
             self.line(f"{head} {{".lstrip())
         self._depth += 1
+        self._pointers.append({})
         self.forget()
         yield
         self.forget()
+        self._pointers.pop()
         self._depth -= 1
         self.line("}")

@@ -24,6 +24,7 @@ from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
 from ocannl_core.runtime.plans import planned
+from ocannl_core.runtime.saved import Generated, remembered
 from ocannl_core.runtime.tuning import tune
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Executable, Source, Target
@@ -80,10 +81,45 @@ def build(
     Raises:
         LinkError: if one of those needs memory.
     """
+    dump = _open_dump(assignments)
+
+    def make() -> Generated:
+        return _generated(lowered, stored, backend, target, requested, dump)
+
+    # a dump shows every stage, so it runs them all; a search is one of them
+    if dump or settings.current().tune == "search":
+        generated = make()
+    else:
+        generated = remembered(lowered, stored, requested, backend, target, make)
+    with dump.timing("compile generated code") if dump else nullcontext():
+        executable = backend.compile(generated.source, target)
+    if dump:
+        dump.finish(lowered.nodes, generated.placements)
+    return Build(
+        assignments,
+        generated.optimised,
+        generated.plan,
+        generated.source,
+        executable,
+        generated.placements,
+        generated.definitions,
+        backend,
+        target,
+    )
+
+
+def _generated(
+    lowered: LoopProgram,
+    stored: Mapping[TensorNode, Placement],
+    backend: Backend,
+    target: Target,
+    requested: frozenset[TensorNode],
+    dump: Dump | None,
+) -> Generated:
+    """Returns what passes, schedule and code generation make of a program."""
     own = tuple(_verified(each) for each in backend.passes(target))
     findings = Findings(stored, partial(_prefers_device, backend, target), requested)
     passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
-    dump = _open_dump(assignments)
     if dump:
         passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
@@ -97,21 +133,7 @@ def build(
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)
-    with dump.timing("compile generated code") if dump else nullcontext():
-        executable = backend.compile(source, target)
-    if dump:
-        dump.finish(lowered.nodes, placements)
-    return Build(
-        assignments,
-        optimised,
-        plan,
-        source,
-        executable,
-        placements,
-        findings.definitions,
-        backend,
-        target,
-    )
+    return Generated(optimised, plan, source, placements, findings.definitions)
 
 
 def rescheduled(built: Build) -> Build:

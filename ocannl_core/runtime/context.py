@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -119,6 +121,17 @@ class Context:
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
             _check_entries(keyword, given or ())
+        with _collecting_nothing():
+            return self._compiled(computation, bindings, keep, name, inline)
+
+    def _compiled(
+        self,
+        computation: ComputationLike,
+        bindings: Sequence[StaticIndex],
+        keep: Sequence[TensorLike] | None,
+        name: str | None,
+        inline: Sequence[TensorLike],
+    ) -> Routine:
         program = computation.resolve()
         if name is not None:
             if not name.isidentifier():
@@ -296,6 +309,21 @@ def _check_entries(keyword: str, given: Sequence[object]) -> None:
                 if entry is None
                 else f"{keyword}=[x], where x is what was made, not its name",
             )
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Keeps the collector of cycles from running: compiling makes many objects and no cycles, and
+    the collector would look through all of the process again and again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _checked(tensor: TensorLike) -> TensorLike:

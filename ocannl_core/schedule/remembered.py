@@ -112,6 +112,11 @@ class Memory:
         for path in sorted(self.folder.glob("*.json")):
             yield _read(path) or Entry(path, None)
 
+    def state(self) -> str:
+        """Returns a text that changes whenever what is remembered does."""
+        files = sorted(self.folder.glob("*.json"))
+        return " ".join(f"{path.stem}:{path.stat().st_mtime_ns}" for path in files)
+
     def forget(self) -> int:
         """Removes all entries; returns how many there were."""
         paths = list(self.folder.glob("*.json"))

@@ -16,10 +16,11 @@ from ocannl_core import settings
 from ocannl_core.codegen.c_family import KernelText, render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.dtypes import float32
+from ocannl_core.errors import CompileError
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.plan import Nest
-from ocannl_cpu_c import cache, compiler, loader
+from ocannl_cpu_c import cache, compiler, loader, units
 from ocannl_cpu_c.loader import load
 
 
@@ -89,7 +90,8 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         from ocannl_core.node import NodeInfo, TensorNode
         from ocannl_core.ops import BinaryOp, UnaryOp
         from ocannl_core.schedule.plan import Nest
-        from ocannl_cpu_c.loader import load, _key
+        from ocannl_cpu_c.loader import load
+        from ocannl_cpu_c.units import key
         out, words = TensorNode(0), TensorNode(1)
         x = Binary(BinaryOp.MOD, Const(3.0, float32), Const(2.0, float32), float32)
         x = Binary(BinaryOp.MAX, x, Unary(UnaryOp.RELU, x, float32), float32)
@@ -99,7 +101,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         nodes = {out: NodeInfo(float32, (1,)), words: NodeInfo(uint4x32, (1,))}
         kernel = render_kernel(Nest(body, (out, words), ()), nodes, Dialect())
         load([kernel])
-        print(_key(kernel))
+        print(key(kernel))
         """
     ).replace("PATH", repr([each for each in sys.path if each]))
     keys = set()
@@ -182,3 +184,41 @@ def test_a_directory_of_another_user_is_refused(counted, tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match=f"belongs to user {owner}"):
         load([kernel(1.5)])
     assert not objects(tmp_path / "cache")
+
+
+def test_the_files_that_were_not_used_for_longest_go_when_there_are_many(
+    counted, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cache, "_MOST_FILES", 4)
+    for number in range(3):
+        load([kernel(number + 0.5)])
+        forget()
+        for age, each in enumerate(objects(tmp_path)):
+            os.utime(each, (age, age))
+    left = {each.stem for each in objects(tmp_path)}
+    assert 0 < len(left) < 3
+    records = [each.read_text() for each in tmp_path.rglob("*.json")]
+    assert len(records) == len(left)
+    load([kernel(number + 0.5) for number in range(3)])  # what is gone is compiled again
+
+
+def test_many_kernels_are_compiled_side_by_side(counted, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "_LEAST_SECONDS", 0.0)
+    kernels = [kernel(number + 0.5) for number in range(6)]
+    found = units.units(kernels, 2)
+    assert sorted(key for each in found for key in each.keys) == sorted(map(units.key, kernels))
+    assert len(found) == 2
+    addresses = load(kernels)
+    assert counted() >= 2
+    forget()
+    assert load(kernels).keys() == addresses.keys()
+    assert counted() >= 2
+
+
+def test_one_rejected_file_stops_the_others_and_leaves_no_trace(counted, tmp_path):
+    sources = [cache.Unit(("good",), "int x;"), cache.Unit(("bad",), "no C at all")]
+    opened = cache.open_cache(compiler.find())
+    with pytest.raises(CompileError, match="must accept generated code"):
+        opened.build(sources)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert opened.find("bad") is None

@@ -3,9 +3,9 @@
     <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c, .so     one file per compilation
                                                 kernels/<hash>.json       where each kernel is
 
-An entry is code that runs in the user's process, so the directory belongs to the user alone.
-Nothing is locked: files appear whole by renaming, and what cannot be read as expected is built
-again.
+The files of the least recently used half go when there are too many. An entry is code that runs in
+the user's process, so the directory belongs to the user alone. Nothing is locked: files appear
+whole by renaming, and what cannot be read as expected is built again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,25 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_cpu_c.compiler import Compiler
+from ocannl_cpu_c.compiler import Compilation, Compiler
+
+_MOST_FILES = 4000
+"""Some hundred megabytes; each compilation leaves two files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A file to compile.
+
+    Attributes:
+        keys: Those of the kernels that its table lists.
+        text: The file.
+        quick: True if it leaves nothing to vectorise.
+    """
+
+    keys: tuple[str, ...]
+    text: str
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +87,75 @@ class DiskCache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def build(self, keys: Sequence[str], text: str) -> list[Entry]:
-        """Compiles a file whose table lists the kernels of these keys; returns where they are.
+    def build(self, units: Sequence[Unit]) -> dict[str, Entry]:
+        """Compiles files side by side; returns where their kernels are, by key.
 
         Raises:
-            CompileError: if the compiler rejects it.
+            CompileError: if the compiler rejects one of them.
         """
         self._objects.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
-        source, target = self._objects / f"{name}.c", self._objects / f"{name}.so"
-        _write(source, text.encode())
-        built = self._objects / f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        started: list[Compilation] = []
+        entries: dict[str, Entry] = {}
         try:
-            self._compiler.build(source, built)
-            digest = hashlib.sha256(built.read_bytes()).hexdigest()
-            os.replace(built, target)
+            for unit in units:
+                source = self._objects / f"{_name(unit)}.c"
+                _write(source, unit.text.encode())
+                mark = f"{os.getpid()}.{os.urandom(4).hex()}"
+                built = self._objects / f"{_name(unit)}.{mark}.tmp"
+                started.append(self._compiler.start(source, built, quick=unit.quick))
+            for unit, compilation in zip(units, started, strict=True):
+                compilation.finish()
+                entries |= self._record(unit, compilation.target)
         finally:
-            built.unlink(missing_ok=True)
-        for position, key in enumerate(keys):
+            for compilation in started:
+                compilation.stop()
+                compilation.target.unlink(missing_ok=True)
+        self._drop_old()
+        return entries
+
+    def _drop_old(self) -> None:
+        """Removes the half of the files that was not used for longest, if there are too many."""
+        files = [each for each in self.root.glob("*/objects/*") if each.suffix != ".tmp"]
+        if len(files) <= _MOST_FILES:
+            return
+        for each in sorted(files, key=_last_use)[: len(files) // 2]:
+            with suppress(OSError):
+                each.unlink()
+        for record in self.root.glob("*/kernels/*.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                name = Path(json.loads(record.read_bytes())["object"]).name
+                if not (record.parent.parent / "objects" / name).exists():
+                    record.unlink()
+
+    def _record(self, unit: Unit, built: Path) -> dict[str, Entry]:
+        """Returns where the kernels of a compiled file are, after noting it for later processes."""
+        target = self._objects / f"{_name(unit)}.so"
+        digest = hashlib.sha256(built.read_bytes()).hexdigest()
+        os.replace(built, target)
+        for position, key in enumerate(unit.keys):
             record = {"object": target.name, "position": position, "sha256": digest}
             _write(self._kernels / f"{key}.json", json.dumps(record).encode())
-        return [Entry(target, position, digest) for position in range(len(keys))]
+        return {key: Entry(target, position, digest) for position, key in enumerate(unit.keys)}
 
     def _is_intact(self, path: Path, digest: str) -> bool:
         """True if a file is the one that was recorded; looked at once per process."""
         if digest not in self._verified:
             self._verified[digest] = hashlib.sha256(path.read_bytes()).hexdigest() == digest
+            with suppress(OSError):  # nobody's right to change the time, say
+                os.utime(path)
         return self._verified[digest]
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process removed it
+        return 0.0
+
+
+def _name(unit: Unit) -> str:
+    return hashlib.sha256("\n".join(unit.keys).encode()).hexdigest()[:32]
 
 
 def open_cache(compiler: Compiler) -> DiskCache:

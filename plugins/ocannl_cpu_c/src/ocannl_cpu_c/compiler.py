@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,8 @@ _ARITHMETIC = (
     "-fno-trapping-math",
 )
 """Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
-_BASE = ("-std=gnu11", "-O3", *_ARITHMETIC, "-fPIC", "-shared", "-w")
+_BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
+_FULL = "-O3"
 _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
@@ -39,7 +41,8 @@ class Compiler:
 
     Attributes:
         command: How it is called.
-        flags: What it is given before the files.
+        flags: What it is given before the files, whatever they are.
+        quick: The level of optimisation for code that leaves nothing to vectorise.
         version: Its name and version.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
@@ -50,29 +53,58 @@ class Compiler:
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
+    quick: str
     version: str
     vector_bytes: int
     vector_registers: int
     has_fma: bool
     identity: str
 
-    def build(self, source: Path, target: Path) -> None:
-        """Compiles a C file into a shared object.
+    def start(self, source: Path, target: Path, *, quick: bool = False) -> Compilation:
+        """Starts to compile a C file into a shared object.
+
+        Args:
+            source: The file.
+            target: Where the object will be.
+            quick: True if the code leaves nothing to vectorise, so that it compiles faster.
+        """
+        level = self.quick if quick else _FULL
+        files = ("-o", str(target), str(source), "-lm", "-pthread")
+        command = [*self.command, level, *self.flags, *files]
+        return Compilation(command, target, _start(command))
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A compiler at work."""
+
+    command: Sequence[str]
+    target: Path
+    process: subprocess.Popen[str]
+
+    def finish(self) -> None:
+        """Returns when the object is there.
 
         Raises:
             CompileError: with the command and what the compiler said.
         """
-        command = [*self.command, *self.flags, "-o", str(target), str(source), "-lm", "-pthread"]
-        result = _run(command)
-        if result.returncode != 0 or not target.exists():
-            made = "" if result.returncode else ", but no shared object"
-            said = f"exit status {result.returncode}{made}\n{_shortened(result.stdout)}"
+        output, _ = self.process.communicate()
+        status = self.process.returncode
+        if status != 0 or not self.target.exists():
+            made = "" if status else ", but no shared object"
+            said = f"exit status {status}{made}\n{_shortened(output)}"
             raise CompileError(
                 "The C compiler must accept generated code.",
                 found=said.rstrip(),
-                where=f"{shlex.join(command)}\nthe source is kept there",
+                where=f"{shlex.join(self.command)}\nthe source is kept there",
                 fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
             )
+
+    def stop(self) -> None:
+        """Ends the compiler if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
 
 def find() -> Compiler:
@@ -148,17 +180,21 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         )
     vector_bytes = _vector_bytes(macros)
     flags: tuple[str, ...] = (*_BASE, *arch_flags)
-    if "__GNUC__" in macros and "__clang__" not in macros:
+    is_gcc = "__GNUC__" in macros and "__clang__" not in macros
+    if is_gcc:
         # GCC 12.2 takes masked vector stores, which it makes of short loops, for stores of whole
         # vectors, and so removes stores before them that are not dead
         flags += ("-fno-tree-dse",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
-    identity = hashlib.sha256("\n".join([*command, *flags, meaning]).encode()).hexdigest()
+    quick = "-O1" if is_gcc else "-O2"
+    content = [*command, _FULL, quick, *flags, meaning]
+    identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
         flags,
+        quick,
         _version(macros),
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
@@ -182,9 +218,15 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    process = _start(command)
+    output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
     # messages of compilers are translated otherwise
     env = os.environ | {"LC_ALL": "C"}
-    return subprocess.run(
+    return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -14,7 +14,8 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.memory import memory_plan
 from ocannl_core.target import Buffer, Launcher, Target
-from ocannl_cpu_c.loader import ffi, load, pool, runtime
+from ocannl_cpu_c.bindings import ffi
+from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.parts import parts, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
@@ -47,7 +48,7 @@ class CExecutable:
             CompileError: if there is no compiler, or it rejects the code.
         """
         threads = settings.current().threads or target.cores
-        return cls(source, load(source.kernels), target, threads)
+        return cls(source, load(source.kernels, and_runtime=True), target, threads)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
         """Returns a callable that runs the routine over these buffers.

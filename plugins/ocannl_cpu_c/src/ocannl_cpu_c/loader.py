@@ -7,45 +7,18 @@ once for all routines: `runtime.c`, which has the threads.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cffi import FFI
-
-from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.errors import CompileError
-from ocannl_cpu_c.cache import DiskCache, Entry, open_cache, temporary_cache
+from ocannl_cpu_c.bindings import ffi
+from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
 from ocannl_cpu_c.compiler import Compiler, find
-from ocannl_cpu_c.source import unit
-
-ffi = FFI()
-ffi.cdef(
-    """
-    struct step {
-      void (*kernel)(void *const *);
-      void ***args;
-      int64_t parts;
-      int64_t work;
-      int64_t private_count;
-      int64_t private_at;
-      const int64_t *offsets;
-    };
-    struct routine {
-      const struct step *steps;
-      int64_t count;
-      struct pool *pool;
-      int64_t *indices;
-      int64_t index_count;
-      char *memory;
-      int64_t room;
-    };
-    struct pool *ocannl_pool(int64_t threads);
-    void ocannl_run(const struct routine *routine, const int64_t *indices);
-    extern void (*const ocannl_kernels[])(void *const *);
-    """
-)
+from ocannl_cpu_c.units import key, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 
@@ -55,8 +28,12 @@ _libraries: dict[tuple[Path, str], Any] = {}
 _pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
+def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Any]:
     """Returns the addresses of kernels by symbol, after compiling together those that are new.
+
+    Args:
+        kernels: The kernels.
+        and_runtime: True to compile beside them what runs routines, if that is new too.
 
     Raises:
         CompileError: if there is no compiler, or it rejects them.
@@ -68,13 +45,19 @@ def load(kernels: Sequence[KernelText]) -> dict[str, Any]:
     with _lock:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
-            keys, text = [_key(each) for each in missing], _translation_unit(missing)
             try:
-                opened = [_open(entry) for entry in _built(cache, compiler, keys, text)]
+                files = units(missing, len(os.sched_getaffinity(0)))
+                if (
+                    and_runtime
+                    and not _found_runtime
+                    and cache.find(_runtime_unit().keys[0]) is None
+                ):
+                    files.append(_runtime_unit())
+                entries = _built(cache, compiler, files)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
-            for kernel, loaded in zip(missing, opened, strict=True):
-                _loaded[compiler, kernel.symbol] = loaded
+            for kernel in missing:
+                _loaded[compiler, kernel.symbol] = _open(entries[key(kernel)])
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
 
 
@@ -102,29 +85,37 @@ _found_runtime: list[Any] = []
 def _runtime() -> Any:
     if not _found_runtime:
         compiler = find()
-        cache, text = open_cache(compiler), _RUNTIME.read_text(encoding="utf-8")
-        key = hashlib.sha256(text.encode()).hexdigest()
-        entry = cache.find(key)
+        cache, file = open_cache(compiler), _runtime_unit()
+        entry = cache.find(file.keys[0])
         try:
             library = None if entry is None else _library(entry)
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            (entry,) = _built(cache, compiler, [key], text)
-            library = _library(entry)
+            library = _library(_built(cache, compiler, [file])[file.keys[0]])
         _found_runtime.append(library)
     return _found_runtime[0]
 
 
-def _built(cache: DiskCache, compiler: Compiler, keys: Sequence[str], text: str) -> list[Entry]:
+def _runtime_unit() -> Unit:
+    text = _RUNTIME.read_text(encoding="utf-8")
+    return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, quick=True)
+
+
+def _built(cache: DiskCache, compiler: Compiler, files: Sequence[Unit]) -> dict[str, Entry]:
     """Returns where code compiled now is, and can be loaded from."""
     try:
-        entries = cache.build(keys, text)
-        _library(entries[0])
+        entries = cache.build(files)
+        _open_all(entries)
     except OSError as error:  # a full disk, a file system that runs no code, odd entries
-        entries = temporary_cache(cache.root, compiler, error).build(keys, text)
-        _library(entries[0])
+        entries = temporary_cache(cache.root, compiler, error).build(files)
+        _open_all(entries)
     return entries
+
+
+def _open_all(entries: Mapping[str, Entry]) -> None:
+    for entry in entries.values():
+        _library(entry)
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
@@ -138,7 +129,7 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bo
     """True if the kernel is loaded now, without compiling."""
     if (compiler, kernel.symbol) in _loaded:
         return True
-    entry = cache.find(_key(kernel))
+    entry = cache.find(key(kernel))
     if entry is None:
         return False
     try:
@@ -160,15 +151,3 @@ def _library(entry: Entry) -> Any:
         library = ffi.dlopen(str(entry.path), flags)
         _libraries[entry.path, entry.digest] = library
     return library
-
-
-def _key(kernel: KernelText) -> str:
-    """Returns what a kernel is found by: everything it consists of."""
-    content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _translation_unit(kernels: Sequence[KernelText]) -> str:
-    table = ", ".join(kernel.symbol for kernel in kernels)
-    exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
-    return "\n".join([unit(kernels), exported])

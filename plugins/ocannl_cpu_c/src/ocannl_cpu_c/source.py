@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ocannl_core.codegen.c_family import KernelText, render_kernel
 from ocannl_core.codegen.dialect import Dialect
@@ -59,6 +60,9 @@ class CSource:
         steps: Launches and calls out of the loop language, in the order of execution.
         text: All of it for readers: a C file that compiles.
     """
+
+    is_storable: ClassVar[bool] = True
+    """It consists of plain data, so that later processes can read it from disk."""
 
     plan: Plan
     kernels: tuple[KernelText, ...]

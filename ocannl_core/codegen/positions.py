@@ -1,0 +1,166 @@
+"""Where cells are: index expressions as C, and pointers that copies of a statement share.
+
+Indices and expressions are told apart by their identity: they are parts of the kernel, which lives
+as long as it is rendered. Written-out loops ask for the same ones again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+
+from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.text import Level, Text, infix, negated
+from ocannl_core.codegen.writer import Writer
+from ocannl_core.errors import VerifyError
+from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
+from ocannl_core.loopir.nodes import Block, Expr, Gather, Load, Scoped, Store
+from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
+from ocannl_core.node import NodeInfo, TensorNode
+
+
+class Positions:
+    """Positions at the current point of a kernel.
+
+    Args:
+        names: What things are called here.
+        info: Extents and formats of the nodes.
+        writer: Where pointers are declared.
+    """
+
+    def __init__(
+        self, names: Names, info: Callable[[TensorNode], NodeInfo], writer: Writer
+    ) -> None:
+        self._names = names
+        self._info = info
+        self._writer = writer
+        self._places: dict[tuple[TensorNode, int], Position] = {}
+        self._cells: dict[int, Sequence[tuple[TensorNode, Position]]] = {}
+        self._nodes: dict[int, AbstractSet[TensorNode]] = {}
+        self._statements: dict[int, bool] = {}
+        self._free: dict[int, AbstractSet[IndexVar]] = {}
+
+    def index(self, index: AxisIndex) -> Text:
+        """Returns the value of an index as a sum of products.
+
+        2 * i + 0 * j - 1  -->  2 * i - 1
+        """
+        total, offset = self._sum(as_affine(index))
+        if total is None:
+            return _integer(offset)
+        return _shifted(total, offset)
+
+    def _sum(self, position: Position) -> tuple[Text | None, int]:
+        """Returns the products of a sum, None if there is none, and its constant part."""
+        terms, offset = position
+        products: list[tuple[int, str]] = []
+        for coefficient, var in terms:
+            value = self._names.index(var)
+            if isinstance(value, int):
+                offset += coefficient * value
+            else:
+                products.append((coefficient, value))
+        products.sort(key=_is_negative)
+        total: Text | None = None
+        for coefficient, name in products:
+            size = Text(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
+            if total is None:
+                total = size if coefficient > 0 else negated(size)
+            else:
+                total = infix(total, "+" if coefficient > 0 else "-", size)
+        return total, offset
+
+    def place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
+        """Returns the position of a cell, which written-out loops ask for again and again.
+
+        The indices are part of the kernel, so their identity tells them.
+        """
+        found = self._places.get((node, id(indices)))
+        if found is None:
+            found = as_affine(row_major(indices, self._info(node).buffer_dims))
+            self._places[node, id(indices)] = found
+        return found
+
+    def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
+        """Returns a position that depends on no variable of the text.
+
+        Args:
+            position: The position.
+            first: A variable to take as `start`.
+            start: Its value.
+        """
+        terms, offset = position
+        for coefficient, var in terms:
+            value = start if var == first else self._names.index(var)
+            if not isinstance(value, int):
+                raise VerifyError("The position of a register is constant.", found=value)
+            offset += coefficient * value
+        return offset
+
+    def element(self, array: str, position: Position, shift: int = 0) -> str:
+        """Returns a cell of an array.
+
+        Copies of one statement, in which only constants differ, share a pointer:
+
+        a0[256 * i + j] + a0[256 * i + j + 16]  -->  p0 = &a0[256 * i + j]; p0[0] + p0[16]
+        """
+        total, offset = self._sum(position)
+        offset += shift
+        if total is None:
+            return f"{array}[{offset}]"
+        if self._writer.is_written_out and "-" not in total.code:
+            return f"{self._writer.pointer(array, total.code)}[{offset}]"
+        return f"{array}[{_shifted(total, offset)}]"
+
+    def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
+        """Returns the cells that the loads and stores of a part of the kernel name."""
+        found = self._cells.get(id(body))
+        if found is None:
+            found = self._cells[id(body)] = [
+                (each.node, self.place(each.node, each.indices))
+                for each in walk(body)
+                if isinstance(each, Load | Store)
+            ]
+        return found
+
+    def nodes_of(self, expr: Expr) -> AbstractSet[TensorNode]:
+        """Returns the nodes that an expression, which is part of the kernel, mentions."""
+        found = self._nodes.get(id(expr))
+        if found is None:
+            found = self._nodes[id(expr)] = frozenset(nodes_of(expr))
+        return found
+
+    def has_statements(self, expr: Expr) -> bool:
+        """True if rendering an expression, which is part of the kernel, writes statements."""
+        found = self._statements.get(id(expr))
+        if found is None:
+            found = any(isinstance(part, Gather | Scoped) for part in walk(expr))
+            self._statements[id(expr)] = found
+        return found
+
+    def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:
+        """Returns the index variables of an expression, which is part of the kernel."""
+        found = self._free.get(id(expr))
+        if found is None:
+            found = self._free[id(expr)] = frozenset(free_variables(expr))
+        return found
+
+
+def _is_negative(product: tuple[int, str]) -> bool:
+    return product[0] < 0
+
+
+def _shifted(total: Text, offset: int) -> Text:
+    """Returns a sum with a constant added."""
+    if offset == 0:
+        return total
+    return infix(total, "+" if offset > 0 else "-", Text(str(abs(offset))))
+
+
+def _integer(value: int) -> Text:
+    return Text(str(value), Level.UNARY if value < 0 else Level.PRIMARY)
+
+
+def _product(coefficient: int, name: str) -> Text:
+    return Text(f"{coefficient} * {name}", Level.PRODUCT)

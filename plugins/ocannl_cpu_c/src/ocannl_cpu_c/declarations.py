@@ -1,0 +1,49 @@
+"""What Python calls in compiled code, and how `bindings.py` is made of it.
+
+`python declarations.py` writes that file anew. It is part of the distribution, so that
+nobody's program waits for a parser of C to be imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+DECLARATIONS = """\
+struct step {
+  void (*kernel)(void *const *);
+  void ***args;
+  int64_t parts;
+  int64_t work;
+  int64_t private_count;
+  int64_t private_at;
+  const int64_t *offsets;
+};
+struct routine {
+  const struct step *steps;
+  int64_t count;
+  struct pool *pool;
+  int64_t *indices;
+  int64_t index_count;
+  char *memory;
+  int64_t room;
+};
+struct pool *ocannl_pool(int64_t threads);
+void ocannl_run(const struct routine *routine, const int64_t *indices);
+extern void (*const ocannl_kernels[])(void *const *);
+"""
+
+
+def write(path: Path) -> None:
+    """Writes the module that has these declarations as data."""
+    from cffi import FFI
+
+    maker = FFI()
+    maker.cdef(DECLARATIONS)
+    maker.set_source("ocannl_cpu_c.bindings", None)
+    maker.emit_python_code(str(path))
+    path.write_text(f"# ruff: noqa: E501\n# fmt: off\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("bindings.py"))

@@ -1,0 +1,63 @@
+"""Which kernels are compiled together: files of about equal cost, one for each processor.
+
+Kernels whose loops are written in vectors leave a compiler nothing to vectorise, so they are
+compiled apart, at a lower level of optimisation, which takes half the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from math import ceil
+
+from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_cpu_c.cache import Unit
+from ocannl_cpu_c.source import unit
+
+_LEAST_SECONDS = 0.1
+"""What is compiled sooner is one file: starting a compiler and a linker takes half of it."""
+
+
+def units(kernels: Sequence[KernelText], processors: int) -> list[Unit]:
+    """Returns the files that define these kernels, each of them once."""
+    total = sum(map(_seconds, kernels))
+    if total < _LEAST_SECONDS:
+        return [_unit(kernels)]
+    share = max(total / processors, _LEAST_SECONDS)
+    found: list[Unit] = []
+    for is_explicit in (False, True):
+        alike = [each for each in kernels if each.is_explicit is is_explicit]
+        count = ceil(sum(map(_seconds, alike)) / share - 0.2)
+        found += [_unit(part) for part in _divided(alike, max(1, count)) if part]
+    return found
+
+
+def key(kernel: KernelText) -> str:
+    """Returns what a kernel is found by: everything it consists of."""
+    content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _seconds(kernel: KernelText) -> float:
+    """Returns about how long a compiler takes; only the proportions matter."""
+    size = len(kernel.text)
+    return 0.002 + 2e-6 * size if kernel.is_explicit else 0.01 + 6e-6 * size
+
+
+def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
+    """Returns parts of about equal cost: the most expensive ones first, each to the least part."""
+    parts: list[list[KernelText]] = [[] for _ in range(count)]
+    costs = [0.0] * count
+    for kernel in sorted(kernels, key=_seconds, reverse=True):
+        least = costs.index(min(costs))
+        parts[least].append(kernel)
+        costs[least] += _seconds(kernel)
+    return parts
+
+
+def _unit(kernels: Sequence[KernelText]) -> Unit:
+    table = ", ".join(kernel.symbol for kernel in kernels)
+    exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
+    text = "\n".join([unit(kernels), exported])
+    is_quick = all(kernel.is_explicit for kernel in kernels)
+    return Unit(tuple(map(key, kernels)), text, is_quick)

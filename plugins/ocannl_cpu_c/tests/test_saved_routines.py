@@ -1,0 +1,206 @@
+"""What was generated for a program is read from disk by later processes, if nothing has changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core import settings
+from ocannl_core.passes.simplify import simplify
+from ocannl_core.runtime import build, saved
+from ocannl_core.testing.sample_ops import Square
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path):
+    with settings.overrides(cache_dir=str(tmp_path)):
+        yield tmp_path
+
+
+@pytest.fixture
+def generations(monkeypatch):
+    """Counts how often code was generated, by running the real stages."""
+    runs: list[str] = []
+    real = build._generated
+
+    def counted(lowered, *arguments):
+        runs.append(lowered.name)
+        return real(lowered, *arguments)
+
+    monkeypatch.setattr(build, "_generated", counted)
+    return runs
+
+
+def step(width: int = 5, title: str = "w", backend: str = "cpu_c"):
+    """Trains once; returns the routine, and the weights afterwards."""
+    with oc.Session(seed=3):
+        x = oc.tensor(
+            np.linspace(-1, 1, 4 * width, dtype=np.float32).reshape(4, width), batch_axes=1
+        )
+        index = oc.static_index("i", range=4)
+        w = oc.param(title, output=[3], init=oc.uniform())
+        loss = oc.einsum("... => 0", oc.relu(w @ x[index]) ** 2.0)
+        context = oc.Context(backend)
+        update = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.1)
+        routine = context.compile(update, bindings=[index])
+        context.init_params(loss)
+        for number in (2, 0):
+            routine(i=number)
+        return routine, context[w]
+
+
+def entries(directory: Path) -> list[Path]:
+    return sorted((directory / "routines").iterdir())
+
+
+def test_an_equal_program_is_not_generated_again(generations):
+    first, before = step()
+    count = len(generations)
+    second, after = step()
+    assert len(generations) == count == 2  # the step and the initial values
+    np.testing.assert_array_equal(before, after)
+    assert first.source == second.source
+    assert first.loop_ir == second.loop_ir
+    assert str(first.memory_plan) == str(second.memory_plan)
+    assert [str(place) for place in first.placements.values()] == [
+        str(place) for place in second.placements.values()
+    ]
+
+
+def test_another_program_another_name_and_other_settings_are_generated(generations):
+    step()
+    for change in ({"width": 6}, {"title": "v"}):
+        count = len(generations)
+        step(**change)
+        assert len(generations) > count
+    count = len(generations)
+    with settings.overrides(schedule="none"):
+        step()
+    assert len(generations) > count
+
+
+def test_entries_of_other_code_are_not_used(generations, monkeypatch):
+    step()
+    count = len(generations)
+    monkeypatch.setattr(saved, "_code_digest", lambda backend: "another version")
+    step()
+    assert len(generations) == 2 * count
+
+
+def test_nothing_is_kept_by_a_process_whose_source_code_was_edited(directory, monkeypatch):
+    saved._digest_of.cache_clear()
+    monkeypatch.setattr(saved, "_LOADED", Path(simplify.__code__.co_filename).stat().st_mtime - 1)
+    try:
+        step()
+    finally:
+        saved._digest_of.cache_clear()
+    assert not (directory / "routines").exists()
+
+
+@pytest.mark.parametrize("spoil", [lambda content: b"", lambda content: content[:-1] + b"x"])
+def test_a_spoiled_entry_is_made_again(generations, directory, spoil):
+    _, before = step()
+    for entry in entries(directory):
+        entry.write_bytes(spoil(entry.read_bytes()))
+    count = len(generations)
+    _, after = step()
+    assert len(generations) == 2 * count
+    np.testing.assert_array_equal(before, after)
+    step()
+    assert len(generations) == 2 * count
+
+
+def test_programs_with_calls_into_python_are_generated_every_time(generations):
+    for _ in range(2):
+        with oc.Session():
+            context = oc.Context("cpu_c")
+            context.compile(oc.train.forward(Square()(oc.tensor([1.0, 2.0]))))
+    assert len(generations) == 2
+
+
+def test_a_later_routine_uses_what_a_restored_one_leaves_out(generations):
+    results = []
+    for _ in range(2):
+        with oc.Session():
+            context = oc.Context("cpu_c")
+            x = oc.tensor([1.0, 2.0, 3.0], label="x")
+            doubled = 2.0 * x
+            total = oc.relu(doubled - 3.0)
+            context.compile(oc.train.forward(total), keep=[total])()
+            late = context.compile(oc.train.forward(doubled + 1.0))
+            late()
+            results.append(context[total])
+    assert len(generations) == 2
+    np.testing.assert_array_equal(*results)
+
+
+def test_the_oldest_entries_go_when_there_are_many(directory, monkeypatch):
+    monkeypatch.setattr(saved, "_MOST_ENTRIES", 4)
+    step()
+    for age, entry in enumerate(entries(directory)):
+        os.utime(entry, (age, age))
+    old = set(entries(directory))
+    step(width=6)
+    step(width=7)
+    left = entries(directory)
+    assert len(left) <= 4
+    assert not old & set(left)
+
+
+def test_a_later_process_generates_nothing(directory):
+    program = textwrap.dedent(
+        """
+        import numpy as np
+        import ocannl_core as oc
+        from ocannl_core.runtime import build
+        runs = []
+        real = build._generated
+        build._generated = lambda *given: runs.append(1) or real(*given)
+        x = oc.tensor(np.arange(6.0, dtype=np.float32), label="x")
+        y = oc.exp(x) * x
+        context = oc.Context("cpu_c")
+        context.compile(oc.train.forward(y))()
+        print(len(runs), context[y].tobytes().hex())
+        """
+    )
+    outputs = []
+    for seed in ("1", "2"):
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ
+            | {
+                "PYTHONHASHSEED": seed,
+                "OCANNL_CACHE_DIR": str(directory),
+                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs.append(result.stdout.split())
+    assert [count for count, _ in outputs] == ["1", "0"]
+    assert len({cells for _, cells in outputs}) == 1
+
+
+def test_programs_that_are_nested_too_deeply_to_be_kept_are_compiled(generations, monkeypatch):
+    def too_deep(value, identities):
+        return real(nested(100_000), identities)
+
+    def nested(depth):
+        found = ()
+        for _ in range(depth):
+            found = (found,)
+        return found
+
+    real = saved._dumped
+    monkeypatch.setattr(saved, "_dumped", too_deep)
+    step()
+    step()
+    assert len(generations) == 4
