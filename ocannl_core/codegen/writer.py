@@ -62,7 +62,7 @@ class Writer:
         for scope in reversed(self._pointers):
             if (array, index) in scope:
                 return scope[array, index]
-        name = f"p{self._pointer_count}"
+        name = f"c{self._pointer_count}"
         self._pointer_count += 1
         self.line(f"__auto_type {name} = &{array}[{index}];")
         self._pointers[-1][array, index] = name

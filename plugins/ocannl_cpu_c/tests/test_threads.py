@@ -278,3 +278,20 @@ def test_sanitizers_find_nothing_in_the_pool(sanitizer, tmp_path):
     env = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}
     result = subprocess.run([program], capture_output=True, text=True, env=env)
     assert (result.stdout, result.returncode) == ("right\n", 0), result.stderr
+
+
+def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(-3, 4, (1, 32, 32, 64)).astype(np.float32)
+    weights = random.integers(-3, 4, (64, 3, 3, 64)).astype(np.float32)
+    with oc.Session():
+        x, w = oc.tensor(images, batch_axes=1), oc.tensor(weights, input_axes=3)
+        result = oc.einsum("...|1*y<+v, 1*x<+u, i; v, u, i -> o => ...|y, x, o", x, w)
+        context = oc.Context("cpu_c")
+        step = context.compile(oc.train.forward(result))
+        step()
+        found = context[result]
+    assert "p0 = 73728 bytes" in step.source
+    windows = np.lib.stride_tricks.sliding_window_view(images, (3, 3), axis=(1, 2))
+    expected = np.einsum("nyxcvu,ovuc->nyxo", windows, weights, optimize=True)
+    np.testing.assert_array_equal(found, expected)

@@ -95,12 +95,12 @@ float32x8 t0_8;
 t0_0 = float32x8_splat(0.0f);
 t0_8 = float32x8_splat(0.0f);
 for (int64_t i = 0; i < 3; ++i) {
-  __auto_type p0 = &a1[i];
-  const float32x8 v0 = float32x8_splat(p0[0]);
-  __auto_type p1 = &a2[8 * i];
-  const float32x8 v1 = *(const float32x8_cells *)&p1[0];
+  __auto_type c0 = &a1[i];
+  const float32x8 v0 = float32x8_splat(c0[0]);
+  __auto_type c1 = &a2[8 * i];
+  const float32x8 v1 = *(const float32x8_cells *)&c1[0];
   t0_0 = float32x8_fma(v0, v1, t0_0);
-  const float32x8 v2 = float32x8_splat(p0[3]);
+  const float32x8 v2 = float32x8_splat(c0[3]);
   t0_8 = float32x8_fma(v2, v1, t0_8);
 }
 *(float32x8_cells *)&a3[0] = t0_0;
