@@ -1,9 +1,9 @@
 """Canonical names within one kernel: nests that are equal up to renaming get the same text.
 
 Arguments are `a0, a1, ...`, merge buffers `m0, m1, ...`, static indices `s0, s1, ...`, memory of
-the thread `p0, p1, ...`, places of cells `c0, c1, ...`, arrays of the kernel `t0, t1, ...`, variables `v0, v1, ...`; a loop
-variable is named for the depth of its loop, so sibling loops share names. Labels and hints never
-appear.
+the thread `p0, p1, ...`, places of cells `c0, c1, ...`, arrays of the kernel `t0, t1, ...`,
+variables `v0, v1, ...`; a loop variable is named for the depth of its loop, so sibling loops share
+names. Labels and hints never appear.
 """
 
 from __future__ import annotations

@@ -78,12 +78,15 @@ class RowBelow:
         opnd: The operand's row.
         origin: What demands it.
         skipped: How many axes to the right of these rows are compared already.
+        is_written: True if the operand's row is what a specification writes for the result: the
+            axes that it names first are the first ones of the result.
     """
 
     res: Row
     opnd: Row
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
+    is_written: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,11 @@ class Instance:
             exact = written is not None and self._is_exact(written, kind)
             free = row.tail is not None
             spec_row = self._result_row(written, origin, is_free=free, is_exact=exact)
-            constraints.append((RowEqual if exact else RowBelow)(row, spec_row, origin))
+            constraints.append(
+                RowEqual(row, spec_row, origin)
+                if exact
+                else RowBelow(row, spec_row, origin, is_written=True)
+            )
         self._give_values()
         self._relation.optional += [
             self._dims[name] for name in _optional_parts(self._spec) if name in self._dims

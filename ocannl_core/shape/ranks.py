@@ -167,10 +167,15 @@ def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
 
 
 def missing_between(state: State, together: Iterable[RowVar]) -> int:
-    """Returns how many axes rows with axes before a variable lack to be as long as their results,
-    as far as these are known; the least of the numbers for some variables.
+    """Returns how many axes rows of specifications with axes before a variable lack to be as long
+    as their results, as far as these are known; the least of the numbers for some variables.
     """
-    held = [each for var in together for each in bounds(state, var) if each.opnd.leading]
+    held = [
+        each
+        for var in together
+        for each in bounds(state, var)
+        if each.is_written and each.opnd.leading
+    ]
     return max(0, min(map(_surplus, held), default=0))
 
 

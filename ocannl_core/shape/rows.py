@@ -8,6 +8,7 @@ any part of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ocannl_core.errors import VerifyError
 from ocannl_core.shape import ranks
@@ -237,7 +238,7 @@ def refine(state: State, constraint: RowBelow) -> None:
         return
     if res.tail is not None and res.known < opnd.known:
         if _may_be_scalars(state, res, opnd, constraint):
-            _postpone(state, RowBelow(_row(res), _row(opnd), constraint.origin))
+            _postpone(state, replace(constraint, res=_row(res), opnd=_row(opnd), skipped=0))
             return
         missing = opnd.known - res.known
         if opnd.tail is not None:
@@ -279,7 +280,7 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
-    rest = RowBelow(_row(res), _row(opnd), constraint.origin, skipped)
+    rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped)
     if opnd.tail is None:
         if res.tail is not None:
             state.anchor(res.tail)
@@ -344,7 +345,7 @@ def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
-        state.suspend(RowBelow(_row(res), _row(opnd), constraint.origin, constraint.skipped))
+        state.suspend(replace(constraint, res=_row(res), opnd=_row(opnd)))
 
 
 def _decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:

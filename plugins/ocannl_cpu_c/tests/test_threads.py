@@ -282,7 +282,7 @@ def test_sanitizers_find_nothing_in_the_pool(sanitizer, tmp_path):
 
 def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
     random = np.random.default_rng(0)
-    images = random.integers(-3, 4, (1, 32, 32, 64)).astype(np.float32)
+    images = random.integers(-3, 4, (1, 58, 58, 64)).astype(np.float32)
     weights = random.integers(-3, 4, (64, 3, 3, 64)).astype(np.float32)
     with oc.Session():
         x, w = oc.tensor(images, batch_axes=1), oc.tensor(weights, input_axes=3)
