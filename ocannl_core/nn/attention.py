@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ocannl_core import settings
+from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit
 from ocannl_core.nn.reductions import softmax
 from ocannl_core.tensor.blocks import op
 from ocannl_core.tensor.contractions import einsum
@@ -18,8 +20,8 @@ from ocannl_core.tensor.tensor import Tensor
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
 OVER_KEYS = "... s | t -> h => ... s | 0 -> h"
 ATTENDED = "... s | t -> h; ... t | h e => ... s | h e"
-_EXCLUDED = -1e9
-"""The score of a masked position: its weight is 0 beside any other score."""
+_EXCLUDED = 1e9
+"""Minus the score of a masked position: its weight is 0 beside any other score."""
 
 
 def causal_mask(length: int) -> Tensor:
@@ -41,9 +43,16 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     """
     scores = einsum(SCORES, queries, keys)
     if mask is not None:
-        scores = where(mask, scores, _EXCLUDED)
+        scores = where(mask, scores, _excluded(scores.dtype))
     attended: Tensor = einsum(ATTENDED, softmax(OVER_KEYS, scores), values)
     return attended
+
+
+def _excluded(dtype: DType) -> float:
+    """Returns the score of a masked position, which a format with a short range can hold."""
+    if dtype not in SHORT_RANGE:
+        return -_EXCLUDED
+    return -constant_limit(dtype, settings.current().half_constant_cutoff) / 2
 
 
 @op

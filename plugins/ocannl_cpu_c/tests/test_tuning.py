@@ -117,6 +117,21 @@ def test_a_search_keeps_what_tensors_hold_and_what_the_routine_computes() -> Non
     assert kernel.schedule == to_text(kernel.measured.schedule)
 
 
+def test_kernels_that_run_together_compile_where_others_are_remembered() -> None:
+    _, _, routine = layer()
+    remember(routine, REMEMBERED)
+    cells = np.random.default_rng(2).normal(size=(400, 300)).astype(np.float32)
+    with oc.Session():
+        result = oc.nn.softmax("...|... => ...|0", oc.tensor(cells, batch_axes=1))
+        context = oc.Context("cpu_c")
+        together = context.compile(oc.train.forward(result))
+        together()
+    assert any(kernel.schedule.startswith("rows") for kernel in oc.explain(together).kernels)
+    powers = np.exp(cells - cells.max(axis=1, keepdims=True))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(context[result], expected, rtol=1e-5)
+
+
 def test_a_finished_search_is_not_repeated_unless_asked_for() -> None:
     _, _, routine = layer()
     remember(routine, REMEMBERED)

@@ -61,6 +61,27 @@ def test_attention_without_a_use_asks_for_its_hidden_width() -> None:
             _ = output.info
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_mask_hides_what_comes_later_in_every_format(target: str, dtype: str) -> None:
+    """What is hidden changes nothing, to the last bit."""
+    results = []
+    for last in (1.0, 40.0):
+        with oc.Session():
+            cells = TOKENS.copy()
+            cells[:, -1] *= last
+            x = oc.tensor(cells, batch_axes=2, dtype=dtype)
+            output = x + nn.multi_head_attention(x, nn.causal_mask(4), heads=2, width=3)
+            ctx = oc.Context(target)
+            routine = ctx.compile(oc.train.forward(output))
+            ctx.init_params(output)
+            routine()
+            assert output.dtype.name == dtype
+            results.append(np.asarray(ctx[output], np.float64))
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(results[0][:, :-1], results[1][:, :-1])
+    assert (results[0][:, -1] != results[1][:, -1]).any()
+
+
 def test_softmax_of_large_scores_does_not_overflow(target: str) -> None:
     scores = np.array([[1000.0, 1001.0], [-1000.0, -1000.0]], np.float32)
     with oc.Session():

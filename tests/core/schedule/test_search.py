@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
-from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
@@ -148,6 +148,20 @@ def test_kernels_that_differ_have_different_texts() -> None:
         product(start=1),
     ]
     assert len({canonical_text(*each) for each in nests}) == len(nests)
+
+
+def test_a_kernel_inside_of_loops_has_a_text_of_its_own() -> None:
+    def row_sum(place: IndexVar) -> tuple[CellNest, Nodes]:
+        draft, k = Draft("sum"), fresh_var("k")
+        x, total = draft.node("x", float32, 9, 30), draft.node("total", float32, 9)
+        update = draft.accumulate(total, place, op=BinaryOp.ADD, value=draft.load(x, place, k))
+        nest = cell_nest(Block((loop(k, 30, update),)))
+        assert nest is not None
+        return nest, draft.nodes
+
+    inside = canonical_text(*row_sum(fresh_var("i")))
+    assert inside == canonical_text(*row_sum(fresh_var("row")))
+    assert inside != canonical_text(*row_sum(StaticIndex("n", 9)))
 
 
 # ----- remembering ----------------------------------------------------------------------------------
