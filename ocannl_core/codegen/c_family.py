@@ -64,7 +64,7 @@ from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.plan import Nest
-from ocannl_core.schedule.workspace import STACK_BYTES
+from ocannl_core.schedule.sharing.workspace import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""

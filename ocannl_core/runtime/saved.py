@@ -40,7 +40,7 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.remembered import memory_of
+from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:

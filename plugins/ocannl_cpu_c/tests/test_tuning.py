@@ -24,8 +24,9 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.usage import Limit
 from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.default import kernels_of, scheduled_by
-from ocannl_core.schedule.remembered import Measured, memory_of
-from ocannl_core.schedule.search import first_candidates, neighbours
+from ocannl_core.schedule.plan import Measured
+from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.schedule.searching.search import first_candidates, neighbours
 from ocannl_core.schedule.transforms import parse, to_text
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions

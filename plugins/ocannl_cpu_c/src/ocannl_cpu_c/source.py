@@ -15,8 +15,8 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
-from ocannl_core.schedule.parallel import Shares, shares
 from ocannl_core.schedule.plan import External, Nest, Plan
+from ocannl_core.schedule.sharing.parallel import Shares, shares
 
 
 class ThreadedC(Dialect):

@@ -35,19 +35,19 @@ from ocannl_core.loopir.traverse import (
     substitute_in_stmt,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
-from ocannl_core.schedule.footprint import footprint, is_independent
-from ocannl_core.schedule.fuse import run_along
-from ocannl_core.schedule.inlined import inlined
-from ocannl_core.schedule.rows import (
-    Infos,
+from ocannl_core.schedule.grouping.inlined import inlined
+from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
     row_dims,
     together,
     written_by,
 )
+from ocannl_core.schedule.joining.fuse import run_along
+from ocannl_core.schedule.plan import Infos
+from ocannl_core.schedule.sharing.footprint import footprint, is_independent
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
 
 

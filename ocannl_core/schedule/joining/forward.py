@@ -19,8 +19,8 @@ from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.motion import touched
+from ocannl_core.schedule.joining.fuse import Part
+from ocannl_core.schedule.joining.motion import touched
 
 _MOST_REPEATED = 4
 """In additions: what costs more is not computed twice for the sake of memory."""

@@ -19,7 +19,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.schedule.plan import External, Nest
 
 if TYPE_CHECKING:
-    from ocannl_core.schedule.fuse import Part
+    from ocannl_core.schedule.joining.fuse import Part
 
 Nodes = frozenset[TensorNode]
 Join = Callable[["Part", "Part"], "Part | None"]

@@ -11,7 +11,7 @@ stay the same; what is saved are passes over memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -26,15 +26,13 @@ from ocannl_core.loopir.traverse import (
     substitute_in_stmt,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
-from ocannl_core.schedule.motion import moved_together
-from ocannl_core.schedule.plan import External, Nest, Step
+from ocannl_core.schedule.joining.motion import moved_together
+from ocannl_core.schedule.plan import External, Infos, Nest, Step
 
 _MOST_STORES = 8
 """Kernels with more stores than these need too many streams of memory at once."""
-
-Infos = Mapping[TensorNode, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
