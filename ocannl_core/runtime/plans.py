@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.schedule.default import scheduled, scheduled_alone
-from ocannl_core.schedule.joining.fuse import Part
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.memory import sink_fills
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.sharing.parallel import mark_parallel

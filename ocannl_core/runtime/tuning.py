@@ -24,7 +24,7 @@ from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.default import is_scheduled, kernels_of
-from ocannl_core.schedule.joining.fuse import Part
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.plan import Measured, Nest, Plan
 from ocannl_core.schedule.searching.canonical import canonical_text
 from ocannl_core.schedule.searching.remembered import Memory, memory_of

@@ -15,7 +15,8 @@ from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
 from ocannl_core.schedule.grouping.group import Group, grouped
 from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
-from ocannl_core.schedule.joining.fuse import Part, fused, plain, rebuilt
+from ocannl_core.schedule.joining.fuse import fused
+from ocannl_core.schedule.joining.part import Part, plain, rebuilt
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.schedule.searching.remembering import Remembering, Rule

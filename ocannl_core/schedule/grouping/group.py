@@ -24,7 +24,7 @@ from ocannl_core.schedule.grouping.rows import (
     row_dims,
     written_by,
 )
-from ocannl_core.schedule.joining.fuse import Part
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.plan import Infos, Plan
 from ocannl_core.target import Target
 
