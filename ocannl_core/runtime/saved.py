@@ -149,7 +149,8 @@ def _digest_of(folders: tuple[Path, ...]) -> str | None:
                     if file.stat().st_mtime > _LOADED:
                         return None
                     content = file.read_bytes()
-                    digest.update(f"{name} {len(content)}\n".encode() + content)
+                    place = file.relative_to(folder).as_posix()
+                    digest.update(f"{place} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
