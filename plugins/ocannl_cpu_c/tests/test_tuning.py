@@ -68,6 +68,15 @@ def remember(routine: Routine, schedule: str) -> None:
     memory_of(routine._build.target).keep(part.cells, plan.nodes, found)
 
 
+def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
+    remember(layer()[2], REMEMBERED)
+    with oc.Session():
+        shares = oc.nn.softmax("...|... => ...|0", oc.placeholder("x", batch=[2048], output=[1024]))
+        step = oc.Context("cpu_c").compile(oc.train.forward(shares))
+    (kernel,) = oc.explain(step).kernels
+    assert kernel.schedule.startswith("rows i; ")
+
+
 # ----- searching ------------------------------------------------------------------------------------
 
 
