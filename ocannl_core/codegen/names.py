@@ -1,7 +1,8 @@
 """Canonical names within one kernel: nests that are equal up to renaming get the same text.
 
 What a name stands for decides its letter (`Role`), and a number follows. A loop variable is named
-for the depth of its loop, so sibling loops share names. Labels and hints never appear.
+for the depth of its loop, so sibling loops share names; the bounds of a part are words with a
+number (`first1`). Labels and hints never appear.
 """
 
 from __future__ import annotations

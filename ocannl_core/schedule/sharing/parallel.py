@@ -42,7 +42,12 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
-from ocannl_core.schedule.sharing.footprint import Footprint, are_apart, footprint, is_independent
+from ocannl_core.schedule.sharing.footprint import (
+    Footprint,
+    are_apart,
+    footprint,
+    iterations_are_apart,
+)
 from ocannl_core.schedule.sharing.work import work_of
 
 LEAST_WORK = 1 << 13
@@ -171,7 +176,7 @@ class _Piece:
 
     def marked(self) -> Stmt:
         """Returns the statement, with the mark if it is a loop of independent iterations."""
-        if isinstance(self.stmt, For) and is_independent(self.stmt, self.touched):
+        if isinstance(self.stmt, For) and iterations_are_apart(self.stmt, self.touched):
             return replace(self.stmt, kind=AxisKind.PARALLEL)
         return self.stmt
 
