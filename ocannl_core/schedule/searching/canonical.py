@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from ocannl_core.indexing import AxisIndex, IndexVar, as_affine
+from ocannl_core.indexing import AxisIndex, IndexVar, StaticIndex, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -39,7 +39,7 @@ def canonical_text(nest: CellNest, nodes: Infos) -> str:
     """Returns what a nest computes, whatever its nodes and indices are called.
 
     Args:
-        nest: A nest that vector registers can compute.
+        nest: A nest that vector registers can compute; it may stand inside of other loops.
         nodes: Extents and formats of its nodes.
     """
     return "\n".join(_Text(nest, nodes).lines())
@@ -51,14 +51,14 @@ def digest(text: str) -> str:
 
 
 class _Text:
-    """The numbers that nodes, and indices that no axis varies, have in one text."""
+    """The numbers that nodes, static indices and variables of loops around have in one text."""
 
     def __init__(self, nest: CellNest, nodes: Infos) -> None:
         self._nest = nest
         self._infos = nodes
         self._vars: dict[IndexVar, str] = {axis.var: axis.name for axis in nest.axes}
         self._nodes: dict[TensorNode, int] = {}
-        self._fixed = 0
+        self._around = 0
 
     def lines(self) -> Iterator[str]:
         for axis in self._nest.axes:
@@ -104,7 +104,7 @@ class _Text:
 
     def _name(self, var: IndexVar) -> str:
         if var not in self._vars:
-            # a static index or the variable of a loop around the nest: fixed while the nest runs
-            self._vars[var] = f"s{self._fixed}"
-            self._fixed += 1
+            kind = "s" if isinstance(var, StaticIndex) else "o"
+            self._vars[var] = f"{kind}{self._around}"
+            self._around += 1
         return self._vars[var]
