@@ -16,9 +16,8 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan
-from ocannl_core.schedule.parallel import shared_axes
-from ocannl_core.schedule.plan import External
-from ocannl_core.schedule.remembered import Measured
+from ocannl_core.schedule.plan import External, Measured
+from ocannl_core.schedule.sharing.parallel import shared_axes
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape

@@ -21,7 +21,7 @@ from ocannl_core.errors import OcannlError
 from ocannl_core.hooks.manager import backend as backend_named
 from ocannl_core.hooks.manager import wrappers
 from ocannl_core.hooks.plugins import describe
-from ocannl_core.schedule.remembered import memory_of
+from ocannl_core.schedule.searching.remembered import memory_of
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

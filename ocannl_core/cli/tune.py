@@ -22,7 +22,7 @@ from ocannl_core.cli.inventory import default_target
 from ocannl_core.errors import UsageError
 from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.tuning import reporting
-from ocannl_core.schedule.remembered import Entry, Memory, memory_of
+from ocannl_core.schedule.searching.remembered import Entry, Memory, memory_of
 from ocannl_core.schedule.transforms import to_text
 
 if TYPE_CHECKING:

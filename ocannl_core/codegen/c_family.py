@@ -64,7 +64,7 @@ from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.plan import Nest
-from ocannl_core.schedule.workspace import STACK_BYTES
+from ocannl_core.schedule.sharing.workspace import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
@@ -136,7 +136,7 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
         text(symbol),
         helpers,
         *kernel.launch,
-        tuple(kernel.private),
+        kernel.private,
         kernel.bounds,
         kernel.is_explicit,
     )
@@ -172,7 +172,7 @@ class _Kernel:
         self._dialect = dialect
         self._merges = merge_reads(nest.body)
         self._names = Names(nest.arguments, self._merges, nest.indices)
-        self.writer = Writer()
+        self.writer = Writer(self._names)
         self._expressions = Expressions(
             dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
@@ -188,7 +188,6 @@ class _Kernel:
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
         self._dealt = shares_of(nest) if dialect.cuts_parallel else {}
         self._private: dict[TensorNode, Parameter] = {}
-        self.private: list[int] = []
         self._measure(nest.body)
 
     @property
@@ -201,6 +200,11 @@ class _Kernel:
         """True if no loop is left that a compiler could vectorise."""
         maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
         return self._has_vectors and not self._plain_loops and not maps
+
+    @property
+    def private(self) -> tuple[int, ...]:
+        """The bytes of each buffer of which every thread has its own."""
+        return tuple(self._info(node).nbytes for node in self._private)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -502,11 +506,8 @@ class _Kernel:
 
     def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
         """Names a buffer that every thread is given; there is one however often it is allocated."""
-        if node not in self._private:
-            name = f"p{len(self._private)}"
-            self._private[node] = Parameter(name, info.dtype, is_written=True)
-            self.private.append(info.nbytes)
-        self._names.give(node, self._private[node].name)
+        name = self._names.allocate_private(node)
+        self._private[node] = Parameter(name, info.dtype, is_written=True)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declares memory of one iteration: variables if possible, else an array."""
@@ -533,6 +534,14 @@ class _Kernel:
         mentioned = nodes_of(staged.body)
         # staged code writes what its meaning writes
         self._written.update(writes(staged.body))
+        given = {self._names.array(node) for node in mentioned}
+        hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
+        if hidden:
+            raise CodegenError(
+                "Staged code leaves to the kernel the names that it gives to nodes.",
+                found=", ".join(hidden),
+                fix="write $0, $1, ... for the nodes, and call variables by longer names",
+            )
 
         def name(match: re.Match[str]) -> str:
             position = int(match[1])

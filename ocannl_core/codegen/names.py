@@ -1,15 +1,15 @@
 """Canonical names within one kernel: nests that are equal up to renaming get the same text.
 
-Arguments are `a0, a1, ...`, merge buffers `m0, m1, ...`, static indices `s0, s1, ...`, memory of
-the thread `p0, p1, ...`, places of cells `c0, c1, ...`, arrays of the kernel `t0, t1, ...`,
-variables `v0, v1, ...`; a loop variable is named for the depth of its loop, so sibling loops share
-names. Labels and hints never appear.
+What a name stands for decides its letter (`Role`), and a number follows. A loop variable is named
+for the depth of its loop, so sibling loops share names; the bounds of a part are words with a
+number (`first1`). Labels and hints never appear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum, unique
 
 from ocannl_core.codegen.registers import RegisterFile
 from ocannl_core.errors import CodegenError
@@ -18,6 +18,26 @@ from ocannl_core.loopir.nodes import Local
 from ocannl_core.node import TensorNode
 
 _LOOP_LETTERS = "ijkmnpqr"
+
+
+@unique
+class Role(Enum):
+    """What a name of a kernel stands for; the value is the letter that the name begins with.
+
+    No two have the same letter, and within one the numbers differ, so that no name hides another.
+    """
+
+    ARGUMENT = "a"
+    MERGE = "m"
+    STATIC = "s"
+    PRIVATE = "p"
+    PLACE = "c"
+    ARRAY = "t"
+    VARIABLE = "v"
+
+    def name_of(self, number: int) -> str:
+        """Returns the name of the one with this number."""
+        return f"{self.value}{number}"
 
 
 class Names:
@@ -33,16 +53,18 @@ class Names:
         merges: Sequence[TensorNode],
         indices: Sequence[StaticIndex],
     ) -> None:
-        self._arrays = {node: f"a{number}" for number, node in enumerate(arguments)}
-        self._merges = {node: f"m{number}" for number, node in enumerate(merges)}
+        self._arrays = {
+            node: Role.ARGUMENT.name_of(number) for number, node in enumerate(arguments)
+        }
+        self._merges = {node: Role.MERGE.name_of(number) for number, node in enumerate(merges)}
         self._vars: dict[IndexVar, str | int] = {
-            index: f"s{number}" for number, index in enumerate(indices)
+            index: Role.STATIC.name_of(number) for number, index in enumerate(indices)
         }
         self._locals: dict[Local, str] = {}
         self.registers: dict[TensorNode, RegisterFile] = {}
+        self._private: dict[TensorNode, str] = {}
         self._depth = 0
-        self._allocated = 0
-        self._variables = 0
+        self._allotted = dict.fromkeys(Role, 0)
 
     # ----- looking up -----------------------------------------------------------------------
 
@@ -90,10 +112,18 @@ class Names:
 
     # ----- binding --------------------------------------------------------------------------
 
+    def _allot(self, role: Role) -> str:
+        number = self._allotted[role]
+        self._allotted[role] += 1
+        return role.name_of(number)
+
     def fresh(self) -> str:
         """Returns the name of a new variable of the text."""
-        self._variables += 1
-        return f"v{self._variables - 1}"
+        return self._allot(Role.VARIABLE)
+
+    def place(self) -> str:
+        """Returns the name of a new variable that points to a cell."""
+        return self._allot(Role.PLACE)
 
     def declare(self, local: Local) -> str:
         """Names a scalar variable for the rest of the block."""
@@ -102,19 +132,23 @@ class Names:
 
     def allocate(self, node: TensorNode) -> str:
         """Names an array of the kernel for the rest of the block."""
-        self._arrays[node] = f"t{self._allocated}"
-        self._allocated += 1
+        self._arrays[node] = self._allot(Role.ARRAY)
         return self._arrays[node]
 
-    def give(self, node: TensorNode, name: str) -> None:
-        """Names an array that the kernel is given, for the rest of the block."""
-        self._arrays[node] = name
+    def allocate_private(self, node: TensorNode) -> str:
+        """Names a buffer that every thread is given, for the rest of the block.
+
+        It keeps its name however often it is allocated.
+        """
+        if node not in self._private:
+            self._private[node] = self._allot(Role.PRIVATE)
+        self._arrays[node] = self._private[node]
+        return self._arrays[node]
 
     def allocate_registers(self, node: TensorNode, lanes: Mapping[int, int]) -> RegisterFile:
         """Names the variables of an array of the kernel for the rest of the block."""
-        file = RegisterFile(f"t{self._allocated}", lanes)
+        file = RegisterFile(self._allot(Role.ARRAY), lanes)
         self.registers[node] = file
-        self._allocated += 1
         return file
 
     @contextmanager

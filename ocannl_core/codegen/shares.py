@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ocannl_core.loopir.nodes import For
-from ocannl_core.schedule.parallel import dealt_loops, inner_loops
 from ocannl_core.schedule.plan import Nest
+from ocannl_core.schedule.sharing.parallel import dealt_loops, inner_loops
 
 
 @dataclass(frozen=True, slots=True)

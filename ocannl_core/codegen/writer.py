@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ocannl_core.codegen.names import Names
+
 
 class Writer:
     """Collects the lines of one kernel.
+
+    Args:
+        names: What the kernel's names come from.
 
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
@@ -15,12 +20,12 @@ class Writer:
         is_written_out: True where copies of the same statements are written, one per iteration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self.helpers: set[str] = set()
         self.known: dict[str, str] = {}
         self.is_written_out = False
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
-        self._pointer_count = 0
         self._lines: list[str] = []
         self._depth = 1
         self._undefined: tuple[str, int] | None = None
@@ -62,8 +67,7 @@ class Writer:
         for scope in reversed(self._pointers):
             if (array, index) in scope:
                 return scope[array, index]
-        name = f"c{self._pointer_count}"
-        self._pointer_count += 1
+        name = self._names.place()
         self.line(f"__auto_type {name} = &{array}[{index}];")
         self._pointers[-1][array, index] = name
         return name

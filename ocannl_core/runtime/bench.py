@@ -20,7 +20,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.runtime.plans import planned_alone
 from ocannl_core.runtime.usage import Limit, usage_of
-from ocannl_core.schedule.fuse import Part
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Buffer, HostBuffer, Launcher, Target

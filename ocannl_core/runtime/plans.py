@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.schedule.default import scheduled, scheduled_alone
-from ocannl_core.schedule.fuse import Part
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.memory import sink_fills
-from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.sharing.parallel import mark_parallel
+from ocannl_core.schedule.sharing.workspace import buffers_moved
 from ocannl_core.schedule.split import split
 from ocannl_core.schedule.transforms import Schedule
-from ocannl_core.schedule.workspace import buffers_moved
 from ocannl_core.target import Target
 
 

@@ -40,7 +40,7 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.remembered import memory_of
+from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def _digest_of(folders: tuple[Path, ...]) -> str | None:
                     if file.stat().st_mtime > _LOADED:
                         return None
                     content = file.read_bytes()
-                    digest.update(f"{name} {len(content)}\n".encode() + content)
+                    place = file.relative_to(folder).as_posix()
+                    digest.update(f"{place} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 

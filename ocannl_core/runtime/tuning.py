@@ -22,15 +22,15 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime.bench import Bench
 from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration
-from ocannl_core.schedule.canonical import canonical_text
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.default import is_scheduled, kernels_of
-from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.plan import Nest, Plan
-from ocannl_core.schedule.remembered import Measured, Memory, memory_of
-from ocannl_core.schedule.search import Candidate, first_candidates, fits, neighbours
+from ocannl_core.schedule.joining.part import Part
+from ocannl_core.schedule.plan import Measured, Nest, Plan
+from ocannl_core.schedule.searching.canonical import canonical_text
+from ocannl_core.schedule.searching.remembered import Memory, memory_of
+from ocannl_core.schedule.searching.search import Candidate, first_candidates, fits, neighbours
+from ocannl_core.schedule.sharing.work import work_of
 from ocannl_core.schedule.transforms import Schedule, to_text
-from ocannl_core.schedule.work import work_of
 from ocannl_core.target import Launcher, Target
 
 if TYPE_CHECKING:

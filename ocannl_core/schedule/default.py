@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 from ocannl_core import settings
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.contraction import contraction_schedule
-from ocannl_core.schedule.forward import forwarded
-from ocannl_core.schedule.fuse import Part, fused, plain, rebuilt
-from ocannl_core.schedule.group import Group, grouped
-from ocannl_core.schedule.model import Infos
-from ocannl_core.schedule.partial_sums import divided
-from ocannl_core.schedule.plan import Nest, Plan, Step
-from ocannl_core.schedule.pointwise import pointwise_schedule
-from ocannl_core.schedule.remembered import memory_of
-from ocannl_core.schedule.remembering import Remembering, Rule
-from ocannl_core.schedule.together import run_together
+from ocannl_core.schedule.choosing.contraction import contraction_schedule
+from ocannl_core.schedule.choosing.partial_sums import divided
+from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
+from ocannl_core.schedule.grouping.group import Group, grouped
+from ocannl_core.schedule.grouping.together import run_together
+from ocannl_core.schedule.joining.forward import forwarded
+from ocannl_core.schedule.joining.fuse import fused
+from ocannl_core.schedule.joining.part import Part, plain, rebuilt
+from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
+from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.schedule.searching.remembering import Remembering, Rule
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 

@@ -8,8 +8,33 @@ from dataclasses import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.remembered import Measured
 from ocannl_core.schedule.transforms import Schedule
+
+Infos = Mapping[TensorNode, NodeInfo]
+"""What is known of nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a search found for a nest.
+
+    Attributes:
+        schedule: The fastest; empty for plain loops.
+        seconds: Its least time.
+        default: What the default was then.
+        default_seconds: The default's least time.
+        tried: How many schedules were timed.
+        is_complete: True if the search ended because nothing was faster, not for want of time.
+        problem: Why it is not used; empty if it is.
+    """
+
+    schedule: Schedule
+    seconds: float
+    default: Schedule
+    default_seconds: float
+    tried: int
+    is_complete: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

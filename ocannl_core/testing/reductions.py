@@ -13,7 +13,7 @@ from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_va
 from ocannl_core.loopir.nodes import Binary, Const, Expr, IndexValue, Stmt, Ternary, Unary
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.axes import AxisTree
+from ocannl_core.schedule.applying.axes import AxisTree
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.transforms import (
     Accumulate,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.schedule.parallel import LEAST_WORK, Run, Shares
+from ocannl_core.schedule.sharing.parallel import LEAST_WORK, Run, Shares
 from ocannl_cpu_c.parts import parts, private_offsets
 
 RUNS = st.lists(

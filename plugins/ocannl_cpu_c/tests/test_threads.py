@@ -24,9 +24,9 @@ from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.parallel import mark_parallel
 from ocannl_core.schedule.plan import Nest, Plan
-from ocannl_core.schedule.workspace import buffers_moved
+from ocannl_core.schedule.sharing.parallel import mark_parallel
+from ocannl_core.schedule.sharing.workspace import buffers_moved
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions

@@ -24,8 +24,9 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.usage import Limit
 from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.default import kernels_of, scheduled_by
-from ocannl_core.schedule.remembered import Measured, memory_of
-from ocannl_core.schedule.search import first_candidates, neighbours
+from ocannl_core.schedule.plan import Measured
+from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.schedule.searching.search import first_candidates, neighbours
 from ocannl_core.schedule.transforms import parse, to_text
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions
@@ -65,6 +66,15 @@ def remember(routine: Routine, schedule: str) -> None:
     assert part.cells is not None
     found = Measured(parse(schedule), 1e-6, parse("unroll k"), 2e-6, 5)
     memory_of(routine._build.target).keep(part.cells, plan.nodes, found)
+
+
+def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
+    remember(layer()[2], REMEMBERED)
+    with oc.Session():
+        shares = oc.nn.softmax("...|... => ...|0", oc.placeholder("x", batch=[2048], output=[1024]))
+        step = oc.Context("cpu_c").compile(oc.train.forward(shares))
+    (kernel,) = oc.explain(step).kernels
+    assert kernel.schedule.startswith("rows i; ")
 
 
 # ----- searching ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ocannl_core.indexing import fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Const, LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest, cell_nest
 from ocannl_core.schedule.transforms import Schedule, parse, to_text
 from ocannl_core.testing.drafts import Draft, loop

@@ -14,7 +14,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.frame import joined
+from ocannl_core.schedule.grouping.frame import joined
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.split import split
 from ocannl_core.schedule.transforms import Rows, parse

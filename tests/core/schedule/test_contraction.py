@@ -11,7 +11,7 @@ from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import cell_nest
-from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop

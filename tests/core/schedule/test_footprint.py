@@ -43,7 +43,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import substitute_in_stmt
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.footprint import are_apart, footprint, is_independent
+from ocannl_core.schedule.sharing.footprint import are_apart, footprint, iterations_are_apart
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
 
@@ -142,7 +142,7 @@ DEPENDENT: dict[str, Callable[[], For]] = {
 
 
 def has_independent_iterations(loop: For) -> bool:
-    return is_independent(loop, footprint(loop))
+    return iterations_are_apart(loop, footprint(loop))
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)

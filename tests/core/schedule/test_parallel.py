@@ -29,8 +29,8 @@ from ocannl_core.loopir.traverse import substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.parallel import mark_parallel, shares
 from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.schedule.sharing.parallel import mark_parallel, shares
 from ocannl_core.schedule.split import split
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example

@@ -13,9 +13,9 @@ from ocannl_core.indexing import VarIndex, fresh_var
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest, cell_nest
-from ocannl_core.schedule.partial_sums import Divided, in_parts
+from ocannl_core.schedule.choosing.partial_sums import Divided, in_parts
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions

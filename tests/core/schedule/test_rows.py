@@ -19,16 +19,15 @@ from ocannl_core.loopir.printer import to_text as program_text
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.cells import CellNest, cell_nest
-from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.choosing.contraction import contraction_schedule
+from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
 from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.frame import joined
-from ocannl_core.schedule.fuse import fused
-from ocannl_core.schedule.group import Group, grouped
-from ocannl_core.schedule.model import Infos
-from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.pointwise import pointwise_schedule
+from ocannl_core.schedule.grouping.frame import joined
+from ocannl_core.schedule.grouping.group import Group, grouped
+from ocannl_core.schedule.grouping.together import run_together
+from ocannl_core.schedule.joining.fuse import fused
+from ocannl_core.schedule.plan import Infos, Plan
 from ocannl_core.schedule.split import split
-from ocannl_core.schedule.together import run_together
 from ocannl_core.schedule.transforms import Schedule, parse, to_text
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop

@@ -16,13 +16,14 @@ from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.canonical import canonical_text
 from ocannl_core.schedule.cells import CellNest, cell_nest
-from ocannl_core.schedule.contraction import contraction_schedule
+from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.default import scheduled_by
-from ocannl_core.schedule.remembered import Measured, Memory
-from ocannl_core.schedule.remembering import Remembering
-from ocannl_core.schedule.search import Candidate, first_candidates, neighbours
+from ocannl_core.schedule.plan import Measured
+from ocannl_core.schedule.searching.canonical import canonical_text
+from ocannl_core.schedule.searching.remembered import Memory
+from ocannl_core.schedule.searching.remembering import Remembering
+from ocannl_core.schedule.searching.search import Candidate, first_candidates, neighbours
 from ocannl_core.schedule.transforms import Schedule, parse, to_text
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop

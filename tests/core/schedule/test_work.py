@@ -9,7 +9,7 @@ from ocannl_core.indexing import LoopVar, fresh_var
 from ocannl_core.loopir.nodes import AxisKind, Block, Fill, Stmt, Unary
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import UnaryOp
-from ocannl_core.schedule.work import work_of
+from ocannl_core.schedule.sharing.work import work_of
 from ocannl_core.testing.drafts import Draft, loop
 
 DRAFT = Draft("work")

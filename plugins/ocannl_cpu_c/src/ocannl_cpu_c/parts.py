@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ocannl_core.schedule.memory import ALIGNMENT
-from ocannl_core.schedule.parallel import LEAST_WORK, Run, Shares
+from ocannl_core.schedule.sharing.parallel import LEAST_WORK, Run, Shares
 
 _PER_THREAD = 4
 """There are more parts than threads, for threads do not progress alike where others use the

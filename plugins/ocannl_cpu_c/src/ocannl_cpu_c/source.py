@@ -8,14 +8,15 @@ from typing import ClassVar
 
 from ocannl_core.codegen.c_family import KernelText, render_kernel
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.names import Role
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
-from ocannl_core.schedule.parallel import Shares, shares
 from ocannl_core.schedule.plan import External, Nest, Plan
+from ocannl_core.schedule.sharing.parallel import Shares, shares
 
 
 class ThreadedC(Dialect):
@@ -133,11 +134,21 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
             yield f"//   {number:>3}  {_comment(step.op.name)}({inputs}) -> {outputs}"
             continue
         given = [
-            f"a{position} = {names.node(node)}" for position, node in enumerate(step.arguments)
+            f"{Role.ARGUMENT.name_of(position)} = {names.node(node)}"
+            for position, node in enumerate(step.arguments)
         ]
-        given += [f"m{i} = {names.node(node)}.merge" for i, node in enumerate(step.merges)]
-        given += [f"s{position} = {index.name}" for position, index in enumerate(step.indices)]
-        given += [f"p{i} = {nbytes} bytes" for i, nbytes in enumerate(step.private)]
+        given += [
+            f"{Role.MERGE.name_of(position)} = {names.node(node)}.merge"
+            for position, node in enumerate(step.merges)
+        ]
+        given += [
+            f"{Role.STATIC.name_of(position)} = {index.name}"
+            for position, index in enumerate(step.indices)
+        ]
+        given += [
+            f"{Role.PRIVATE.name_of(position)} = {nbytes} bytes"
+            for position, nbytes in enumerate(step.private)
+        ]
         if step.shares is not None:
             counts = (step.shares.outer, step.shares.inner)
             extents = [str(sum(run.count for run in runs)) for runs in counts if runs]

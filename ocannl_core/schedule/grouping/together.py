@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.frame import Frame
-from ocannl_core.schedule.fuse import Part, joined_part, rebuilt
-from ocannl_core.schedule.group import Group
+from ocannl_core.schedule.grouping.frame import Frame
+from ocannl_core.schedule.grouping.group import Group
+from ocannl_core.schedule.joining.part import Part, joined_part, rebuilt
 from ocannl_core.schedule.plan import Nest
 from ocannl_core.schedule.transforms import Schedule
 

@@ -19,8 +19,7 @@ from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.motion import touched
+from ocannl_core.schedule.joining.part import Part
 
 _MOST_REPEATED = 4
 """In additions: what costs more is not computed twice for the sake of memory."""
@@ -34,7 +33,7 @@ def forwarded(parts: Iterable[Part], scratch: Iterable[TensorNode]) -> tuple[Par
         scratch: The nodes whose memory belongs to the routine.
     """
     parts = tuple(parts)
-    uses = Counter(node for part in parts for node in touched(part)[0])
+    uses = Counter(node for part in parts for node in part.mentioned)
     own = {node for node in scratch if uses[node] == 1}
     result = []
     for part in parts:

@@ -28,7 +28,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.axes import Region
+from ocannl_core.schedule.applying.axes import Region
 from ocannl_core.schedule.cells import CellNest, Reduction
 
 Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]

@@ -27,8 +27,9 @@ from enum import Enum
 from math import gcd, prod
 
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.lanes import has_lanes
-from ocannl_core.schedule.model import LATENCY, PER_CYCLE, Infos, Model, Operand, Tile
+from ocannl_core.schedule.choosing.lanes import has_lanes
+from ocannl_core.schedule.choosing.model import LATENCY, PER_CYCLE, Model, Operand, Tile
+from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import (
     Accumulate,
     Order,

@@ -19,7 +19,7 @@ iteration, in the order of the program, so however the iterations are dealt out,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -41,9 +41,14 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.footprint import Footprint, are_apart, footprint, is_independent
-from ocannl_core.schedule.plan import External, Nest, Plan, Step
-from ocannl_core.schedule.work import work_of
+from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
+from ocannl_core.schedule.sharing.footprint import (
+    Footprint,
+    are_apart,
+    footprint,
+    iterations_are_apart,
+)
+from ocannl_core.schedule.sharing.work import work_of
 
 LEAST_WORK = 1 << 13
 """The least work that is worth another thread, in cycles: some two microseconds.
@@ -59,8 +64,6 @@ _LEAST_GAIN = 4
 """Loops inside are dealt out if they take so many times as long as what is repeated for them."""
 _MOST_PIECES = 64
 """Kernels with more statements at the top are left alone: every pair would be compared."""
-
-Infos = Mapping[TensorNode, NodeInfo]
 
 
 def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
@@ -173,7 +176,7 @@ class _Piece:
 
     def marked(self) -> Stmt:
         """Returns the statement, with the mark if it is a loop of independent iterations."""
-        if isinstance(self.stmt, For) and is_independent(self.stmt, self.touched):
+        if isinstance(self.stmt, For) and iterations_are_apart(self.stmt, self.touched):
             return replace(self.stmt, kind=AxisKind.PARALLEL)
         return self.stmt
 

@@ -11,72 +11,25 @@ stay the same; what is saved are passes over memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import assert_never
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
-from ocannl_core.loopir.nodes import Block, Const, Expr, Fill, Load, Remark, Store
-from ocannl_core.loopir.traverse import (
-    accesses,
-    allocated,
-    map_expr,
-    nodes_of,
-    static_indices,
-    substitute_in_stmt,
-)
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import apply
+from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
+from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
 from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
-from ocannl_core.schedule.motion import moved_together
-from ocannl_core.schedule.plan import External, Nest, Step
+from ocannl_core.schedule.joining.motion import moved_together
+from ocannl_core.schedule.joining.part import Part, joined_part
+from ocannl_core.schedule.plan import Infos, Nest, Step
 
 _MOST_STORES = 8
 """Kernels with more stores than these need too many streams of memory at once."""
-
-Infos = Mapping[TensorNode, NodeInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A step and what schedules can see of it.
-
-    Attributes:
-        step: The step.
-        cells: The nest, if it is one of independent cells.
-        is_changed: True if `cells` is no longer what the step's body says.
-    """
-
-    step: Step
-    cells: CellNest | None
-    is_changed: bool = False
-
-    @property
-    def mentioned(self) -> frozenset[TensorNode]:
-        """The nodes that it reads or writes."""
-        if self.cells is not None:
-            return self.cells.mentioned
-        match self.step:
-            case Nest(body):
-                return frozenset(nodes_of(body))
-            case External(call):
-                return frozenset((*call.inputs, *call.outputs))
-            case _:
-                assert_never(self.step)
 
 
 def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
     """Returns the steps of a plan with fills, and what can be neighbours, joined."""
     parts = [Part(step, cell_nest(step.body) if isinstance(step, Nest) else None) for step in steps]
     return _neighbours_joined(moved_together(_fills_joined(parts, nodes), joined))
-
-
-def rebuilt(part: Part, body: Block) -> Nest:
-    """Returns the nest of a part with another body, which may mention other nodes."""
-    assert isinstance(part.step, Nest)
-    own = set(allocated(body))
-    arguments = tuple(node for node in nodes_of(body) if node not in own)
-    return replace(part.step, body=body, arguments=arguments, indices=static_indices(body))
 
 
 # ----- fills --------------------------------------------------------------------------------------
@@ -184,18 +137,3 @@ def run_along(first: CellNest, second: CellNest) -> CellNest | None:
         finish += [s for s in substitute_in_stmt(store, names).stmts if isinstance(s, Store)]
     nest = CellNest(first.axes, first.reduction, tuple(finish))
     return nest if is_independent(nest) else None
-
-
-def joined_part(parts: Sequence[Part]) -> Part:
-    """Returns what several kernels as one are for readers."""
-    titles = [part.step.title for part in parts if part.step.title]
-    return Part(replace(parts[0].step, title="; ".join(titles)), None, is_changed=True)
-
-
-def plain(part: Part, nodes: dict[TensorNode, NodeInfo]) -> Step:
-    """Returns the step of a part without a schedule."""
-    if not part.is_changed or part.cells is None:
-        return part.step
-    result = apply(part.cells, ())
-    nodes.update(result.nodes)
-    return rebuilt(part, result.body)

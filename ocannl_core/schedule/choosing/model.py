@@ -14,10 +14,10 @@ from math import prod
 from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store
 from ocannl_core.loopir.traverse import free_variables, walk
-from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
-from ocannl_core.schedule.lanes import widest
+from ocannl_core.schedule.choosing.lanes import widest
+from ocannl_core.schedule.plan import Infos
 from ocannl_core.target import Target
 
 LATENCY = 4.0
@@ -34,8 +34,6 @@ _TURNED = 0.5
 
 _CACHES = (32 << 10, 512 << 10)
 """Sizes of the caches where a target does not tell them."""
-
-Infos = Mapping[TensorNode, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)

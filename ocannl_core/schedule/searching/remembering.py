@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ocannl_core.errors import UsageError
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.model import Infos
-from ocannl_core.schedule.remembered import Measured, Memory
+from ocannl_core.schedule.plan import Infos, Measured
+from ocannl_core.schedule.searching.remembered import Memory
 from ocannl_core.schedule.transforms import Schedule
 
 Rule = Callable[[CellNest, Infos], Schedule | None]

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ocannl_core.errors import UsageError
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.contraction import (
+from ocannl_core.schedule.choosing.contraction import (
     BY_MODEL,
     Copy,
     Form,
@@ -23,7 +23,8 @@ from ocannl_core.schedule.contraction import (
     modelled,
     schedule_of,
 )
-from ocannl_core.schedule.model import Infos, Model
+from ocannl_core.schedule.choosing.model import Model
+from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 

@@ -43,8 +43,8 @@ from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.cost import cost
-from ocannl_core.schedule.accumulators import Accumulators, finish_stores
-from ocannl_core.schedule.axes import AxisTree, Region, Run
+from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
+from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
 from ocannl_core.schedule.cells import CellNest, Reduction
 from ocannl_core.schedule.transforms import (
     Accumulate,

@@ -15,13 +15,13 @@ row of a *streamed* node goes to memory past the caches when it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.loopir.traverse import nodes_of
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.transforms import (
     Contract,
@@ -32,8 +32,6 @@ from ocannl_core.schedule.transforms import (
     Transform,
     to_text,
 )
-
-Infos = Mapping[TensorNode, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from math import prod
 from ocannl_core.indexing import VarIndex, variables
 from ocannl_core.loopir.nodes import Gather, Load, Store
 from ocannl_core.loopir.traverse import accesses, free_variables, walk
-from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
-from ocannl_core.schedule.frame import Frame
-from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.rows import (
+from ocannl_core.schedule.grouping.frame import Frame
+from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
     row_dims,
     written_by,
 )
+from ocannl_core.schedule.joining.part import Part
+from ocannl_core.schedule.plan import Infos, Plan
 from ocannl_core.target import Target
 
 _MOST_GROUPS = 16
@@ -40,8 +40,6 @@ _LARGEST_SHARE = 32
 _CACHES = (32 << 10, 512 << 10)
 _LAST_CACHE = 32 << 20
 """Sizes of the caches where a target does not tell them."""
-
-Infos = Mapping[TensorNode, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)

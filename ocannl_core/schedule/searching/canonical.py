@@ -32,7 +32,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.model import Infos
+from ocannl_core.schedule.plan import Infos
 
 
 def canonical_text(nest: CellNest, nodes: Infos) -> str:

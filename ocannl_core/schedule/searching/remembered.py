@@ -21,38 +21,15 @@ from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import OcannlError
-from ocannl_core.schedule.canonical import canonical_text, digest
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.lanes import has_lanes
-from ocannl_core.schedule.model import Infos
-from ocannl_core.schedule.transforms import Schedule, parse, to_text
+from ocannl_core.schedule.choosing.lanes import has_lanes
+from ocannl_core.schedule.plan import Infos, Measured
+from ocannl_core.schedule.searching.canonical import canonical_text, digest
+from ocannl_core.schedule.transforms import parse, to_text
 from ocannl_core.target import Target
 
 _VERSION = 1
 """Of what an entry means; entries of another version are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a search found for a nest.
-
-    Attributes:
-        schedule: The fastest; empty for plain loops.
-        seconds: Its least time.
-        default: What the default was then.
-        default_seconds: The default's least time.
-        tried: How many schedules were timed.
-        is_complete: True if the search ended because nothing was faster, not for want of time.
-        problem: Why it is not used; empty if it is.
-    """
-
-    schedule: Schedule
-    seconds: float
-    default: Schedule
-    default_seconds: float
-    tried: int
-    is_complete: bool = True
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

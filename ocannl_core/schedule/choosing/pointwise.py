@@ -13,8 +13,9 @@ from ocannl_core.loopir.nodes import Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.ops import UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
-from ocannl_core.schedule.lanes import has_lanes, widest
-from ocannl_core.schedule.model import Infos, strides
+from ocannl_core.schedule.choosing.lanes import has_lanes, widest
+from ocannl_core.schedule.choosing.model import strides
+from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Order, Schedule, Split, Vectorise
 from ocannl_core.target import Target
 

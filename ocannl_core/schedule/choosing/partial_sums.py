@@ -30,8 +30,8 @@ from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
-from ocannl_core.schedule.fuse import Part
-from ocannl_core.schedule.lanes import has_lanes
+from ocannl_core.schedule.choosing.lanes import has_lanes
+from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.transforms import AXIS_LETTERS
 
 _PARTS = (16, 8)

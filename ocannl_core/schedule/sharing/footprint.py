@@ -115,8 +115,8 @@ def footprint(stmt: Stmt) -> Footprint | None:
     return Footprint(shared, frozenset(written - own), spans, ranges)
 
 
-def is_independent(loop: For, touched: Footprint | None) -> bool:
-    """True only if no two iterations touch the same cell and one of them writes it.
+def iterations_are_apart(loop: For, touched: Footprint | None) -> bool:
+    """True only if no two iterations of a loop touch the same cell and one of them writes it.
 
     Along some axis of every node that is written, all accesses lie at `coefficient * variable +
     rest`, and the rests are closer together than the coefficient. Variables of loops around this

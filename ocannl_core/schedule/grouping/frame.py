@@ -35,19 +35,19 @@ from ocannl_core.loopir.traverse import (
     substitute_in_stmt,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import apply
+from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
-from ocannl_core.schedule.footprint import footprint, is_independent
-from ocannl_core.schedule.fuse import run_along
-from ocannl_core.schedule.inlined import inlined
-from ocannl_core.schedule.rows import (
-    Infos,
+from ocannl_core.schedule.grouping.inlined import inlined
+from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
     row_dims,
     together,
     written_by,
 )
+from ocannl_core.schedule.joining.fuse import run_along
+from ocannl_core.schedule.plan import Infos
+from ocannl_core.schedule.sharing.footprint import footprint, iterations_are_apart
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
 
 
@@ -172,7 +172,7 @@ class Frame:
         if self.plan.groups > 1:  # which group it is moves all rows together
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = For(var, 0, count, body)
-        if count > 1 and not is_independent(loop, footprint(loop)):
+        if count > 1 and not iterations_are_apart(loop, footprint(loop)):
             raise self._misfit("No row touches what another one writes.")
 
     # ----- nodes ----------------------------------------------------------------------------

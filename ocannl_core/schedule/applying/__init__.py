@@ -1,0 +1,1 @@
+"""How a nest and a schedule become statements."""

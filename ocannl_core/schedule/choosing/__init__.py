@@ -1,0 +1,1 @@
+"""Which schedule a nest gets, by rules that know the processor."""

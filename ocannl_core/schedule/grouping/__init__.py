@@ -1,0 +1,1 @@
+"""How kernels over the same rows run together, row by row."""

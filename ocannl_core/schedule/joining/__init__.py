@@ -1,0 +1,1 @@
+"""How kernels become one: fills and neighbours, what can move, and what nobody reads then."""

@@ -1,0 +1,1 @@
+"""Which schedules are tried, and where what was found is kept."""

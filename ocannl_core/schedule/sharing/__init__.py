@@ -1,0 +1,1 @@
+"""What several threads may share of a kernel, and the memory that each needs."""
