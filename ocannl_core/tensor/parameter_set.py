@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,6 +70,10 @@ class Parameters(Set["Tensor"]):
     def keys(self) -> KeysView[str]:
         """Returns the names, oldest parameter first."""
         return self._by_name.keys()
+
+    def values(self) -> ValuesView[Tensor]:
+        """Returns the parameters, oldest first."""
+        return self._by_name.values()
 
     def items(self) -> ItemsView[str, Tensor]:
         """Returns pairs of name and parameter, oldest first."""
