@@ -17,10 +17,8 @@ from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
-    Expr,
     Fill,
     IndexValue,
-    Stmt,
     Unary,
 )
 from ocannl_core.loopir.printer import to_text
@@ -31,30 +29,12 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.inline.decide import Inlined, Policy, inline
 from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.inlining import KEPT, inlined, plus, times
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
-KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741
-
-
-def times(value: Expr, number: float = 2.0) -> Expr:
-    return Binary(BinaryOp.MUL, value, Const(number, value.dtype), value.dtype)
-
-
-def plus(left: Expr, right: Expr) -> Expr:
-    return Binary(BinaryOp.ADD, left, right, left.dtype)
-
-
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None) -> Inlined:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
-    program = draft.program(*stmts)
-    verify(program)
-    stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}
-    found = inline(program, stored, policy)
-    verify(found.program)
-    return found
 
 
 def body(found: Inlined) -> str:

@@ -19,33 +19,13 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.verify import verify
-from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.node import Reason, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.inline.decide import Inlined, Policy, inline
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.inlining import inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
-KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741
-
-
-def times(value: Expr, number: float = 2.0) -> Expr:
-    return Binary(BinaryOp.MUL, value, Const(number, value.dtype), value.dtype)
-
-
-def plus(left: Expr, right: Expr) -> Expr:
-    return Binary(BinaryOp.ADD, left, right, left.dtype)
-
-
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None) -> Inlined:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
-    program = draft.program(*stmts)
-    verify(program)
-    stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}
-    found = inline(program, stored, policy)
-    verify(found.program)
-    return found
 
 
 def test_equal_reads_in_one_value_count_once(interpret: Run) -> None:

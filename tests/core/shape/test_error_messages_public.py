@@ -4,34 +4,19 @@ lines concerned, and what to do.
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator
 
 import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
+from ocannl_core.testing.messages import complaint
 
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[oc.Session]:
     with oc.Session(seed=42) as session:
         yield session
-    linecache.cache.pop("program.py", None)
-
-
-def run(text: str) -> None:
-    """Runs a program whose lines messages show as those of program.py."""
-    text = "import ocannl_core as oc\n" + text
-    linecache.cache["program.py"] = (len(text), None, text.splitlines(keepends=True), "program.py")
-    exec(compile(text, "program.py", "exec"), {})
-
-
-def complaint(text: str) -> str:
-    """Returns the message of the error that a program raises."""
-    with pytest.raises((oc.ShapeError, oc.SpecError)) as caught:
-        run(text)
-    return str(caught.value)
 
 
 # ----- sizes --------------------------------------------------------------------------------------
