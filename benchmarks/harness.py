@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+_LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
+_ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def _limit_threads() -> int:
@@ -29,6 +30,10 @@ def _limit_threads() -> int:
     os.sched_setaffinity(0, allowed[:threads])
     for library in _LIBRARIES:
         os.environ[f"{library}_NUM_THREADS"] = str(threads)
+    os.environ["NUM_CPU_THREADS"] = str(threads)  # tinygrad
+    if threads == 1:
+        os.environ.setdefault("XLA_FLAGS", _ONE_THREAD_OF_XLA)
+    os.environ |= {"DEV": "CPU", "JAX_PLATFORMS": "cpu", "PYTENSOR_FLAGS": "floatX=float32"}
     return threads
 
 

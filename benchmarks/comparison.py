@@ -1,0 +1,220 @@
+"""Contenders made ready, checked against each other, timed; and what is left of it on file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import harness  # before NumPy: it limits the threads
+
+import numpy as np  # isort: skip
+
+from workloads import own
+from workloads.functions import Array, Attempts, Contender, Function, Workload
+
+_CHECKED_STEPS = 5
+_LONGEST_REASON = 150
+_CLOSE, _CLOSE_TO_EXACT = 1e-4, 1e-5
+"""By how much contenders may differ from each other and from a value in double precision."""
+
+LIBRARIES = ("torch", "jax", "tinygrad", "pytensor", "numba")
+"""What is compared with where it is installed, beside NumPy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one workload took.
+
+    Attributes:
+        workload: Its name.
+        threads: How many threads every contender had.
+        least: The least seconds by contender; those of this project begin with `compiled`.
+        median: The median seconds by contender.
+        first: Seconds until the first result was there, import of the library not counted.
+        failed: Why contenders that should have taken part did not, by contender.
+        flops: Multiplications and additions, where a rate is of interest.
+    """
+
+    workload: str
+    threads: int
+    least: dict[str, float]
+    median: dict[str, float]
+    first: dict[str, float]
+    failed: dict[str, str]
+    flops: float | None = None
+
+    def peers(self) -> dict[str, float]:
+        """Returns the least seconds of all but this project's."""
+        return {name: t for name, t in self.least.items() if not name.startswith(own.NAME)}
+
+    def best_peer(self) -> str | None:
+        """Returns the fastest of the others; None if there is none."""
+        peers = self.peers()
+        return min(peers, key=peers.__getitem__, default=None)
+
+    def ratio(self, name: str) -> float:
+        """Returns how long a contender takes in terms of the best peer; NaN if there is none."""
+        best = self.best_peer()
+        return float("nan") if best is None else self.least[name] / self.least[best]
+
+    def __str__(self) -> str:
+        lines = [f"{self.workload}: ratio to the best peer {self.ratio(own.NAME):.2f}"]
+        for name, seconds in self.least.items():
+            line = f"  {name:<26} {seconds * 1e3:>10.4f} ms, median {self.median[name] * 1e3:.4f}"
+            if self.flops:
+                line += f", {self.flops / seconds / 1e9:.0f} GFLOP/s"
+            lines.append(line)
+        lines += [f"  {name:<26} failed: {reason}" for name, reason in self.failed.items()]
+        starts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.first.items())
+        return "\n".join([*lines, f"  seconds to the first result: {starts}"])
+
+
+def options(description: str | None, rounds: int, sample: float) -> argparse.Namespace:
+    """Returns the arguments of the command line that comparisons have in common.
+
+    Args:
+        description: What is compared.
+        rounds: How many samples of each contender are taken if nothing else is asked for.
+        sample: Seconds that a sample takes, if once does not take longer.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--backend", default=None)
+    parser.add_argument("--threads", type=int, default=1, help="threads of every contender")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--sample", type=float, default=sample, help="seconds of a sample")
+    parser.add_argument("--only", default="", help="a part of the names to run")
+    parser.add_argument(
+        "--peers", nargs="*", choices=LIBRARIES, default=list(LIBRARIES), help="libraries to ask"
+    )
+    parser.add_argument("--json", type=Path, help="a file to add the results to, one in a line")
+    parser.add_argument("--list", action="store_true", help="print the names and run nothing")
+    return parser.parse_args()
+
+
+def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
+    """Compares on all workloads that are chosen."""
+    works = [work for work in works if chosen.only in work.name]
+    if chosen.list:
+        print("\n".join(work.name for work in works))
+        return
+    for work in works:
+        report(compare(work, attempts(work, chosen), chosen), chosen.json)
+
+
+def report(result: Result, file: Path | None) -> None:
+    """Prints a result and adds it to the file, if there is one."""
+    print(result, flush=True)
+    if file:
+        with file.open("a") as lines:
+            lines.write(json.dumps(asdict(result)) + "\n")
+
+
+def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
+    """Returns this project's contenders and those of every peer that is installed and asked for."""
+    from workloads import in_numpy
+
+    found = dict(own.contenders(work, chosen.backend)) | dict(in_numpy.contenders(work))
+    for library in installed(chosen.peers):
+        match library:
+            case "torch":
+                from workloads import in_torch
+
+                found |= in_torch.contenders(work)
+            case "jax":
+                from workloads import in_jax
+
+                found |= in_jax.contenders(work)
+            case "tinygrad":
+                from workloads import in_tinygrad
+
+                found |= in_tinygrad.contenders(work)
+            case "pytensor":
+                from workloads import in_pytensor
+
+                found |= in_pytensor.contenders(work)
+    return found
+
+
+def installed(libraries: Iterable[str]) -> list[str]:
+    """Returns those that are there; tells of the others once."""
+    found = [each for each in libraries if importlib.util.find_spec(each) is not None]
+    missing = [each for each in libraries if each not in found]
+    if missing and not _told_of_missing:
+        print(f"left out, not installed: {', '.join(missing)}", flush=True)
+        _told_of_missing.append(True)
+    return found
+
+
+_told_of_missing: list[bool] = []
+
+
+def compare(work: Workload, attempts: Attempts, chosen: argparse.Namespace) -> Result:
+    """Returns what all contenders took for one workload.
+
+    A peer that fails is noted and left out; this project's own failures are raised.
+
+    Raises:
+        SystemExit: if a contender computes something else.
+    """
+    ready: dict[str, Contender] = {}
+    first: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, attempt in attempts.items():
+        start = time.perf_counter()
+        try:
+            contender = attempt()
+            contender.run(1)
+            first[name] = time.perf_counter() - start
+            contender.run(_CHECKED_STEPS - 1)
+            contender.results()
+        except Exception as error:
+            if name.startswith(own.NAME):
+                raise
+            failed[name] = _in_a_line(error)
+        else:
+            ready[name] = contender
+    _check_agreement(work, ready)
+    timed = [harness.Contender(name, each.run) for name, each in ready.items()]
+    timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
+    return Result(
+        work.name,
+        harness.THREADS,
+        {each.name: each.least for each in timings},
+        {each.name: each.median for each in timings},
+        {name: first[name] for name in ready},
+        failed,
+        work.flops if isinstance(work, Function) else None,
+    )
+
+
+def _in_a_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
+
+
+def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
+    """Exits if the results of a contender differ from what they must be."""
+    expected, tolerance = _expected(work)
+    for name, each in ready.items():
+        found = each.results()
+        if expected is None:
+            expected = found
+        for number, (theirs, wanted) in enumerate(zip(found, expected, strict=True)):
+            scale = float(np.abs(wanted).max())
+            worst = float(np.abs(theirs.reshape(wanted.shape) - wanted).max())
+            if not worst <= tolerance * scale:
+                sys.exit(f"{work.name}: {name} differs by {worst / scale:.1e}, array {number}")
+
+
+def _expected(work: Workload) -> tuple[list[Array] | None, float]:
+    """Returns the value in double precision if it is told, and how close to it results must be."""
+    if isinstance(work, Function) and work.exact is not None:
+        return [work.exact(**work.arrays())], _CLOSE_TO_EXACT
+    return None, _CLOSE
