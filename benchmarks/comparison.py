@@ -89,6 +89,7 @@ def options(description: str | None, rounds: int, sample: float) -> argparse.Nam
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--sample", type=float, default=sample, help="seconds of a sample")
     parser.add_argument("--only", default="", help="a part of the names to run")
+    parser.add_argument("--exactly", metavar="NAME", help="the only workload to run")
     parser.add_argument(
         "--peers", nargs="*", choices=LIBRARIES, default=list(LIBRARIES), help="libraries to ask"
     )
@@ -99,12 +100,17 @@ def options(description: str | None, rounds: int, sample: float) -> argparse.Nam
 
 def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
     """Compares on all workloads that are chosen."""
-    works = [work for work in works if chosen.only in work.name]
+    works = [work for work in works if wanted(work, chosen)]
     if chosen.list:
         print("\n".join(work.name for work in works))
         return
     for work in works:
-        report(compare(work, attempts(work, chosen), chosen), chosen.json)
+        report(measure(prepare(work, attempts(work, chosen)), chosen), chosen.json)
+
+
+def wanted(work: Workload, chosen: argparse.Namespace) -> bool:
+    """Returns whether the command line asks for a workload."""
+    return chosen.only in work.name and chosen.exactly in (None, work.name)
 
 
 def report(result: Result, file: Path | None) -> None:
@@ -154,42 +160,62 @@ def installed(libraries: Iterable[str]) -> list[str]:
 _told_of_missing: list[bool] = []
 
 
-def compare(work: Workload, attempts: Attempts, chosen: argparse.Namespace) -> Result:
-    """Returns what all contenders took for one workload.
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Contenders that have computed the same.
+
+    Attributes:
+        work: What they do.
+        contenders: Those that are ready to be timed, by name.
+        first: Seconds until their first result was there.
+        failed: Why others are not among them.
+    """
+
+    work: Workload
+    contenders: dict[str, Contender]
+    first: dict[str, float]
+    failed: dict[str, str]
+
+
+def prepare(work: Workload, attempts: Attempts) -> Ready:
+    """Returns the contenders after a few steps, compared with each other.
 
     A peer that fails is noted and left out; this project's own failures are raised.
 
     Raises:
         SystemExit: if a contender computes something else.
     """
-    ready: dict[str, Contender] = {}
-    first: dict[str, float] = {}
-    failed: dict[str, str] = {}
+    ready = Ready(work, {}, {}, {})
     for name, attempt in attempts.items():
         start = time.perf_counter()
         try:
             contender = attempt()
             contender.run(1)
-            first[name] = time.perf_counter() - start
+            seconds = time.perf_counter() - start
             contender.run(_CHECKED_STEPS - 1)
             contender.results()
         except Exception as error:
             if name.startswith(own.NAME):
                 raise
-            failed[name] = _in_a_line(error)
+            ready.failed[name] = _in_a_line(error)
         else:
-            ready[name] = contender
-    _check_agreement(work, ready)
-    timed = [harness.Contender(name, each.run) for name, each in ready.items()]
+            ready.contenders[name], ready.first[name] = contender, seconds
+    _check_agreement(work, ready.contenders)
+    return ready
+
+
+def measure(ready: Ready, chosen: argparse.Namespace) -> Result:
+    """Returns what all contenders took."""
+    timed = [harness.Contender(name, each.run) for name, each in ready.contenders.items()]
     timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
     return Result(
-        work.name,
+        ready.work.name,
         harness.THREADS,
         {each.name: each.least for each in timings},
         {each.name: each.median for each in timings},
-        {name: first[name] for name in ready},
-        failed,
-        work.flops if isinstance(work, Function) else None,
+        ready.first,
+        ready.failed,
+        ready.work.flops if isinstance(ready.work, Function) else None,
     )
 
 

@@ -12,9 +12,10 @@ import harness
 
 import numpy as np  # isort: skip
 
-import ocannl_core as oc
 from workloads import moons, own
 from workloads.functions import stepping
+
+import ocannl_core as oc
 
 
 def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
@@ -33,13 +34,13 @@ def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
 def main() -> None:
     chosen = comparison.options(__doc__, rounds=100, sample=0.005)
     work = moons.MOONS
-    if chosen.only not in work.name or chosen.list:
+    if chosen.list or not comparison.wanted(work, chosen):
         comparison.run([work], chosen)
         return
     found = dict(comparison.attempts(work, chosen)) | moons.by_hand_in_numpy()
     if "numba" in comparison.installed(chosen.peers):
         found |= moons.by_hand_in_numba()
-    comparison.report(comparison.compare(work, found, chosen), chosen.json)
+    comparison.report(comparison.measure(comparison.prepare(work, found), chosen), chosen.json)
     (empty,) = harness.compare(
         [empty_call(chosen.backend)], rounds=chosen.rounds, sample_seconds=chosen.sample
     )

@@ -112,15 +112,17 @@ def windows_times_weights(images: Any, weights: Any, stride: int, margins: tuple
     if low or high:
         images = pt.pad(images, ((0, 0), (low, high), (low, high), (0, 0)))
     outputs, height, width, _ = weights.type.shape
-    rows, columns = ((images.shape[k] - weights.shape[k]) // stride + 1 for k in (1, 2))
+    count, *size, _ = images.type.shape
+    rows, columns = ((size[k] - (height, width)[k]) // stride + 1 for k in (0, 1))
+    down, across = (stride * (each - 1) + 1 for each in (rows, columns))
     cells = [
-        images[:, y : y + stride * (rows - 1) + 1 : stride, x : x + stride * (columns - 1) + 1 : stride]
+        images[:, y : y + down : stride, x : x + across : stride]
         for y in range(height)
         for x in range(width)
     ]
     windows = pt.concatenate(cells, axis=-1)
-    flat = windows.reshape((-1, windows.shape[-1])) @ weights.reshape((outputs, -1)).T
-    return flat.reshape((images.shape[0], rows, columns, outputs))
+    flat = windows.reshape((count * rows * columns, -1)) @ weights.reshape((outputs, -1)).T
+    return flat.reshape((count, rows, columns, outputs))
 
 
 def _margins(stride: int) -> tuple[int, int]:

@@ -7,10 +7,12 @@ from typing import Any
 
 import harness
 import torch
+import torch._dynamo
 
 from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
 
 torch.set_num_threads(harness.THREADS)
+torch._dynamo.config.recompile_limit = 100  # one function is compiled for many extents
 
 _compiled = partial(torch.compile, dynamic=False)  # extents never change here
 
@@ -111,7 +113,9 @@ def whole_step(work: Step) -> Contender:
 
 
 def _minibatches(work: Step) -> tuple[list[Any], list[Any]]:
-    return tuple(list(torch.from_numpy(each).unbind(0)) for each in (work.batches(), work.targets()))
+    return tuple(
+        list(torch.from_numpy(each).unbind(0)) for each in (work.batches(), work.targets())
+    )
 
 
 def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:

@@ -38,7 +38,7 @@ def _product(name: str, spec: str, left: tuple[int, ...], right: tuple[int, ...]
         own=lambda a, b: oc.einsum(spec, a, b),
         torch=partial(_in_torch, transposed=transposed),
         jax=partial(_in_jax, transposed=transposed),
-        tinygrad=partial(_product_of, transposed=transposed),
+        tinygrad=partial(_in_tinygrad, transposed=transposed),
         pytensor=partial(_product_of, transposed=transposed),
         numpy=partial(_in_numpy, transposed=transposed),
         exact=partial(_exact, transposed=transposed),
@@ -67,6 +67,12 @@ def _views(a: Any, b: Any, transposed: _Transposed) -> tuple[Any, Any]:
 def _product_of(a: Any, b: Any, *, transposed: _Transposed) -> Any:
     a, b = _views(a, b, transposed)
     return a @ b
+
+
+def _in_tinygrad(a: Any, b: Any, *, transposed: _Transposed) -> Any:
+    return (a.transpose(-1, -2) if transposed[0] else a) @ (
+        b.transpose(-1, -2) if transposed[1] else b
+    )
 
 
 def _in_numpy(a: Any, b: Any, *, out: Any, transposed: _Transposed) -> Any:

@@ -164,11 +164,11 @@ def _lenet_pytensor(
 
     def convolved(x: Any, kernel: Any, bias: Any) -> Any:
         found = relu(windows_times_weights(x, kernel, 1, (2, 2)) + bias)
-        count, height, width, channels = found.shape
+        count, height, width, channels = found.type.shape
         pooled = (count, height // 2, 2, width // 2, 2, channels)
         return found.reshape(pooled).max(axis=(2, 4))
 
-    x = convolved(convolved(x, c0, d0), c1, d1).reshape((x.shape[0], -1))
+    x = convolved(convolved(x, c0, d0), c1, d1).reshape((x.type.shape[0], -1))
     return relu(x @ w0.reshape((w0.shape[0], -1)).T + b0) @ w1.T + b1
 
 
