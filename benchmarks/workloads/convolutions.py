@@ -34,7 +34,7 @@ def _convolution(stride: int, padded: bool, gradients: bool) -> Function:
         torch=partial(_torch, **written),
         jax=partial(_jax, **written),
         tinygrad=partial(_tinygrad, **written),
-        pytensor=partial(_pytensor, **written),
+        pytensor=None,
         batch_axes={"images": 1, "result": 1},
         input_axes={"weights": 3},
         result=result,
@@ -91,38 +91,6 @@ def _tinygrad(images: Any, weights: Any, *, stride: int, padded: bool) -> Any:
     images, weights = images.permute(0, 3, 1, 2), weights.permute(0, 3, 1, 2)
     found = images.conv2d(weights, stride=stride, padding=(low, high, low, high))
     return found.permute(0, 2, 3, 1)
-
-
-def _pytensor(images: Any, weights: Any, *, stride: int, padded: bool) -> Any:
-    return windows_times_weights(images, weights, stride, _margins(stride) if padded else (0, 0))
-
-
-def windows_times_weights(images: Any, weights: Any, stride: int, margins: tuple[int, int]) -> Any:
-    """Returns a convolution in PyTensor, which has none of images with channels.
-
-    Args:
-        images: `example, y, x, channel`.
-        weights: `result, y, x, channel`.
-        stride: How far windows lie apart.
-        margins: The rows and columns of zeros before and after the image.
-    """
-    import pytensor.tensor as pt
-
-    low, high = margins
-    if low or high:
-        images = pt.pad(images, ((0, 0), (low, high), (low, high), (0, 0)))
-    outputs, height, width, _ = weights.type.shape
-    count, *size, _ = images.type.shape
-    rows, columns = ((size[k] - (height, width)[k]) // stride + 1 for k in (0, 1))
-    down, across = (stride * (each - 1) + 1 for each in (rows, columns))
-    cells = [
-        images[:, y : y + down : stride, x : x + across : stride]
-        for y in range(height)
-        for x in range(width)
-    ]
-    windows = pt.concatenate(cells, axis=-1)
-    flat = windows.reshape((count * rows * columns, -1)) @ weights.reshape((outputs, -1)).T
-    return flat.reshape((count, rows, columns, outputs))
 
 
 def _margins(stride: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ class Function:
         torch: The function in PyTorch.
         jax: The function in JAX.
         tinygrad: The function in tinygrad.
-        pytensor: The function in PyTensor.
+        pytensor: The function in PyTensor; None if that cannot say it.
         numpy: The function in NumPy, if one call of NumPy does it; takes `out`, too.
         exact: The value in double precision by NumPy, if contenders must agree with that.
         batch_axes: How many leading axes of an argument are batch axes in this project; 0 if not
@@ -42,7 +42,7 @@ class Function:
     torch: Callable[..., Any]
     jax: Callable[..., Any]
     tinygrad: Callable[..., Any]
-    pytensor: Callable[..., Any]
+    pytensor: Callable[..., Any] | None
     numpy: Callable[..., Any] | None = None
     exact: Callable[..., Any] | None = None
     batch_axes: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Step:
         torch: The same in PyTorch.
         jax: The same in JAX.
         tinygrad: The same in tinygrad.
-        pytensor: The same in PyTensor.
+        pytensor: The same in PyTensor; None if that cannot say it.
         input_axes: How many trailing axes of a parameter are input axes in this project.
         rate: The learning rate.
         momentum: What is left of a velocity after a step; 0 for none.
@@ -87,7 +87,7 @@ class Step:
     torch: Callable[..., Any]
     jax: Callable[..., Any]
     tinygrad: Callable[..., Any]
-    pytensor: Callable[..., Any]
+    pytensor: Callable[..., Any] | None
     input_axes: Mapping[str, int] = field(default_factory=dict)
     rate: float = 0.01
     momentum: float = 0.9

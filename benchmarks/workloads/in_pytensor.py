@@ -1,6 +1,7 @@
 """Workloads as PyTensor runs them: by its default linker, which is Numba, and by the one for C.
 
-Arrays are shared variables, and a step is a function with updates of them.
+Arrays are shared variables, and a step is a function with updates of them. There is no convolution
+of images with channels in PyTensor; one made of slices takes minutes to compile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _MODES = {"pytensor": "NUMBA", "pytensor C": "CVM"}
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload by each linker."""
+    """Returns the workload by each linker, if PyTensor can do it."""
+    if work.pytensor is None:
+        return {}
     match work:
         case Function():
             return {name: partial(function, work, mode) for name, mode in _MODES.items()}
@@ -29,6 +32,7 @@ def contenders(work: Function | Step) -> Attempts:
 def function(work: Function, mode: str) -> Contender:
     """Returns the function, with its gradients if it has any."""
     arguments = {name: _shared(cells) for name, cells in work.arrays().items()}
+    assert work.pytensor is not None
     value = work.pytensor(**arguments)
     wanted = [value]
     if work.gradients:
@@ -45,6 +49,7 @@ def step(work: Step, mode: str) -> Contender:
     inputs, targets = list(work.batches()), list(work.targets())
     x, y = (pt.as_tensor(each[0]).type() for each in (inputs, targets))
     parameters = {name: _shared(cells.copy()) for name, cells in work.parameters().items()}
+    assert work.pytensor is not None
     loss = _loss(work, work.pytensor(x, **parameters), y)
     updates = []
     for each, change in zip(

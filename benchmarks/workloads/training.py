@@ -10,7 +10,6 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import nn
-from workloads.convolutions import windows_times_weights
 from workloads.functions import Array, Step, classes
 
 
@@ -154,24 +153,6 @@ def _lenet_tinygrad(
     return x.linear(w0.flatten(1).T, b0).relu().linear(w1.T, b1)
 
 
-def _lenet_pytensor(
-    x: Any, c0: Any, d0: Any, c1: Any, d1: Any, w0: Any, b0: Any, w1: Any, b1: Any
-) -> Any:
-    import pytensor.tensor as pt
-
-    def relu(x: Any) -> Any:
-        return pt.maximum(x, np.float32(0))
-
-    def convolved(x: Any, kernel: Any, bias: Any) -> Any:
-        found = relu(windows_times_weights(x, kernel, 1, (2, 2)) + bias)
-        count, height, width, channels = found.type.shape
-        pooled = (count, height // 2, 2, width // 2, 2, channels)
-        return found.reshape(pooled).max(axis=(2, 4))
-
-    x = convolved(convolved(x, c0, d0), c1, d1).reshape((x.type.shape[0], -1))
-    return relu(x @ w0.reshape((w0.shape[0], -1)).T + b0) @ w1.T + b1
-
-
 _LENET = Step(
     name="LeNet",
     parameters=_lenet_parameters,
@@ -182,6 +163,6 @@ _LENET = Step(
     torch=_lenet_torch,
     jax=_lenet_jax,
     tinygrad=_lenet_tinygrad,
-    pytensor=_lenet_pytensor,
+    pytensor=None,
     input_axes={"c0": 3, "c1": 3, "w0": 3, "w1": 1},
 )
