@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
-_FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 2.0
+_FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 1.0
 _ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -74,7 +74,7 @@ def compare(
 
     Every round samples each contender once, so that a slow spell of the machine hits all of them.
     The least time is what the code can do; the median is what a busy machine gave. Contenders that
-    are so slow that their samples add up to seconds sit the last rounds out.
+    are so slow that their samples add up to a second sit the last rounds out.
     """
     repetitions = [_repetitions(each, sample_seconds) for each in contenders]
     samples: list[list[float]] = [[] for _ in contenders]
