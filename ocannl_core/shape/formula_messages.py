@@ -74,7 +74,7 @@ def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> Sh
         "An axis must have the size that its stride, window or parts give.",
         found=f"{whole} and {formula}, which is {computed}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -94,7 +94,7 @@ def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
         rule,
         found=f"{whole} and {formula}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -118,7 +118,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
         rule,
         found=f"{whole} and {formula}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -163,7 +163,9 @@ def _affine(equation: DimEqual) -> AffineDim | None:
     return None
 
 
-def _advice(equation: DimEqual) -> str:
+def _advice(state: State, equation: DimEqual) -> str:
+    if guessed := _guessed_labels(state, equation):
+        return f"state the size of a label that was guessed: values={{{guessed[0]!r}: ...}}"
     affine = _affine(equation)
     if affine is None:
         return "change the size of one of the parts, or of the whole"
@@ -175,6 +177,17 @@ def _advice(equation: DimEqual) -> str:
             "or use a window that stays inside (`<`)"
         )
     return "crop or extend the axis, or let the window reach into margins (`=`)"
+
+
+def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
+    """Returns the labels in a formula whose sizes nothing but closing determined."""
+    computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
+    variables = dict.fromkeys(var for side in computed for var in dim_variables(side))
+    return [
+        var.name
+        for var in variables
+        if var.name.isidentifier() and state.find(var) in state.guesses
+    ]
 
 
 # ----- counts -------------------------------------------------------------------------------------
