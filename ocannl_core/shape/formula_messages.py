@@ -10,10 +10,15 @@ from ocannl_core.errors import ShapeError
 from ocannl_core.shape.constraints import DimEqual, TotalElements
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size, dim_variables
-
-_ONE_WRITTEN = ConcatDim((Size(1),))
-"""The axis that `0` stands for in the result of a specification."""
+from ocannl_core.shape.terms import (
+    ONE_WRITTEN,
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Size,
+    dim_variables,
+)
 
 
 def substituted(state: State, dim: Dim) -> Dim:
@@ -62,7 +67,7 @@ def _formula(dim: Dim, shown: Dim) -> str:
 def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
     """All sizes are known, and they do not fit."""
     whole, formula = _ends(state, equation)
-    if _ONE_WRITTEN in (equation.left, equation.right):
+    if ONE_WRITTEN in (equation.left, equation.right):
         return ShapeError(
             "An axis of which only position 0 is written has 1 position.",
             found=whole,
