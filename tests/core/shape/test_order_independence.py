@@ -206,6 +206,19 @@ _OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
             ),
             id="parts of an axis whose size one order knows before closing",
         ),
+        pytest.param(
+            _Program(
+                [([], [], None), ([], [], []), _OPEN, _OPEN, ([], [], [3, 1]), _OPEN],
+                [(0, False)],
+                [
+                    (Pointwise(), 2, (0, 1)),
+                    (Einsum(parse_spec("a, b^c => a")), 3, (2,)),
+                    (Compose(), 4, (0, 3)),
+                    (Einsum(parse_spec("i^j, ... => i, ...")), 5, (2,)),
+                ],
+            ),
+            id="an axis that one order counts from the right, another from the left",
+        ),
     ],
 )
 def test_every_order_gives_the_same_shapes(program: _Program) -> None:
