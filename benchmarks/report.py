@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-import comparison
-from workloads import own
+from results import LIBRARIES, OWN, Result
 
 _SCRIPTS = ("tiny_step.py", "contractions.py", "networks.py")
 _FEATURES = {
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, help="samples of each contender")
     parser.add_argument("--only", default="", help="a part of the names to run")
-    parser.add_argument("--peers", nargs="*", choices=comparison.LIBRARIES, help="whom to ask")
+    parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="whom to ask")
     parser.add_argument("--results", type=Path, help="where results are kept, one in a line")
     parser.add_argument("--print", action="store_true", help="only print what is there")
     options = parser.parse_args()
@@ -48,7 +47,7 @@ def main() -> None:
         file = options.results or Path(folder) / "results"
         if not options.print:
             measure(options, file)
-        found = [comparison.Result(**json.loads(line)) for line in lines_of(file)]
+        found = [Result(**json.loads(line)) for line in lines_of(file)]
     print(machine(options.backend))
     for threads in sorted({each.threads for each in found}):
         print(table([each for each in latest(found) if each.threads == threads], threads))
@@ -87,7 +86,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                     print(f"failed with exit status {done.returncode}", file=sys.stderr, flush=True)
 
 
-def latest(found: Iterable[comparison.Result]) -> list[comparison.Result]:
+def latest(found: Iterable[Result]) -> list[Result]:
     """Returns the last result of each workload and number of threads."""
     return list({(each.workload, each.threads): each for each in found}.values())
 
@@ -95,7 +94,7 @@ def latest(found: Iterable[comparison.Result]) -> list[comparison.Result]:
 # ----- tables -----------------------------------------------------------------------------------
 
 
-def table(found: list[comparison.Result], threads: int) -> str:
+def table(found: list[Result], threads: int) -> str:
     """Returns the results as a table in Markdown, with what failed below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
     title = f"{threads} thread{'s' if threads > 1 else ''}, float32, {_amx()}; least milliseconds"
@@ -114,19 +113,19 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rows(result: comparison.Result, columns: list[str]) -> Iterator[list[str]]:
+def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
     """Yields a row for each way in which this project did the work."""
     peers = _by_column(result)
     theirs = [_milliseconds(peers[each]) if each in peers else "-" for each in columns]
     for name, seconds in result.least.items():
-        if name.startswith(own.NAME):
-            work = result.workload + name.removeprefix(own.NAME)
+        if name.startswith(OWN):
+            work = result.workload + name.removeprefix(OWN)
             best = result.best_peer()
             ratio = f"**{result.ratio(name):.2f}**" if best else "-"
             yield [work, _milliseconds(seconds), ratio, best or "-", *theirs]
 
 
-def _by_column(result: comparison.Result) -> dict[str, float]:
+def _by_column(result: Result) -> dict[str, float]:
     """Returns the least seconds of the peers, the fastest of the settings of each."""
     found: dict[str, float] = {}
     for name, seconds in result.peers().items():
@@ -182,7 +181,7 @@ def _amx() -> str:
 
 
 def _versions() -> Iterator[str]:
-    for library in ("numpy", *comparison.LIBRARIES):
+    for library in ("numpy", *LIBRARIES):
         try:
             yield f"{library} {metadata.version(library)}"
         except metadata.PackageNotFoundError:

@@ -12,7 +12,8 @@ import harness
 
 import numpy as np  # isort: skip
 
-from workloads import moons, own
+from results import OWN
+from workloads import moons
 from workloads.functions import stepping
 
 import ocannl_core as oc
@@ -44,7 +45,7 @@ def main() -> None:
     (empty,) = harness.compare(
         [empty_call(chosen.backend)], rounds=chosen.rounds, sample_seconds=chosen.sample
     )
-    print(f"  an empty call of {own.NAME} code: {empty.least * 1e6:.2f} us")
+    print(f"  an empty call of {OWN} code: {empty.least * 1e6:.2f} us")
 
 
 if __name__ == "__main__":

@@ -7,23 +7,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from results import OWN
 
 import ocannl_core as oc
 from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
-
-NAME = "compiled"
-"""What the names of all its contenders begin with."""
 
 
 def contenders(work: Function | Step, backend: str | None) -> Attempts:
     """Returns the workload compiled; a step with and without its intermediate values kept."""
     match work:
         case Function():
-            return {NAME: partial(function, work, backend)}
+            return {OWN: partial(function, work, backend)}
         case Step():
             return {
-                NAME: partial(step, work, backend, ()),
-                f"{NAME}, all kept": partial(step, work, backend, None),
+                OWN: partial(step, work, backend, ()),
+                f"{OWN}, all kept": partial(step, work, backend, None),
             }
 
 
