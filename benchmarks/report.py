@@ -2,7 +2,7 @@
 
     python benchmarks/report.py                     everything, on one thread and on two
     python benchmarks/report.py --only softmax      workloads with that in their names
-    python benchmarks/report.py --results FILE      adds to what the file holds, and keeps it there
+    python benchmarks/report.py --results FILE      adds to what the file holds; the least times count
 
 Every workload runs in a process of its own, so that a peer which crashes loses that workload alone.
 It takes an hour and a quiet machine: peers compile for longer than anything runs.
@@ -50,7 +50,7 @@ def main() -> None:
         found = [Result(**json.loads(line)) for line in lines_of(file)]
     print(machine(options.backend))
     for threads in sorted({each.threads for each in found}):
-        print(table([each for each in latest(found) if each.threads == threads], threads))
+        print(table([each for each in together(found) if each.threads == threads], threads))
 
 
 def lines_of(file: Path) -> list[str]:
@@ -86,9 +86,13 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                     print(f"failed with exit status {done.returncode}", file=sys.stderr, flush=True)
 
 
-def latest(found: Iterable[Result]) -> list[Result]:
-    """Returns the last result of each workload and number of threads."""
-    return list({(each.workload, each.threads): each for each in found}.values())
+def together(found: Iterable[Result]) -> list[Result]:
+    """Returns one result for each workload and number of threads: the least times of all runs."""
+    results: dict[tuple[str, int], Result] = {}
+    for each in found:
+        key = (each.workload, each.threads)
+        results[key] = results[key].with_run(each) if key in results else each
+    return list(results.values())
 
 
 # ----- tables -----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 OWN = "compiled"
 """What the names of all contenders of this project begin with."""
@@ -32,6 +32,20 @@ class Result:
     first: dict[str, float]
     failed: dict[str, str]
     flops: float | None = None
+
+    def with_run(self, other: Result) -> Result:
+        """Returns the least times of this run and another one of the same workload."""
+        least = self.least | {
+            name: min(seconds, self.least.get(name, seconds))
+            for name, seconds in other.least.items()
+        }
+        return replace(
+            other,
+            least=least,
+            median=self.median | other.median,
+            first=self.first | other.first,
+            failed={name: why for name, why in other.failed.items() if name not in least},
+        )
 
     def peers(self) -> dict[str, float]:
         """Returns the least seconds of all but this project's."""

@@ -27,11 +27,11 @@ def _tables(results: list[dict[str, Any]], folder: Path) -> str:
     return tables.replace("no AMX", "AMX").strip()
 
 
-def test_a_table_has_the_ratio_to_the_best_peer_and_each_library_once(tmp_path: Path) -> None:
+def test_a_table_has_the_least_times_of_all_runs_and_each_library_once(tmp_path: Path) -> None:
     step = {"compiled": 2e-3, "compiled, all kept": 5e-3, "torch": 8e-3}
-    step |= {"torch compiled": 6e-3, "torch compiled as a whole": 4e-3, "jax": 0.25}
+    step |= {"torch compiled": 6e-3, "torch compiled as a whole": 4e-3, "jax": 9.0}
     results = [
-        _result("step", {"compiled": 9.0, "jax": 9.0}),
+        _result("step", {"compiled": 9.0, "jax": 0.25}),
         _result("step", step, failed={"tinygrad": "OSError: no clang"}),
         _result("alone", {"compiled": 1e-6}),
         _result("step", {"compiled": 1e-3, "pytensor": 2e-3, "pytensor C": 5e-4}, threads=2),
