@@ -2,7 +2,7 @@
 
     python benchmarks/report.py                     everything, on one thread and on two
     python benchmarks/report.py --only softmax      workloads with that in their names
-    python benchmarks/report.py --results FILE      adds to what the file holds; the least times count
+    python benchmarks/report.py --results FILE      adds to the file; the least times count
 
 Every workload runs in a process of its own, so that a peer which crashes loses that workload alone.
 It takes an hour and a quiet machine: peers compile for longer than anything runs.
