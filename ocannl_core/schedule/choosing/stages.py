@@ -78,13 +78,19 @@ def staged(
     return tuple(result), made
 
 
-def in_stages(nest: CellNest, nodes: Infos, least_saved: int = _LEAST_SAVED) -> Staged | None:
+def in_stages(
+    nest: CellNest,
+    nodes: Infos,
+    least_saved: int = _LEAST_SAVED,
+    most_left: float = _MOST_LEFT,
+) -> Staged | None:
     """Returns nests that compute sums of some of the factors first; None if that saves too little.
 
     Args:
         nest: The whole.
         nodes: Extents and formats of its nodes.
         least_saved: The least multiplications to be saved.
+        most_left: The most of the multiplications that stages may leave.
     """
     reduction = nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD or not has_lanes(nest, nodes):
@@ -97,7 +103,7 @@ def in_stages(nest: CellNest, nodes: Infos, least_saved: int = _LEAST_SAVED) -> 
     extents = {axis.name: axis.extent for axis in nest.axes}
     whole, *others = _orders(varying, summed, extents)
     best = min(others, key=lambda order: order.work, default=whole)
-    if whole.work - best.work < least_saved or best.work > _MOST_LEFT * whole.work:
+    if whole.work - best.work < least_saved or best.work > most_left * whole.work:
         return None
     return _Builder(nest, reduction, nodes).built(values, best.groups)
 
@@ -157,7 +163,7 @@ def _orders(
         groups.setdefault(tuple(each for each in values if name in each), set()).add(name)
     for together, names in groups.items():
         inside = frozenset[str]().union(*together)
-        if not together or inside == extents.keys():
+        if not together or (len(together) == len(values) and inside == extents.keys()):
             continue
         made = inside - names
         rest = tuple(each for each in values if each not in together)
