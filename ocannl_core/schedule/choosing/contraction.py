@@ -353,8 +353,10 @@ class _AlongCells:
         """Returns the loop over accumulators of one cell, if a block would wait for its results."""
         model = self._model
         needed = int(LATENCY * PER_CYCLE) // (tile.vectors * tile.rows)
-        if needed < 2 or not self._reduced:
-            return None
+        if needed < 2 or not self._reduced or model.shifting:
+            return (
+                None  # what moves over the cells uses vectors again, which pays if they are packed
+            )
         name = max(self._reduced, key=lambda each: model.extents[each])
         if model.extents[name] < 4 * needed:
             return None

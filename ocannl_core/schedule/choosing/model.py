@@ -129,7 +129,8 @@ class Model:
 
     def reuse(self, operand: Operand) -> int:
         """Returns how often each cell of an operand is used."""
-        return self.size(name for name in self.cells if name not in operand.axes)
+        names = (*self.cells, *self.shifting)
+        return self.size(name for name in names if name not in operand.axes)
 
     def is_gathered_once(self, operand: Operand) -> bool:
         """True if an operand whose lanes are apart is copied so that they lie together: it is used
@@ -175,7 +176,7 @@ class Model:
 
     def cycles(self, lane: str) -> float:
         """Returns about how long the nest takes with its lanes along an axis."""
-        cells = self.size(self.cells)
+        cells = self.size((*self.cells, *self.shifting))  # as often as each of them is stored
         if lane in self.reduced:
             steps = self.size(self.extents) / self.extents[lane]
             vectors = self._vectors(lane) * (1.0 if self.rows(lane) else 2.0)
