@@ -28,7 +28,14 @@ from math import gcd, prod
 
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.lanes import has_lanes
-from ocannl_core.schedule.choosing.model import LATENCY, PER_CYCLE, Model, Operand, Tile
+from ocannl_core.schedule.choosing.model import (
+    LATENCY,
+    LEAST_GATHERED,
+    PER_CYCLE,
+    Model,
+    Operand,
+    Tile,
+)
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -397,7 +404,8 @@ class _AlongCells:
         decided = self._form.copy(operand.position)
         if decided is not None:
             return decided is not Copy.NONE
-        if model.reuse(operand) < _LEAST_REUSE:
+        is_apart = operand.stride(self._lane.axis) != 1
+        if model.reuse(operand) < (LEAST_GATHERED if is_apart else _LEAST_REUSE):
             return False
         if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
             return operand.stride(self._lane.axis) != 1

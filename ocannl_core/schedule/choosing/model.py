@@ -33,8 +33,10 @@ _GATHERED = 1.5
 _TURNED = 0.5
 _COMBINED = 2.5  # for each lane
 
+LEAST_GATHERED = 8
+"""Operands of which a cell is used as often as this are copied, if their lanes are apart."""
 _LEAST_COPIED = 32
-"""Operands of which a cell is used less often than this are not copied to lie along the lanes."""
+"""The same, if the lanes are along a reduced axis."""
 
 _CACHES = (32 << 10, 512 << 10)
 """Sizes of the caches where a target does not tell them."""
@@ -190,7 +192,7 @@ class Model:
                 continue
             if lane in self.reduced and self.is_gathered_once(operand):
                 total += _GATHERED * self.size(operand.axes)
-            elif lane not in self.reduced and self.reuse(operand) >= 8:
+            elif lane not in self.reduced and self.reuse(operand) >= LEAST_GATHERED:
                 turns = operand.is_load and any(operand.stride(k) == 1 for k in self.reduced)
                 total += (_TURNED if turns else _GATHERED) * self.size(operand.axes)
             else:
