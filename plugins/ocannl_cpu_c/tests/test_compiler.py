@@ -54,10 +54,11 @@ def test_the_machine_is_described_as_compiled_code_sees_it():
     assert target.cores >= 1
     assert target.vector_bytes in (0, 16, 32, 64)
     assert target.description
-    found, flags, place = report.details
+    found, flags, processor, place = report.details
     assert found.startswith("compiler ")
     assert "-ffp-contract=off" in flags
     assert "-ffast-math" not in flags
+    assert processor.startswith(f"processor {settings.current().cc_arch}: ")
     assert place == f"cache {settings.current().cache_dir}/cpu_c"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
-from ocannl_cpu_c import compiler
+from ocannl_cpu_c import compiler, devices
 
 Array = np.ndarray[Any, Any]
 
@@ -87,6 +87,8 @@ def test_the_target_is_what_was_asked_for(target: str) -> None:
     expected = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
     assert found.vector_bytes == expected.get(target, found.vector_bytes)
     assert target == "native" or found.has_fma is (expected[target] > 16)
+    details = devices.report().details
+    assert any(each.startswith(f"processor {target}: ") for each in details)
 
 
 def test_elementary_functions_are_within_two_units(target: str) -> None:
