@@ -13,6 +13,7 @@ from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build, rescheduled
+from ocannl_core.runtime.calls import Accepted, called_with
 from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
@@ -46,7 +47,6 @@ class Routine:
         "_memory",
         "_needed",
         "_order",
-        "_plain",
         "_recomputed",
         "_run",
         "_written",
@@ -96,9 +96,11 @@ class Routine:
             binding.name: _accepted_range(binding, self._limits) for binding in bindings
         }
         self._order = tuple(index.name for index in build.plan.indices)
-        self._plain = _accepted_alone(self._order, self._accepted, self._limits)
+        alone = _accepted_alone(self._order, self._accepted, self._limits)
+        if alone is not None:
+            self.__class__ = called_with(Routine, alone)  # the same, called sooner
 
-    def __call__(self, **indices: SupportsIndex) -> None:
+    def __call__(self, /, **indices: SupportsIndex) -> None:
         """Runs the routine; every binding is a required keyword argument.
 
         Returns when the work is submitted; reading results through the context waits for it.
@@ -109,22 +111,7 @@ class Routine:
             UsageError: if an index is missing, unknown or out of range, or a gradient would be
                 passed on to operands again together with what has been passed on before.
         """
-        values = self._values(indices) if indices or self._accepted else ()
-        if self._history.last is self._run:
-            self._launch(values)
-            return
-        if self._recomputed:
-            recompute.check_current(self._recomputed, self.name)
-        if self._carried:
-            link.check_gradients(self._carried, self._run)
-        if not self._is_ready:
-            link.check_values(self._needed, self.name)
-        self._launch(values)
-        self._history.ran(self._run, is_repeatable=self._is_repeatable)
-        if not self._is_ready:
-            for stored in self._written:
-                stored.has_value = True
-            self._is_ready = True  # for good: a node that has a value never loses it
+        self._start(self._values(indices))
 
     def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:
         """Returns how long each kernel takes; printing it shows a table.
@@ -202,18 +189,26 @@ class Routine:
         arguments = ", ".join(binding.name for binding in self.bindings)
         return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
 
+    def _start(self, values: Sequence[int]) -> None:
+        """Runs the code with checked values after checking the state of the context."""
+        if self._history.last is self._run:
+            self._launch(values)
+            return
+        if self._recomputed:
+            recompute.check_current(self._recomputed, self.name)
+        if self._carried:
+            link.check_gradients(self._carried, self._run)
+        if not self._is_ready:
+            link.check_values(self._needed, self.name)
+        self._launch(values)
+        self._history.ran(self._run, is_repeatable=self._is_repeatable)
+        if not self._is_ready:
+            for stored in self._written:
+                stored.has_value = True
+            self._is_ready = True  # for good: a node that has a value never loses it
+
     def _values(self, indices: Mapping[str, SupportsIndex]) -> Sequence[int]:
         """Returns the checked values of the static indices in the order of the compiled code."""
-        if len(indices) == len(self._plain):
-            # nearly every call: integers in ranges that do not depend on each other
-            values: list[int] = []
-            for name, bounds in self._plain:
-                value = indices.get(name)
-                if type(value) is not int or value not in bounds:
-                    break
-                values.append(value)
-            else:
-                return values
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}
@@ -294,12 +289,12 @@ def _range_text(accepted: range) -> str:
 
 def _accepted_alone(
     order: Sequence[str], accepted: Mapping[str, range | None], limits: Sequence[Limit]
-) -> tuple[tuple[str, range], ...]:
-    """Returns what each index accepts, in this order; empty if more has to be checked."""
+) -> Accepted | None:
+    """Returns what each index accepts, in this order; None if more has to be checked."""
     if len(order) != len(accepted) or any(len(limit.terms) > 1 for limit in limits):
-        return ()
+        return None
     ranges = [(name, bounds) for name in order if (bounds := accepted[name]) is not None]
-    return tuple(ranges) if len(ranges) == len(order) else ()
+    return tuple(ranges) if len(ranges) == len(order) else None
 
 
 def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:

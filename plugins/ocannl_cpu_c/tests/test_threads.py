@@ -255,7 +255,7 @@ int main(void) {
                                {kernel, args, PARTS, 1 << 15, 1, 1, offsets}};
   const struct routine routine = {steps, 3, ocannl_pool(THREADS), 0, 0, memory,
                                   sizeof memory / THREADS};
-  for (int run = 0; run < 2000; ++run) ocannl_run(&routine, 0);
+  for (int i = 0; i < 2000; ++i) run(&routine);
   for (int part = 0; part < PARTS; ++part)
     for (int i = 0; i < CELLS; ++i)
       if (cells[part][i] != (part ? 4000 : 6000)) return 1;

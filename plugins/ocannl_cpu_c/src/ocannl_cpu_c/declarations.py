@@ -29,7 +29,12 @@ struct routine {
   int64_t room;
 };
 struct pool *ocannl_pool(int64_t threads);
-void ocannl_run(const struct routine *routine, const int64_t *indices);
+struct python {
+  void *none, *size, *item, *member, *as_integer, *as_pointer, *error, *call, *keep, *drop,
+      *let_others_run, *run_again;
+};
+extern struct python ocannl_python;
+extern char ocannl_method[];
 extern void (*const ocannl_kernels[])(void *const *);
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ocannl_core import settings
@@ -14,6 +13,7 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.memory import memory_plan
 from ocannl_core.target import Buffer, Launcher, Target
+from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
@@ -80,19 +80,14 @@ class _Linker:
         self._kept: list[object] = [self._arrays, self._cells]
 
     def launcher(self) -> Launcher:
-        parts = self._parts()
-        if self._count == 0 and len(parts) == 1:
+        count, parts = self._count, self._parts()
+        if len(parts) == 1 and isinstance(self._executable.source.steps[0], Launch):
             return parts[0]
-        first, *others = parts or [_nothing]
-        count, kept = self._count, self._kept
 
-        def launch(values: Sequence[int], _kept: object = kept) -> None:
+        def launch(values: Sequence[int]) -> None:
             if len(values) != count:
-                raise LinkError(
-                    f"The routine takes {count} static indices.", found=f"{len(values)} given"
-                )
-            first(values)
-            for part in others:
+                calling.refuse(count, values)
+            for part in parts:
                 part(values)
 
         return launch
@@ -135,10 +130,8 @@ class _Linker:
             routine.pool = pool(self._executable.target.device, threads)
         memory = self._keep(raw(threads * room))
         routine.memory, routine.room = ffi.cast("char *", address(memory)), room
-        self._kept += [steps, routine]
-        call = partial(runtime().ocannl_run, routine)
-        call.__dict__["kept"] = self._kept  # a Python function would do it at a cost per call
-        return call
+        self._kept.append(steps)
+        return calling.launcher(runtime(), routine, tuple(self._kept))
 
     def _tables(self, launch: Launch) -> Any:
         """Returns the arguments of a kernel: a table for each part of its iterations."""
@@ -183,10 +176,6 @@ class _Linker:
             )
         _check_fit(node, buffer.info, self._nodes[node], what)
         return buffer.array
-
-
-def _nothing(values: Sequence[int]) -> None:
-    """Does what a routine without steps does."""
 
 
 def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:

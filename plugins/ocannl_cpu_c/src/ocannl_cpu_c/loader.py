@@ -17,6 +17,7 @@ from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.errors import CompileError
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
+from ocannl_cpu_c.calling import introduce
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.units import key, units
 
@@ -93,6 +94,7 @@ def _runtime() -> Any:
             library = None
         if library is None:
             library = _library(_built(cache, compiler, [file])[file.keys[0]])
+        introduce(library)
         _found_runtime.append(library)
     return _found_runtime[0]
 

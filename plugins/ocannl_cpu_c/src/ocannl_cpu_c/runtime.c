@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -220,8 +221,7 @@ static void run_together(const struct routine *routine, const struct step *step)
   pthread_mutex_unlock(&pool->owner);
 }
 
-void ocannl_run(const struct routine *routine, const int64_t *indices) {
-  for (int64_t i = 0; i < routine->index_count; ++i) routine->indices[i] = indices[i];
+static void run(const struct routine *routine) {
   const struct step *const end = routine->steps + routine->count;
   for (const struct step *step = routine->steps; step != end; ++step)
     if (step->parts == 1)
@@ -229,3 +229,56 @@ void ocannl_run(const struct routine *routine, const int64_t *indices) {
     else
       run_together(routine, step);
 }
+
+/* What this file calls of Python: functions of its stable interface. Python gives their addresses,
+   so that neither its headers nor its library are needed to compile and load this. */
+struct python {
+  void *none;
+  ptrdiff_t (*size)(void *);
+  void *(*item)(void *, ptrdiff_t);
+  void *(*member)(void *, ptrdiff_t); /* of a tuple, borrowed */
+  long long (*as_integer)(void *);
+  void *(*as_pointer)(void *);
+  void *(*error)(void);
+  void *(*call)(void *, ...);
+  void (*keep)(void *);
+  void (*drop)(void *);
+  void *(*let_others_run)(void);
+  void (*run_again)(void *);
+};
+
+struct python ocannl_python;
+
+/* A function of Python: runs a routine with the values of its static indices, a sequence. `self` is a
+   tuple: the address of the routine, what is called with values that are too few or too many, and
+   what lives as long. Calls through a foreign function interface take several times as long. */
+static void *run_from_python(void *self, void *values) {
+  const struct python *const python = &ocannl_python;
+  const struct routine *const routine = python->as_pointer(python->member(self, 0));
+  const ptrdiff_t count = python->size(values);
+  if (count != routine->index_count)
+    return count < 0 ? NULL : python->call(python->member(self, 1), values, NULL);
+  for (ptrdiff_t i = 0; i < count; ++i) {
+    void *const value = python->item(values, i);
+    if (!value) return NULL;
+    const long long number = python->as_integer(value);
+    python->drop(value);
+    if (number == -1 && python->error()) return NULL;
+    routine->indices[i] = number;
+  }
+  void *const state = python->let_others_run();
+  run(routine);
+  python->run_again(state);
+  python->keep(python->none);
+  return python->none;
+}
+
+enum { ONE_ARGUMENT = 8 }; /* METH_O */
+
+struct {
+  const char *name;
+  void *(*function)(void *, void *);
+  int flags;
+  const char *doc;
+} ocannl_method = {"launch", run_from_python, ONE_ARGUMENT,
+                   "Runs a routine with these values of its static indices."};

@@ -1,0 +1,80 @@
+"""Calls of routines, written for their static indices: nearly every one is a few comparisons."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from keyword import iskeyword
+from typing import Any, SupportsIndex
+
+Accepted = tuple[tuple[str, range], ...]
+"""Static indices in the order of the compiled code, and the values that each may have."""
+
+_MISSING: Any = object()
+
+
+@lru_cache(maxsize=256)
+def called_with(routine: type[Any], accepted: Accepted) -> type[Any]:
+    """Returns a subclass of routines, with the same attributes, that is called by these names.
+
+    Integers in their ranges are handed straight to the code if the routine ran last; to `_start` if
+    not. Whatever else is given goes to the call of the class itself, which raises the errors.
+
+    Args:
+        routine: The class.
+        accepted: The static indices, which do not depend on each other.
+    """
+    names = [name for name, _ in accepted]
+    if not all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in names):
+        return routine  # such names may be given as `**{name: value}`
+
+    def otherwise(self: Any, given: Mapping[str, SupportsIndex]) -> None:
+        found = {name: value for name, value in given.items() if value is not _MISSING}
+        routine.__call__(self, **found)
+
+    called = _function(accepted, otherwise)
+    called.__doc__, called.__module__ = routine.__call__.__doc__, routine.__module__
+    called.__qualname__ = routine.__call__.__qualname__
+    called.__signature__ = _signature(names)
+    content = {"__slots__": (), "__call__": called, "__doc__": routine.__doc__}
+    subclass = type(routine.__name__, (routine,), content)
+    subclass.__module__, subclass.__qualname__ = routine.__module__, routine.__qualname__
+    return subclass
+
+
+def _function(accepted: Accepted, otherwise: Any) -> Any:
+    """Returns the method `__call__`; names of its own have more underscores than any index."""
+    names = [name for name, _ in accepted]
+    own = "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in names), default=0))
+    parameters = ["/", *(["*"] if names else []), *(f"{name}={own}missing" for name in names)]
+    checks = [f"not {own}others"]
+    for name, bounds in accepted:
+        checks.append(f"{own}type({name}) is {own}int")
+        checks.append(f"{bounds.start} <= {name} < {bounds.stop}")
+    values = "".join(f"{name}, " for name in names)
+    given = "".join(f"{name!r}: {name}, " for name in names)
+    source = f"""\
+def __call__({own}self, {", ".join(parameters)}, **{own}others):
+    if {" and ".join(checks)}:
+        if {own}self._history.last is {own}self._run:
+            {own}self._launch(({values}))
+        else:
+            {own}self._start(({values}))
+    else:
+        {own}otherwise({own}self, {{{given}**{own}others}})
+"""
+    meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
+    namespace: dict[str, Any] = {own + name: value for name, value in meant.items()}
+    exec(source, namespace)
+    return namespace["__call__"]
+
+
+def _signature(names: Sequence[str]) -> inspect.Signature:
+    """Returns what readers are shown: every index is a required keyword."""
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    indices = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation="SupportsIndex")
+        for name in names
+    ]
+    return inspect.Signature([receiver, *indices], return_annotation="None")
