@@ -6,16 +6,19 @@ import inspect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any, SupportsIndex
 
-Accepted = tuple[tuple[str, range], ...]
-"""Static indices in the order of the compiled code, and the values that each may have."""
+Accepted = tuple[tuple[str, range | None], ...]
+"""The static indices of a call, and the integers that each may be: None means all."""
 
 _MISSING: Any = object()
+_FILE = str(Path(__file__).with_name("<call of a routine>"))
+"""What tracebacks say, and what tells this from a line of whoever calls."""
 
 
 @lru_cache(maxsize=256)
-def called_with(routine: type[Any], accepted: Accepted) -> type[Any]:
+def called_with(routine: type[Any], accepted: Accepted, order: tuple[str, ...]) -> type[Any]:
     """Returns a subclass of routines, with the same attributes, that is called by these names.
 
     Integers in their ranges are handed straight to the code if the routine ran last; to `_start` if
@@ -23,7 +26,8 @@ def called_with(routine: type[Any], accepted: Accepted) -> type[Any]:
 
     Args:
         routine: The class.
-        accepted: The static indices, which do not depend on each other.
+        accepted: The static indices; what one accepts does not depend on the others.
+        order: Those that the compiled code uses, as it takes them.
     """
     names = [name for name, _ in accepted]
     if not all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in names):
@@ -33,7 +37,7 @@ def called_with(routine: type[Any], accepted: Accepted) -> type[Any]:
         found = {name: value for name, value in given.items() if value is not _MISSING}
         routine.__call__(self, **found)
 
-    called = _function(accepted, otherwise)
+    called = _function(accepted, order, otherwise)
     called.__doc__, called.__module__ = routine.__call__.__doc__, routine.__module__
     called.__qualname__ = routine.__call__.__qualname__
     called.__signature__ = _signature(names)
@@ -43,16 +47,17 @@ def called_with(routine: type[Any], accepted: Accepted) -> type[Any]:
     return subclass
 
 
-def _function(accepted: Accepted, otherwise: Any) -> Any:
-    """Returns the method `__call__`; names of its own have more underscores than any index."""
+def _function(accepted: Accepted, order: Sequence[str], otherwise: Any) -> Any:
+    """Returns the method `__call__`."""
     names = [name for name, _ in accepted]
-    own = "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in names), default=0))
+    own = _prefix(names)
     parameters = ["/", *(["*"] if names else []), *(f"{name}={own}missing" for name in names)]
     checks = [f"not {own}others"]
     for name, bounds in accepted:
         checks.append(f"{own}type({name}) is {own}int")
-        checks.append(f"{bounds.start} <= {name} < {bounds.stop}")
-    values = "".join(f"{name}, " for name in names)
+        if bounds is not None:
+            checks.append(f"{bounds.start} <= {name} < {bounds.stop}")
+    values = "".join(f"{name}, " for name in order)
     given = "".join(f"{name!r}: {name}, " for name in names)
     source = f"""\
 def __call__({own}self, {", ".join(parameters)}, **{own}others):
@@ -66,13 +71,19 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
 """
     meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
     namespace: dict[str, Any] = {own + name: value for name, value in meant.items()}
-    exec(source, namespace)
+    exec(compile(source, _FILE, "exec"), namespace)
     return namespace["__call__"]
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """Returns what no index begins with: more underscores than any of them has."""
+    return "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in names), default=0))
 
 
 def _signature(names: Sequence[str]) -> inspect.Signature:
     """Returns what readers are shown: every index is a required keyword."""
-    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    name = "self" if "self" not in names else f"{_prefix(names)}self"
+    receiver = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
     indices = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation="SupportsIndex")
         for name in names

@@ -13,7 +13,7 @@ from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
 from ocannl_core.runtime.build import Build, rescheduled
-from ocannl_core.runtime.calls import Accepted, called_with
+from ocannl_core.runtime.calls import called_with
 from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, Run, Stored
@@ -96,9 +96,9 @@ class Routine:
             binding.name: _accepted_range(binding, self._limits) for binding in bindings
         }
         self._order = tuple(index.name for index in build.plan.indices)
-        alone = _accepted_alone(self._order, self._accepted, self._limits)
-        if alone is not None:
-            self.__class__ = called_with(Routine, alone)  # the same, called sooner
+        if all(len(limit.terms) == 1 for limit in self._limits):
+            # the same in all but the time that a call takes
+            self.__class__ = called_with(Routine, tuple(self._accepted.items()), self._order)
 
     def __call__(self, /, **indices: SupportsIndex) -> None:
         """Runs the routine; every binding is a required keyword argument.
@@ -285,16 +285,6 @@ class Routine:
 def _range_text(accepted: range) -> str:
     start = f"{accepted.start}, " if accepted.start else ""
     return f"range({start}{accepted.stop})"
-
-
-def _accepted_alone(
-    order: Sequence[str], accepted: Mapping[str, range | None], limits: Sequence[Limit]
-) -> Accepted | None:
-    """Returns what each index accepts, in this order; None if more has to be checked."""
-    if len(order) != len(accepted) or any(len(limit.terms) > 1 for limit in limits):
-        return None
-    ranges = [(name, bounds) for name in order if (bounds := accepted[name]) is not None]
-    return tuple(ranges) if len(ranges) == len(order) else None
 
 
 def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:

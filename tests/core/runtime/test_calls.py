@@ -1,0 +1,132 @@
+"""The call that is written for the indices of a routine does what the general one does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ocannl_core
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.ops import UnaryOp
+from ocannl_core.runtime.calls import Accepted, called_with
+from ocannl_core.runtime.context import Context
+from ocannl_core.runtime.routine import Routine
+
+if TYPE_CHECKING:
+    from conftest import Toy
+
+NAMES = ["i", "self", "type", "int", "others", "missing", "_i", "__i", "_self", "__type", "class"]
+NAMES += ["range", "\N{LATIN SMALL LIGATURE FI}", "None"]
+
+
+class Recording:
+    """Notes what a call comes to."""
+
+    __slots__ = ("_history", "_run", "found", "last")
+
+    def __init__(self, *, ran_last: bool) -> None:
+        self._history, self._run = self, object()
+        self.last = self._run if ran_last else None
+        self.found: list[object] = []
+
+    def __call__(self, /, **indices: Any) -> None:
+        """Takes whatever is given."""
+        self.found.append(("general", indices))
+
+    def _launch(self, values: Sequence[int]) -> None:
+        self.found.append(("launch", values))
+
+    def _start(self, values: Sequence[int]) -> None:
+        self.found.append(("start", values))
+
+
+BOUNDS = st.one_of(st.none(), st.builds(range, st.integers(-3, 3), st.integers(0, 6)))
+ACCEPTED = st.dictionaries(st.sampled_from(NAMES), BOUNDS, max_size=4)
+VALUES = st.one_of(
+    st.integers(-4, 7), st.booleans(), st.none(), st.just(1.0), st.just("1"), st.just(np.int64(1))
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Accepted, tuple[str, ...], dict[str, Any]]:
+    """Returns indices, the order of those that the code uses, and what a call gives."""
+    accepted = draw(ACCEPTED)
+    used = draw(st.sets(st.sampled_from(sorted(accepted)))) if accepted else set()
+    order = tuple(draw(st.permutations(sorted(used))))
+    if draw(st.booleans()):
+        given = {name: draw(st.one_of(st.integers(0, 2), VALUES)) for name in accepted}
+    else:
+        given = draw(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))
+    return tuple(accepted.items()), order, given
+
+
+@given(calls(), st.booleans())
+def test_calls_take_the_short_way_or_are_the_general_one(
+    call: tuple[Accepted, tuple[str, ...], dict[str, Any]], ran_last: bool
+) -> None:
+    accepted, order, indices = call
+    routine = called_with(Recording, accepted, order)(ran_last=ran_last)
+    routine(**indices)
+    is_plain = indices.keys() == dict(accepted).keys() and all(
+        type(indices[name]) is int and (bounds is None or indices[name] in bounds)
+        for name, bounds in accepted
+    )
+    (found,) = routine.found
+    if type(routine) is Recording:
+        assert not {"class", "None", "\N{LATIN SMALL LIGATURE FI}"}.isdisjoint(dict(accepted))
+    elif is_plain:
+        assert found == ("launch" if ran_last else "start", tuple(indices[name] for name in order))
+        return
+    assert found == ("general", indices)
+
+
+def test_readers_see_the_class_and_the_indices() -> None:
+    made = called_with(Recording, (("first", range(3)), ("second", None)), ("second", "first"))
+    assert issubclass(made, Recording)
+    assert repr(made) == repr(Recording)
+    assert made.__doc__ == Recording.__doc__
+    assert made.__call__.__doc__ == Recording.__call__.__doc__
+    signature = inspect.signature(made(ran_last=True))
+    assert str(signature) == "(*, first: 'SupportsIndex', second: 'SupportsIndex') -> 'None'"
+    with pytest.raises(TypeError, match=r"Recording.__call__\(\) takes 1 positional argument"):
+        made(ran_last=True)(3)
+
+
+def test_its_frame_is_one_of_the_package() -> None:
+    class Failing(Recording):
+        __slots__ = ()
+
+        def _start(self, values: Sequence[int]) -> None:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError) as caught:
+        called_with(Failing, (("i", range(4)),), ("i",))(ran_last=False)(i=1)
+    _, between, _ = caught.traceback
+    # so that whoever looks for the line of the user passes it over
+    assert Path(ocannl_core.__file__).parent in Path(between.path).parents
+
+
+def test_a_routine_runs_again_whatever_ran_in_between(context: Context, toy: Toy) -> None:
+    table, row = np.arange(12, dtype=np.float32).reshape(4, 3), toy.tensor("row", 3)
+    rows, index = toy.literal("table", table), StaticIndex("self", 4)
+    statement = toy.statement("si->i", row, UnaryOp.IDENTITY, rows, s=index)
+    pick = context.compile(toy.code(statement, uses=[rows], defines=[row]), [index])
+    other = context.compile(toy.code(toy.fill(row, 7.0), uses=[], defines=[row]))
+    assert isinstance(pick, Routine)
+    assert type(pick) is not Routine
+    for at in (0, 1, 3, np.int8(2), 1):
+        pick(**{"self": at})
+        assert context[row].tolist() == table[at].tolist()
+        other()
+        assert context[row].tolist() == [7.0] * 3
+        other()
+        for again in (2, 0):
+            pick(**{"self": again})
+            assert context[row].tolist() == table[again].tolist()
