@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ocannl_core.errors import UsageError
@@ -29,6 +29,8 @@ from ocannl_core.loopir.nodes import (
     Store,
 )
 from ocannl_core.loopir.traverse import (
+    Node,
+    free_variables,
     map_expr,
     nodes_of,
     substitute_in_expr,
@@ -37,7 +39,9 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
+from ocannl_core.schedule.grouping.copies import made_once
 from ocannl_core.schedule.grouping.inlined import inlined
+from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
@@ -49,6 +53,9 @@ from ocannl_core.schedule.joining.fuse import run_along
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.sharing.footprint import footprint, iterations_are_apart
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
+
+Rule = Callable[[CellNest, Infos], Schedule | None]
+"""Returns the schedule of a nest; None for plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,21 @@ def _read(nest: CellNest) -> frozenset[TensorNode]:
     """Returns the nodes that a nest reads."""
     roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
+
+
+def _mapped(
+    nest: CellNest, function: Callable[[Expr], Expr], places: Mapping[TensorNode, TensorNode]
+) -> CellNest:
+    """Returns a nest whose expressions are replaced, and whose stores go elsewhere."""
+    reduction = nest.reduction
+    if reduction is not None:
+        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
+        reduction = replace(reduction, term=term, initial=initial)
+    finish = tuple(
+        replace(each, node=places.get(each.node, each.node), value=map_expr(each.value, function))
+        for each in nest.finish
+    )
+    return replace(nest, reduction=reduction, finish=finish)
 
 
 @dataclass(slots=True)
@@ -341,6 +363,20 @@ class Frame:
             if at not in dropped
         )
 
+    def _in_places(self, nests: Sequence[CellNest | None]) -> tuple[CellNest | None, ...]:
+        """Returns nests whose contracted nodes are in the places of others where they can be."""
+        known = [nest for nest in nests if nest is not None]
+        places = shared_places(known, tuple(self._buffers.values()), self.made)
+
+        def placed(expr: Expr) -> Expr:
+            match expr:
+                case Load(node) if node in places:
+                    return replace(expr, node=places[node])
+                case _:
+                    return expr
+
+        return tuple(_mapped(nest, placed, places) if nest is not None else None for nest in nests)
+
     # ----- sums over rows -------------------------------------------------------------------
 
     def _adding(self, position: int, member: Member) -> CellNest:
@@ -391,25 +427,51 @@ class Frame:
 
     # ----- statements -----------------------------------------------------------------------
 
+    def tails(self, rule: Rule) -> tuple[Schedule, ...]:
+        """Returns the schedules that a rule chooses inside of the shared loops. Copies that are the
+        same for every block of rows are made once.
+        """
+        known = {**self.nodes, **self.made}
+        return tuple(
+            made_once(nest, rule(nest, known) or (), known, self._is_same)
+            if nest is not None
+            else ()
+            for nest in self.loops()
+        )
+
+    def _is_same(self, root: Node) -> bool:
+        """True of what neither depends on the block of rows nor reads what the nests write."""
+        var, count = self._loops[-1]
+        if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
+            return False
+        written = {*self._homes, *self._buffers.values(), *self.partial}
+        return written.isdisjoint(nodes_of(root))
+
     def joined(self, tails: Sequence[Schedule]) -> Joined:
         """Returns the nests together, each by its own schedule.
 
         Raises:
             UsageError: if a schedule does not fit its nest, or a row needs another one.
         """
-        rows = [row for node, row in self._buffers.items() if node not in self.plan.inlined]
-        stmts: list[Stmt] = [Allocate(row, Scope.KERNEL) for row in rows]
-        for nest, tail in zip(self.loops(), tails, strict=True):
+        nests = self._in_places(self.loops())
+        once: list[Stmt] = []
+        stmts: list[Stmt] = []
+        for nest, tail in zip(nests, tails, strict=True):
             if nest is None:
                 continue
             scheduled = apply(nest, tail)
             self.made.update(scheduled.nodes)
-            stmts.append(Block(scheduled.body.stmts))
-        body = Block(tuple(stmts))
+            is_same = self._is_same(Block(scheduled.copies))
+            once += scheduled.copies if is_same else ()
+            stmts.append(Block(scheduled.loops) if is_same else Block(scheduled.body.stmts))
+        used = {node for nest in nests if nest is not None for node in nest.mentioned}
+        rows = [row for row in self._buffers.values() if row in used]
+        body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
         own = tuple(Allocate(node, Scope.KERNEL) for node in self.partial)
         for var, count in reversed(self._loops):
             self._check_independent(var, count, Block((*own, *body.stmts)))
-            body = Block((For(var, 0, count, body),))
+            body = Block((*once, For(var, 0, count, body)))
+            once = []
         if self.plan.groups > 1 or self.partial:
             whole = Block((*self._cleared(), *body.stmts))
             body = (

@@ -18,6 +18,7 @@ from ocannl_core.loopir.traverse import accesses, free_variables, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
+from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
@@ -31,8 +32,8 @@ from ocannl_core.target import Target
 _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
-_LEAST_BLOCK = 64
-"""For fewer rows of a contraction than these, packing its other operand takes too long."""
+_LEAST_BLOCK = 24
+"""With fewer rows than these, each operand of a contraction that all blocks use is read too often."""
 _LARGEST_ROW = 1 << 15
 """Bytes of a row that are kept on the stack of a thread."""
 _LARGEST_SHARE = 32
@@ -187,18 +188,36 @@ class _Chooser:
             axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
         )
         members = turned.members(self._parts)
-        row = self._touched(members)
-        shared = self._touched(turned.cut(len(batch)).members(self._parts)) if batch else 0
-        extent = members[0].axes[-1].extent
-        block = max((shared - row) // max(extent - 1, 1), 1)  # bytes that grow with the block
-        fixed = row - block
-        size = _largest_divisor(extent, self._far // 2 // block)
-        own = self._own(turned, members, size, self._far // 2)
+        size = self._block_size(turned, members)
+        own = self._own(turned, members, size, self._last // 4)
         saved = sum(self._nodes[node].nbytes for node in own)
-        if saved <= self._far or fixed > self._far or size < min(_LEAST_BLOCK, extent):
+        if saved <= self._far or size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return Group(parts, Together(members, size, contracted=own))
+
+    def _block_size(self, candidate: _Candidate, members: Sequence[Member]) -> int:
+        """Returns how many rows fit into a cache with what the nests need of each; the second cache
+        if that is enough of them, otherwise the last one.
+        """
+        own = self._own(candidate, members, 1, self._last)
+        places = shared_places([member.nest for member in members], own, self._nodes)
+        row: dict[TensorNode, int] = {}
+        for member in members:
+            extents = {axis.var: axis.extent for axis in member.axes}
+            for root in member.nest.roots:
+                for access in accesses(root):
+                    used = {var for index in access.indices or () for var in variables(index)}
+                    if member.vars[-1] in used:
+                        rows = prod(extents[var] for var in extents if var in used)
+                        node = places.get(access.node, access.node)
+                        row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
+        extent, nbytes = members[0].axes[-1].extent, max(sum(row.values()), 1)
+        size = _largest_divisor(extent, self._far // 2 // nbytes)
+        if size >= _LEAST_BLOCK:
+            return size
+        most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
+        return max(size, _largest_divisor(extent, most))
 
     # ----- choosing -------------------------------------------------------------------------
 
