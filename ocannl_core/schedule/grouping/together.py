@@ -40,7 +40,7 @@ def run_together(
     result = frame.joined(tails)
     step = rebuilt(joined_part(group.parts), result.body)
     members = zip(group.parts, group.plan.members, strict=True)
-    sums = [part for part, each in members if each.is_sum]
+    sums = [part for part, each in members if each.is_sum and not each.is_inner_sum]
     return Run(
         replace(step, schedule=group.plan.schedule(tails)),
         tuple(
