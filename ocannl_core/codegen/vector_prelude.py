@@ -74,6 +74,8 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
         case "select":
             return Helper(_select(vector, mask), needs)
+        case "from_bytes":
+            return Helper(_from_bytes(vector, lanes), needs)
         case "transpose":
             return Helper(_transpose(vector, dtype, lanes), needs)
         case "fma":
@@ -121,6 +123,16 @@ def _store(vector: str, dtype: str, lanes: int) -> str:
         masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
     body = _either(_GNU_MASKS, masked, plain)
     return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
+
+
+def _from_bytes(vector: str, lanes: int) -> str:
+    """Returns a function that loads bytes as wider numbers."""
+    return (
+        f"INLINE {vector} {vector}_from_bytes(const uint8_t *p, int n) {{\n"
+        f"  uint8_t __attribute__((vector_size({lanes}))) x = {{0}};\n"
+        f"  __builtin_memcpy(&x, p, n);\n"
+        f"  return __builtin_convertvector(x, {vector});\n}}"
+    )
 
 
 _STREAM_END = """\
