@@ -34,6 +34,8 @@ _MOST_GROUPS = 16
 _MOST_MEMBERS = 32
 _LEAST_BLOCK = 24
 """With fewer rows than these, each operand of a contraction that all blocks use is read too often."""
+_LEAST_GAIN = 4
+"""Blocks of rows are to be so many times smaller than the memory that they save."""
 _LEAST_BATCH = 8
 """Sums over all blocks of rows run on one thread each; so many are enough for several threads."""
 _LARGEST_ROW = 1 << 15
@@ -195,20 +197,31 @@ class _Chooser:
             axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
         )
         members = turned.members(self._parts)
-        size = self._block_size(turned, members)
+        nbytes = self._needed_by_a_row(turned, members)
+        size = self._block_size(members[0].axes[-1].extent, nbytes)
         if not _are_complete(members, size):
             return None
         own = self._own(turned, members, size, self._last // 4)
         saved = sum(self._nodes[node].nbytes for node in own)
-        if saved <= self._far or size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
+        if saved <= max(self._far, _LEAST_GAIN * size * nbytes):
+            return None
+        if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return Group(parts, Together(members, size, contracted=own))
 
-    def _block_size(self, candidate: _Candidate, members: Sequence[Member]) -> int:
+    def _block_size(self, extent: int, nbytes: int) -> int:
         """Returns how many rows fit into a cache with what the nests need of each; the second cache
         if that is enough of them, otherwise the last one.
         """
+        size = _largest_divisor(extent, self._far // 2 // nbytes)
+        if size >= _LEAST_BLOCK:
+            return size
+        most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
+        return max(size, _largest_divisor(extent, most))
+
+    def _needed_by_a_row(self, candidate: _Candidate, members: Sequence[Member]) -> int:
+        """Returns the bytes of a row, where nodes that are in the same place count once."""
         own = self._own(candidate, members, 1, self._last)
         places = shared_places([member.nest for member in members], own, self._nodes)
         row: dict[TensorNode, int] = {}
@@ -221,12 +234,7 @@ class _Chooser:
                         rows = prod(extents[var] for var in extents if var in used)
                         node = places.get(access.node, access.node)
                         row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
-        extent, nbytes = members[0].axes[-1].extent, max(sum(row.values()), 1)
-        size = _largest_divisor(extent, self._far // 2 // nbytes)
-        if size >= _LEAST_BLOCK:
-            return size
-        most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
-        return max(size, _largest_divisor(extent, most))
+        return max(sum(row.values()), 1)
 
     # ----- choosing -------------------------------------------------------------------------
 
