@@ -68,11 +68,13 @@ class Scheduled:
     """A nest after a schedule.
 
     Attributes:
+        starts: What gives cells their first values, if they hold partial results.
         copies: What fills the buffers that are filled once.
         loops: What comes after that.
-        nodes: The arrays that both allocate.
+        nodes: The arrays that these allocate.
     """
 
+    starts: tuple[Stmt, ...]
     copies: tuple[Stmt, ...]
     loops: tuple[Stmt, ...]
     nodes: Mapping[TensorNode, NodeInfo]
@@ -80,7 +82,7 @@ class Scheduled:
     @property
     def body(self) -> Block:
         """What computes the same."""
-        return Block((*self.copies, *self.loops))
+        return Block((*self.starts, *self.copies, *self.loops))
 
 
 def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
@@ -93,7 +95,7 @@ def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
         UsageError: for a schedule that does not fit the nest.
     """
     emitter = _Emitter(nest, schedule)
-    return Scheduled(emitter.copies(), emitter.loops(), emitter.nodes)
+    return Scheduled(emitter.first, emitter.copies(), emitter.loops(), emitter.nodes)
 
 
 def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
@@ -264,7 +266,7 @@ class _Emitter:
         return self._packing(None, self.tree.whole())
 
     def loops(self) -> tuple[Stmt, ...]:
-        return (*self.first, *self._emit(self.order, self.tree.whole()))
+        return self._emit(self.order, self.tree.whole())
 
     def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):

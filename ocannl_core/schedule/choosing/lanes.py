@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocannl_core.dtypes import DType, float32, float64, int32, int64, uint8, uint32, uint64
+from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -40,7 +41,9 @@ def has_lanes(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
     formats = {nodes[store.node].dtype for store in nest.finish}
-    ranges = {axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes}
+    ranges: dict[IndexVar, Range] = {
+        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
+    }
 
     def is_inside(load: Load) -> bool:
         dims = nodes[load.node].buffer_dims

@@ -507,8 +507,10 @@ class Frame:
             scheduled = apply(nest, tail)
             self.made.update(scheduled.nodes)
             is_same = self._is_same(Block(scheduled.copies))
-            once += scheduled.copies if is_same else ()
-            stmts.append(Block(scheduled.loops) if is_same else Block(scheduled.body.stmts))
+            if is_same:
+                once += scheduled.copies
+                scheduled = replace(scheduled, copies=())
+            stmts.append(scheduled.body)
         used = {node for nest in nests if nest is not None for node in nest.mentioned}
         rows = [row for row in self._buffers.values() if row in used]
         body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))

@@ -33,7 +33,7 @@ _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
 _LEAST_BLOCK = 24
-"""With fewer rows than these, each operand of a contraction that all blocks use is read too often."""
+"""With fewer rows than these, what all blocks of a contraction use is read too often."""
 _LEAST_GAIN = 4
 """Blocks of rows are to be so many times smaller than the memory that they save."""
 _LEAST_BATCH = 8
@@ -316,7 +316,9 @@ def _are_complete(members: Sequence[Member], size: int) -> bool:
     one thread, so the loops around it are to be enough for several.
     """
     sums = [member for member in members if member.is_sum]
-    if any([axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums):
+    if any(
+        [axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums
+    ):
         return False
     batch = prod(axis.extent for axis in members[0].axes[:-1])
     return not sums or size == members[0].axes[-1].extent or batch >= _LEAST_BATCH
