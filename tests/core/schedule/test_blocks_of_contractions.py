@@ -200,7 +200,7 @@ def test_copies_that_all_blocks_use_are_made_once() -> None:
 
 def test_a_few_sums_over_rows_are_left_to_kernels_of_their_own() -> None:
     """They would keep all but one or two threads waiting."""
-    plan = planned(block_program((1, 2), 96, 33, 3, gradients=("keys",)))
+    plan = planned(block_program((1, 2), 480, 33, 3, gradients=("keys",)))
     together = in_blocks(plan)
     assert together
     assert all("keys_grad" not in step.title for step in together)
