@@ -74,6 +74,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return Helper(vector_memory.store(vector), needs)
         case "stream":
             return Helper(vector_memory.stream(vector), needs)
+        case "from_bytes":
+            return Helper(vector_memory.from_bytes(vector), needs)
         case "transpose":
             return Helper(vector_memory.transpose(vector), needs)
         case "splat":
