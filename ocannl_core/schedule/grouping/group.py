@@ -21,6 +21,7 @@ from ocannl_core.schedule.grouping.frame import Frame
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
+    homes_of,
     row_dims,
     written_by,
 )
@@ -131,8 +132,10 @@ class _Chooser:
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
-                if _is_along(nest, axes[:depth]):
-                    return _Candidate(start, (axes[:depth],))
+                candidate = _Candidate(start, (axes[:depth],))
+                has_rows = homes_of(candidate.members(self._parts)) is not None
+                if has_rows and _is_along(nest, axes[:depth]):
+                    return candidate
         return None
 
     # ----- joining --------------------------------------------------------------------------
@@ -327,18 +330,12 @@ def _are_separate(members: Sequence[Member], at: int) -> bool:
 
 def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | None:
     """Returns the axes of a nest that are the rows of others; None if it must wait for them."""
-    homes: dict[TensorNode, tuple[int, ...]] = {}
-    finished: set[TensorNode] = set()
-    needed: set[TensorNode] = set()
-    for member in members:
-        if member.is_sum:
-            finished.update(member.written)
-            needed |= member.mentioned_last
-            continue
-        for store in member.nest.finish:
-            dims = row_dims(store.indices, member.vars)
-            if dims is None or homes.setdefault(store.node, dims) != dims:
-                return None
+    homes = homes_of(members)
+    if homes is None:
+        return None
+    sums = [member for member in members if member.is_sum]
+    finished = {node for member in sums for node in member.written}
+    needed = {node for member in sums for node in member.mentioned_last}
     new = Member(nest, ())
     if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
         return None
@@ -350,10 +347,9 @@ def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | No
         mentioned_before = {node for member in members for node in member.nest.mentioned}
         is_last = homes.keys().isdisjoint(new.mentioned_last)
         return axes if is_last and mentioned_before.isdisjoint(new.written) else None
-    for store in nest.finish:
-        dims = row_dims(store.indices, new.vars)
-        if dims is None or homes.setdefault(store.node, dims) != dims:
-            return None
+    homes = homes_of((*members, new))
+    if homes is None:
+        return None
     is_private = all(_stays_in_rows(member, homes) for member in (*members, new))
     return axes if is_private else None
 
