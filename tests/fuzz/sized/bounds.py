@@ -119,7 +119,7 @@ def rounded(
         step: What all partial results are multiples of, if that is known.
     """
     if form.is_integer:
-        return Bounded(_wrapped(value, form), error, 1.0, form)
+        return Bounded(wrapped(value, form), error, 1.0, form)
     most = float(np.max(magnitude, initial=0.0))
     is_exact = step >= form.least and most <= step * 2.0**form.digits and most <= form.greatest
     if is_exact and not np.any(error):
@@ -133,7 +133,8 @@ def rounded(
     return Bounded(value, np.broadcast_to(error, value.shape), 0.0, form)
 
 
-def _wrapped(value: Array, form: Format) -> Array:
+def wrapped(value: Array, form: Format) -> Array:
+    """Returns whole numbers modulo the width of a format of integers."""
     return value.astype(form.name).astype(np.int64)
 
 
@@ -197,7 +198,7 @@ def div(a: Bounded, b: Bounded) -> Bounded:
 def neg(a: Bounded) -> Bounded:
     value = -a.value
     if a.format.is_integer:
-        value = _wrapped(value, a.format)
+        value = wrapped(value, a.format)
     return Bounded(value, a.error, a.step, a.format)
 
 

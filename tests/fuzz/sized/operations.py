@@ -162,6 +162,7 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
             part, wrong = _product(terms)
         part = np.asarray(part)
         if is_greatest:
+            part = bounds.wrapped(part, form) if form.is_integer else part
             np.maximum.at(value, points.target, part)
             np.maximum.at(error, points.target, wrong)
         else:
@@ -192,6 +193,8 @@ class Slope:
     magnitude: Array = field(init=False)
     rounds: Array = field(init=False)
     step: float = np.inf
+    digits: int = 0
+    """Of the widest format of what is added."""
 
     def __post_init__(self) -> None:
         self.value, self.error, self.magnitude, self.rounds = (
@@ -214,9 +217,10 @@ class Slope:
         count = np.bincount(at, minlength=size)
         self.rounds += count + np.where(count > 0, more_rounds, 0.0)
         self.step = min(self.step, part.step)
+        self.digits = max(self.digits, part.format.digits)
 
     def total(self, form: Format) -> Bounded:
-        rounds = np.maximum(self.rounds - 1, 0)
+        rounds = np.maximum(self.rounds - (0 if self.digits > form.digits else 1), 0)
         step = self.step if np.isfinite(self.step) else 1.0
         found = rounded(
             form, self.value, self.error, magnitude=self.magnitude, rounds=rounds, step=step

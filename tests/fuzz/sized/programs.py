@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -122,12 +122,22 @@ class Case:
     @property
     def params(self) -> list[str]:
         """The parameters that gradients flow into."""
+        return self._params(differentiable)
+
+    @property
+    def updated(self) -> list[str]:
+        """The parameters that are updated: SGD lets those without a gradient decay, too."""
+        if self.training is None or self.training.rule == "none":
+            return []
+        return self.params if self.training.rule == "adam" else self._params(_operands)
+
+    def _params(self, followed: Callable[[Step], tuple[str, ...]]) -> list[str]:
         if self.training is None:
             return []
         needed = {self.training.loss}
         for step in reversed(self.program.steps):
             if step.name in needed:
-                needed.update(differentiable(step))
+                needed.update(followed(step))
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
 
     def source(self) -> str:
@@ -157,7 +167,7 @@ class Case:
             for leaf in self.program.leaves
             if isinstance(leaf, Given) and leaf.kind != "tensor"
         ]
-        shown = list(self.program.roots if keep is None else keep) + self.params
+        shown = list(self.program.roots if keep is None else keep) + self.updated
         lines = [
             "import ml_dtypes",
             "import numpy as np",
@@ -172,6 +182,10 @@ class Case:
             *(f"    print({name!r}, ctx[{name}])" for name in shown),
         ]
         return "\n".join(lines)
+
+
+def _operands(step: Step) -> tuple[str, ...]:
+    return step.operands
 
 
 def differentiable(step: Step) -> tuple[str, ...]:

@@ -164,12 +164,12 @@ def expected_of(case: Case) -> Expected:
             values[step.name] = evaluate(step.call, operands, shapes[step.name])
         if case.training is not None:
             gradients = _gradients(case, values)
-            for name in case.params:
+            for name in case.updated:
                 own = leaves[name]
                 updated = _updated(case.training.rule, name, own.cells, gradients[name], state)
                 leaves[name] = replace(own, cells=updated)
     found = {name: cells.cells for name, cells in values.items()}
-    found |= {name: leaves[name].cells for name in case.params}
+    found |= {name: leaves[name].cells for name in case.updated}
     return Expected(found, gradients)
 
 
@@ -188,7 +188,8 @@ def _gradients(case: Case, values: dict[str, Cells]) -> dict[str, Bounded]:
         gradient = slopes[step.name].total(result.cells.format)
         operands = [values[name] for name in step.operands]
         pull_back(step.call, operands, result, gradient, [slopes[name] for name in step.operands])
-    return {name: slopes[name].total(values[name].cells.format) for name in case.params}
+    named = {*case.params, *case.updated}
+    return {name: slopes[name].total(values[name].cells.format) for name in sorted(named)}
 
 
 def _updated(
@@ -319,7 +320,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
         for _ in range(case.calls):
             step()
         found = {}
-        for name in [*wanted, *case.params]:
+        for name in [*wanted, *case.updated]:
             tensor = names[name.removesuffix(".grad")]
             found[name] = np.array(context[tensor.grad if name.endswith(".grad") else tensor])
         return found
