@@ -74,9 +74,7 @@ def _stated(program: Program, random: Random) -> Program:
     for position in range(len(program.statements) - 1, -1, -1):
         statement = program.statements[position]
         if isinstance(statement, Leaf) and None in statement.rows:
-            batch, output, inputs = (
-                _row(random) if row is None else row for row in statement.rows
-            )
+            batch, output, inputs = (_row(random) if row is None else row for row in statement.rows)
             leaf = replace(statement, rows=(batch, output, inputs))
             before, after = program.statements[:position], program.statements[position + 1 :]
             return Program((*before, leaf, *after))

@@ -153,7 +153,7 @@ class Author:
     def _something(self) -> None:
         kinds = {
             self._unary: 2, self._binary: 4, self._mask: 2, self._contraction: 8, self._rows: 2,
-            self._layer: 2, self._rearranged: 2, self._parts: 1, self._cast: 1,
+            self._layer: 2, self._attention: 1, self._image: 1, self._rearranged: 2, self._parts: 1, self._cast: 1,
         }  # fmt: skip
         self.random.choices(list(kinds), list(kinds.values()))[0]()
 
@@ -250,13 +250,7 @@ class Author:
         kept[which] = "0"
         spec = f"{whole} => {kept[0]}|{kept[2]}->{kept[1]}"
         if self._chance(0.6):
-            scaled = self._apply("clamp", [name]) or name
-            greatest = self._apply("einmax", [scaled], spec)
-            shifted = greatest and self._apply("sub", [scaled, greatest])
-            powers = shifted and self._apply("exp", [shifted])
-            total = powers and self._apply("einsum", [powers], spec)
-            if powers and total:
-                self._apply("div", [powers, total])
+            self._softmax(name, spec)
         else:
             total = self._apply("einsum", [name], spec)
             if not total:
@@ -290,6 +284,64 @@ class Author:
             result = biased or result
         if self._chance(0.6):
             self._unary(result)
+
+    def _attention(self) -> None:
+        """Products with keys, a softmax, products with values: for one batch or more."""
+        if FORMATS[self.format].is_integer:
+            return
+        heads, width = self.random.choice([1, 2, 7]), self.random.choice([3, 16, 17, 31])
+        most = min(self.most_work // (heads * width), self.most_cells // heads)
+        length = max(n for n in SIZES if n * n <= max(1, most))
+        rows = ((), (length, heads, width), ())
+        queries, keys, values = (self._leaf(rows) for _ in range(3))
+        scores = self._apply("einsum", [queries, keys], "|->s, h, d; |->t, h, d => s|t->h")
+        small = scores and self._apply("times", [scores], str(2.0 ** -(width.bit_length() // 2)))
+        if small and self._chance(0.4):
+            mask = self._leaf(((length,), (1,), (length,)), "bits")
+            small = (
+                self._apply("where", [mask, small, self._leaf(((), (1,), ()), "small")]) or small
+            )
+        self._softmax(small, "s|t->h => s|0->h")
+        weights = next(reversed(self.shapes))
+        if self.shapes[weights] == ((length,), (heads,), (length,)):
+            self._apply("einsum", [weights, values], "s|t->h; |->t, h, e => s|->h, e")
+
+    def _softmax(self, name: str | None, spec: str) -> None:
+        scaled = name and (self._apply("clamp", [name]) or name)
+        greatest = scaled and self._apply("einmax", [scaled], spec)
+        if scaled and greatest and self._chance(0.5):
+            greatest = self._apply("stop_gradient", [greatest])
+        shifted = scaled and greatest and self._apply("sub", [scaled, greatest])
+        powers = shifted and self._apply("exp", [shifted])
+        total = powers and self._apply("einsum", [powers], spec)
+        if powers and total:
+            self._apply("div", [powers, total])
+
+    def _image(self) -> None:
+        """A convolution of images with channels, and perhaps the greatest cells of windows."""
+        batch, height, width = (
+            self.random.choice(each) for each in ((1, 2, 7), (6, 16, 18), (7, 16, 33))
+        )
+        inner, outer = self.random.choice([1, 3, 16]), self.random.choice([1, 7, 16, 17])
+        size = self.random.choice([1, 2, 3, 5])
+        mark = self.random.choice("<=")
+        if batch * height * width * inner * outer * size * size > self.most_work:
+            return
+        image = self._leaf(((batch,), (height, width, inner), ()))
+        kernel = self._leaf(((), (outer,), (size, size, inner)))
+        spec = f"b|->y{mark}+k, x{mark}+l, c; |k, l, c->o => b|->y, x, o"
+        result = self._apply("einsum", [image, kernel], spec)
+        if not result:
+            return
+        result = self._tamed(result, size * size * inner)
+        if self._chance(0.5):
+            self._apply("relu", [result])
+            result = next(reversed(self.shapes))
+        _, (height, width, _), _ = self.shapes[result]
+        if height % 2 == 0 and width % 2 == 0:
+            values = Context(None, (("k", 2), ("l", 2)))
+            pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
+            self._apply(self.random.choice(["einmax", "einsum"]), [result], pooled, values)
 
     def _tamed(self, name: str, terms: int) -> str:
         """Returns a tensor whose cells are not much larger than the terms of the sums."""

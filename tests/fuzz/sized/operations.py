@@ -145,7 +145,7 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
     is_greatest = call.operation in ("einmax", "tropical")
     is_sum = call.operation in ("outer_sum", "tropical")
     kind: Any = np.int64 if form.is_integer else np.float64
-    lowest = int(-(2**31)) if form.is_integer else -np.inf
+    lowest = (-(2**31)) if form.is_integer else -np.inf
     value = np.full(size, lowest if is_greatest else 0, dtype=kind)
     error, magnitude, count = np.zeros(size), np.zeros(size), np.zeros(size)
     contraction = Contraction(call.spec, shapes, call.context)
@@ -288,9 +288,12 @@ def _pull_contraction(
 def _where_greatest(
     terms: Sequence[Bounded], target: Array, result: Bounded, arriving: Bounded
 ) -> Bounded:
-    """Returns the gradients that reach cells that are the greatest, as far as that is sure."""
+    """Returns the gradients that reach cells that are the greatest, as far as that is sure.
+
+    A term and the greatest of all, which may both be rounded, can become equal.
+    """
     total, wrong = sum(t.value for t in terms), sum(t.error for t in terms)
-    greatest, slack = result.value.ravel()[target], result.error.ravel()[target] + wrong
+    greatest, slack = result.value.ravel()[target], 2.0 * result.error.ravel()[target] + wrong
     may_be = (total == greatest) | (total + slack >= greatest)
     count = np.bincount(target[may_be], minlength=result.value.size)[target]
     unsure = may_be & (count > 1) & (slack > 0)

@@ -13,7 +13,7 @@ from ..contraction import Undetermined
 from ..notation import Invalid, Rows
 from ..programs import Axes, Leaf, Program, Step, smaller
 from ..reference import Call, expected_rows
-from .bounds import FORMATS, Array
+from .bounds import FORMATS, Array, promoted
 
 DATA = {
     "small": "integers(-2, 4, {dims})",
@@ -289,8 +289,6 @@ def _cut(program: Program) -> list[Program]:
 
 def formats_of(program: Program) -> dict[str, str]:
     """Returns the number formats of all tensors."""
-    from .bounds import promoted  # noqa: PLC0415 - only needed here
-
     formats: dict[str, str] = {}
     for statement in program.statements:
         if isinstance(statement, Given):

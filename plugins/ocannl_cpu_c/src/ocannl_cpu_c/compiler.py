@@ -185,6 +185,9 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         # GCC 12.2 takes masked vector stores, which it makes of short loops, for stores of whole
         # vectors, and so removes stores before them that are not dead
         flags += ("-fno-tree-dse",)
+        # it takes what an iteration stores for what a later one finds at the same place, although
+        # vectors stored in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
+        flags += ("-fno-predictive-commoning",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
