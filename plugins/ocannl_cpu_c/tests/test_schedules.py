@@ -196,3 +196,16 @@ def test_windows_that_overlap_add_to_what_others_have_added(cells: int, dtype: s
         left = cells // 2
         expected = np.convolve(ones, ones)[left : left + cells]
         np.testing.assert_array_equal(context[x.grad], expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("cells", [65, 257])
+def test_integers_of_the_last_cell_are_summed_in_pairs(cells: int, dtype: str) -> None:
+    """Sums that change between signed and unsigned numbers are ones that compilers get wrong."""
+    values = np.arange(cells) * 37 % 19 - 7
+    with core_settings.overrides(tune="off"), oc.Session():
+        x = oc.tensor(values.astype(dtype), dtype=dtype)
+        y = oc.add(x, oc.einsum("a; b => b", x, x))
+        context = oc.Context("cpu_c")
+        context.compile(oc.train.forward(y))()
+        np.testing.assert_array_equal(context[y], values + values * values.sum())

@@ -24,8 +24,11 @@ _ARITHMETIC = (
     "-fno-builtin-pow",  # or pow(x, 0.5) becomes sqrt, which differs at -inf and -0
     "-fno-builtin-powf",
     "-fno-trapping-math",
+    "-fwrapv",
 )
-"""Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
+"""Every operation rounds on its own; nobody looks at errno or at floating-point traps. Integers
+wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
+"""
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
 _FULL = "-O3"
 _WITHOUT_COMPILER = (
