@@ -45,7 +45,7 @@ from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
-    row_dims,
+    homes_of,
     together,
     written_by,
 )
@@ -180,12 +180,9 @@ class Frame:
 
     def _found_homes(self) -> dict[TensorNode, tuple[int, ...]]:
         """Returns where in the index of each node that is written the rows are."""
-        homes: dict[TensorNode, tuple[int, ...]] = {}
-        for member in self.plan.members:
-            for store in () if member.is_sum else member.nest.finish:
-                dims = row_dims(store.indices, member.vars)
-                if dims is None or homes.setdefault(store.node, dims) != dims:
-                    raise self._misfit("What is written has the rows along axes of its own.")
+        homes = homes_of(self.plan.members)
+        if homes is None:
+            raise self._misfit("What is written has the rows along axes of its own.")
         return homes
 
     def _check_sum(self, position: int, member: Member) -> None:

@@ -22,6 +22,7 @@ from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
+    homes_of,
     row_dims,
     written_by,
 )
@@ -136,8 +137,10 @@ class _Chooser:
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
-                if _is_along(nest, axes[:depth]):
-                    return _Candidate(start, (axes[:depth],))
+                candidate = _Candidate(start, (axes[:depth],))
+                has_rows = homes_of(candidate.members(self._parts)) is not None
+                if has_rows and _is_along(nest, axes[:depth]):
+                    return candidate
         return None
 
     # ----- joining --------------------------------------------------------------------------
@@ -384,18 +387,12 @@ def _matched(
         members: The others.
         by_reads: True if rows of what nests only read are the same rows, too.
     """
-    homes: dict[TensorNode, tuple[int, ...]] = {}
-    finished: set[TensorNode] = set()
-    needed: set[TensorNode] = set()
-    for member in members:
-        if member.is_sum:
-            finished.update(member.written)
-            needed |= member.mentioned_last
-            continue
-        for store in member.nest.finish:
-            dims = row_dims(store.indices, member.vars)
-            if dims is None or homes.setdefault(store.node, dims) != dims:
-                return None
+    homes = homes_of(members)
+    if homes is None:
+        return None
+    sums = [member for member in members if member.is_sum]
+    finished = {node for member in sums for node in member.written}
+    needed = {node for member in sums for node in member.mentioned_last}
     new = Member(nest, ())
     if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
         return None
@@ -407,10 +404,9 @@ def _matched(
         mentioned_before = {node for member in members for node in member.nest.mentioned}
         is_last = homes.keys().isdisjoint(new.mentioned_last)
         return axes if is_last and mentioned_before.isdisjoint(new.written) else None
-    for store in nest.finish:
-        dims = row_dims(store.indices, new.vars)
-        if dims is None or homes.setdefault(store.node, dims) != dims:
-            return None
+    homes = homes_of((*members, new))
+    if homes is None:
+        return None
     is_private = all(_stays_in_rows(member, homes) for member in (*members, new))
     return axes if is_private else None
 

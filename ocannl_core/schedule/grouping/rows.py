@@ -195,3 +195,16 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
             return None
         found += places
     return tuple(found)
+
+
+def homes_of(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
+    """Returns where in the index of each node that is written row by row the rows are; None if
+    some node does not have them along axes of its own.
+    """
+    homes: dict[TensorNode, tuple[int, ...]] = {}
+    for member in members:
+        for store in () if member.is_sum else member.nest.finish:
+            dims = row_dims(store.indices, member.vars)
+            if dims is None or homes.setdefault(store.node, dims) != dims:
+                return None
+    return homes
