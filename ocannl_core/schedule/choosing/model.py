@@ -199,12 +199,12 @@ class Model:
                 total += _GATHERED * self.size(self.extents)
         return total
 
-    @property
-    def _accumulators(self) -> int:
-        """The most registers that accumulate: the others hold operands, and what the finish needs,
-        which would wait in memory for the end of the sums otherwise.
+    def _accumulators(self, vectors: int) -> int:
+        """Returns the most registers that accumulate: the others hold the vectors of a step and one
+        spread number, or an accumulator would wait in memory for each step; and what the finish
+        needs, which would wait there for the end of the sums.
         """
-        return self.registers * 3 // 4
+        return min(self.registers * 3 // 4, self.registers - vectors - 1)
 
     def _vectors(self, lane: str) -> int:
         return -(-self.extents[lane] // self.lanes)
@@ -215,7 +215,7 @@ class Model:
         steps = self.size(self.extents) / (rows * self.extents[lane])
         tiles = []
         for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            most = max(1, self._accumulators // vectors)
+            most = max(1, self._accumulators(vectors) // vectors)
             blocks = -(-rows // most)
             low, larger = divmod(rows, blocks)
             full, rest = divmod(self._vectors(lane), vectors)
