@@ -38,16 +38,6 @@ def _loaded_apart(vector: Vector) -> str:
     return f"  return ({vector.name}){{{', '.join(cells)}}};"
 
 
-def from_bytes(vector: Vector) -> str:
-    """Returns a function that loads bytes as the first lanes of wider numbers."""
-    return (
-        f"INLINE {vector.name} {vector.name}_from_bytes(const uint8_t *p, int n) {{\n"
-        f"  uint8_t __attribute__((vector_size({vector.lanes}))) x = {{0}};\n"
-        f"  __builtin_memcpy(&x, p, n);\n"
-        f"  return __builtin_convertvector(x, {vector.name});\n}}"
-    )
-
-
 def store(vector: Vector) -> str:
     """Returns a function that stores the first lanes of a vector."""
     head = f"INLINE void {vector.name}_store({vector.element} *p, {vector.name} x, int n) {{"
@@ -58,6 +48,16 @@ def store(vector: Vector) -> str:
         text = f"  __builtin_{name}((void *)p, x, {_bits(vector)});"
         special.append((instruction("__AVX512VL__", name), text))
     return f"{head}\n{chosen(special, plain)}\n}}"
+
+
+def from_bytes(vector: Vector) -> str:
+    """Returns a function that loads bytes as wider numbers."""
+    return (
+        f"INLINE {vector.name} {vector.name}_from_bytes(const uint8_t *p, int n) {{\n"
+        f"  uint8_t __attribute__((vector_size({vector.lanes}))) x = {{0}};\n"
+        f"  __builtin_memcpy(&x, p, n);\n"
+        f"  return __builtin_convertvector(x, {vector.name});\n}}"
+    )
 
 
 def _bits(vector: Vector) -> str:

@@ -96,8 +96,8 @@ def _is_expressible(expr: Expr) -> bool:
             return op in _FLOAT_UNARY and arg.dtype.is_float
         case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
-        case Binary(BinaryOp.POW, _, right):
-            return dtype is float32 or right in (Const(2.0, dtype), Const(-1.0, dtype))
+        case Binary(BinaryOp.POW):
+            return dtype is float32 or is_simple_power(expr)
         case Binary(op, left) if op in LOGICAL:
             return left.dtype.nbytes == dtype.nbytes
         case Binary(op):
@@ -106,6 +106,15 @@ def _is_expressible(expr: Expr) -> bool:
             return dtype.is_float
         case Ternary(TernaryOp.WHERE) | IndexValue():
             return False  # guards stay with plain loops, whose branches are not all evaluated
+        case _:
+            return False
+
+
+def is_simple_power(expr: Expr) -> bool:
+    """True for squares and reciprocals, which need no function."""
+    match expr:
+        case Binary(BinaryOp.POW, _, Const(value)):
+            return value in (2.0, -1.0)
         case _:
             return False
 
