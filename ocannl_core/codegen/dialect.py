@@ -69,6 +69,8 @@ class Dialect:
     """Bytes of arrays that a kernel may keep outside the buffers it is given."""
     cuts_parallel: ClassVar[bool] = False
     """True if a parallel kernel is called for parts of its iterations."""
+    signed_wraps: ClassVar[bool] = False
+    """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
     type_names: ClassVar[dict[DType, str]] = {
         uint8: "uint8_t",

@@ -447,6 +447,8 @@ class Expressions:
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
         """
+        if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
+            return negated(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
         if dtype.kind is Kind.SIGNED:
             a = cast(f"u{self._dialect.value_type(dtype)}", a)
         elif dtype is uint16 and symbol == "*":

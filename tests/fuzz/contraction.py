@@ -408,7 +408,12 @@ class Contraction:
     # ----- values ---------------------------------------------------------------------------------
 
     def points(
-        self, operands: Sequence[Rows], result: Rows, *, apart: bool = False
+        self,
+        operands: Sequence[Rows],
+        result: Rows,
+        *,
+        apart: bool = False,
+        most: int = LARGEST_DOMAIN,
     ) -> Iterator[Points]:
         """Yields what is multiplied, and the cells of a result of the given shape it belongs to.
 
@@ -416,6 +421,7 @@ class Contraction:
             operands: The shapes of the operands.
             result: The sizes of the result's axes.
             apart: Every operand by itself, not their products.
+            most: How many products to enumerate at once, at most.
         """
         for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
             if pattern.variable in self._lengths and self._is_exact(pattern, kind):
@@ -433,10 +439,10 @@ class Contraction:
             axes = [axis for axis, _ in targets]
             axes += [axis for each in group for axis, _, _ in self.operands[each]]
             for choice in choices(axes, self._parted):
-                yield self._points(group, targets, choice)
+                yield self._points(group, targets, choice, most)
 
     def _points(
-        self, group: Sequence[int], targets: list[tuple[Axis, int]], choice: Choice
+        self, group: Sequence[int], targets: list[tuple[Axis, int]], choice: Choice, most: int
     ) -> Points:
         grid = _Grid()
         written = [self._position(grid, choice, axis, size) for axis, size in targets]
@@ -452,7 +458,7 @@ class Contraction:
                 if not isinstance(axis, Parts):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
-        indices = grid.indices()
+        indices = grid.indices(most)
         target, is_kept = _addressed(
             grid, [position(indices) for position in written], [size for _, size in targets]
         )
@@ -571,7 +577,7 @@ class _Grid:
     def shape(self) -> Row:
         return tuple(self._sizes.values())
 
-    def indices(self) -> dict[Hashable, Array]:
-        if prod(self.shape) > LARGEST_DOMAIN or len(self.shape) > 30:
+    def indices(self, most: int) -> dict[Hashable, Array]:
+        if prod(self.shape) > most or len(self.shape) > 30:
             raise TooLarge
         return dict(zip(self._sizes, np.indices(self.shape, sparse=True), strict=True))

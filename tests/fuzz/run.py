@@ -1,6 +1,7 @@
 """Random programs: each runs and agrees with the reference, or is refused with a reason.
 
     python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
+    python -m tests.fuzz.run --sized --count 1000 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well. What is
 neither right nor refused properly is printed as the smallest program found that still shows it: a
@@ -33,9 +34,11 @@ from ocannl_core.shape.terms import Shape
 
 from .contraction import Expected, TooLarge, Undetermined
 from .gradients import pulled_back
+from .mending import mended
 from .notation import Invalid, Rows
 from .programs import FORMULAS, Author, Program, Step, smaller
 from .reference import Value, evaluate, expected_rows
+from .sized.run import main as sized
 
 SECONDS = 20
 """A program that takes longer hangs."""
@@ -43,6 +46,8 @@ SECONDS_FOR_SMALLER = 2
 """While looking for the smallest program."""
 SECONDS_TO_SHRINK = 60
 LONGEST_LINE = 1000
+DRAFTS = 8
+"""One program of so many stays as it is written first."""
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
@@ -345,9 +350,22 @@ def _is_surely_valid(program: Program) -> bool:
 # ----- many programs ------------------------------------------------------------------------------
 
 
-def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Returns one of the programs of a seed."""
+def draft_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
+    """Returns one of the programs of a seed as it is written first; half of them are refused."""
     return Author(Random(f"{seed} {number}"), formulas).program()
+
+
+def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
+    """Returns one of the programs of a seed: most of them without what is refused."""
+    draft = draft_of(seed, number, formulas)
+    if number % DRAFTS == 0:
+        return draft
+    try:
+        with _limited(SECONDS):
+            found = mended(draft, Random(number))
+    except (_Hang, Exception):
+        return draft  # what is wrong with it is to be found out
+    return found if found.steps else draft
 
 
 def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
@@ -432,6 +450,11 @@ def main() -> int:
     parser.add_argument("--share", type=int, default=50, help="one program of so many runs there")
     parser.add_argument("--without", nargs="*", default=[], choices=sorted(FORMULAS))
     parser.add_argument("--stop-after", type=int, default=10, help="how many failures to report")
+    parser.add_argument(
+        "--sized", action="store_true", help="programs with long axes; its options: --sized --help"
+    )
+    if "--sized" in sys.argv[1:]:
+        return sized([each for each in sys.argv[1:] if each != "--sized"])
     arguments = parser.parse_args()
     formulas = FORMULAS - set(arguments.without)
     counts: Counter[str] = Counter()

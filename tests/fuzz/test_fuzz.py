@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from .programs import FORMULAS
-from .run import examined, outcome_of, program_of, report
+from .run import draft_of, examined, outcome_of, report
 
-PROGRAMS = 300
+PROGRAMS = 180
 PARTS = 6
 
 
@@ -23,11 +23,11 @@ def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> N
 
 
 def test_a_random_program_with_crossing_rows_closes_alike_in_every_order() -> None:
-    program = program_of(2026, 3577)
+    program = draft_of(2026, 3577)
     outcomes = {outcome_of(program.reordered(Random(k)), None).shapes for k in range(8)}
     assert len(outcomes) == 1
 
 
 def test_most_random_programs_are_not_refused() -> None:
     kinds = [examined(0, number, "interp", FORMULAS).kind for number in range(60)]
-    assert kinds.count("agrees") >= 30
+    assert kinds.count("agrees") >= 50

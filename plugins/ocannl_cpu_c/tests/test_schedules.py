@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.default import scheduled, scheduled_by
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Target
+from ocannl_core.testing.blocks import random_block_programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import fitting_schedules, random_reductions
 from ocannl_core.testing.rows import random_row_programs
@@ -130,6 +132,21 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
     check(example, schedule)
 
 
+@settings(
+    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=random_block_programs(), threads=st.sampled_from([1, 3]))
+def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads: int) -> None:
+    """The scores do not fit into these caches."""
+
+    def schedule(plan: Plan, target: Target) -> Plan:
+        caches = (256, 1024, 1 << 20)
+        return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches))
+
+    with core_settings.overrides(threads=threads):
+        check(example, schedule)
+
+
 @pytest.mark.parametrize("function", [oc.maximum, oc.minimum])
 @pytest.mark.parametrize("length", [64, 200])
 def test_limits_of_rows_propagate_nan(function: Callable[..., Any], length: int) -> None:
@@ -174,3 +191,37 @@ def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -
     assert [schedule.startswith("rows") for schedule in schedules] == [True, False]
     for found, expected in zip(results[1], results[0], strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("cells", [5, 8, 16])
+def test_windows_that_overlap_add_to_what_others_have_added(cells: int, dtype: str) -> None:
+    """Iterations load what earlier ones stored in two parts: compilers may take one part for all."""
+    arch = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "native"
+    ones = np.ones(cells)
+    with (
+        core_settings.overrides(cc_arch=arch, max_visits=0, tune="off"),
+        oc.Session(dtype=dtype),
+    ):
+        x, y = (oc.param(name, output=[cells]) for name in "xy")
+        total = oc.outer_sum("i=+k; i => i", x, y, values={"k": cells})
+        context = oc.Context("cpu_c")
+        step = context.compile(oc.train.grad_update(total), keep=[x.grad])
+        context[x], context[y] = ones, ones
+        step()
+        left = cells // 2
+        expected = np.convolve(ones, ones)[left : left + cells]
+        np.testing.assert_array_equal(context[x.grad], expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("cells", [65, 257])
+def test_integers_of_the_last_cell_are_summed_in_pairs(cells: int, dtype: str) -> None:
+    """Sums that change between signed and unsigned numbers are ones that compilers get wrong."""
+    values = np.arange(cells) * 37 % 19 - 7
+    with core_settings.overrides(tune="off"), oc.Session():
+        x = oc.tensor(values.astype(dtype), dtype=dtype)
+        y = oc.add(x, oc.einsum("a; b => b", x, x))
+        context = oc.Context("cpu_c")
+        context.compile(oc.train.forward(y))()
+        np.testing.assert_array_equal(context[y], values + values * values.sum())

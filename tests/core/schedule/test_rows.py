@@ -291,6 +291,21 @@ def test_kernels_whose_nodes_stay_in_a_cache_are_left_alone() -> None:
     assert kernels(softmax.stmts, softmax.draft, scratch, far=1 << 20) == 3
 
 
+def test_a_kernel_that_leaves_rows_out_keeps_its_own_loops() -> None:
+    draft = Draft("every_second_row")
+    x, y = draft.node("x", float32, ROWS, LENGTH), draft.node("y", float32, 2 * ROWS, LENGTH)
+    value = Unary(UnaryOp.EXP, draft.load(x, I, J), float32)
+    stored = draft.store(y, affine([(2, I)], 1), J, value=value)
+    nest = loop(I, ROWS, loop(J, LENGTH, stored))
+    assert kernels([nest], draft, [], far=64) == 1
+    interp = subject_named("interp")
+    arrays = {x: np.arange(ROWS * LENGTH, dtype=np.float32).reshape(ROWS, LENGTH) / 8}
+    found = interp.run(draft.program(nest), arrays, (), by_rows(64, 64))
+    expected = np.zeros((2 * ROWS, LENGTH), np.float32)
+    expected[1::2] = np.exp(arrays[x])
+    np.testing.assert_allclose(found[y], expected, rtol=1e-6)
+
+
 def test_a_contraction_keeps_its_own_blocks() -> None:
     softmax = Softmax()
     draft = softmax.draft

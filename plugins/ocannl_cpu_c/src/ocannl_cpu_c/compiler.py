@@ -24,8 +24,11 @@ _ARITHMETIC = (
     "-fno-builtin-pow",  # or pow(x, 0.5) becomes sqrt, which differs at -inf and -0
     "-fno-builtin-powf",
     "-fno-trapping-math",
+    "-fwrapv",
 )
-"""Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
+"""Every operation rounds on its own; nobody looks at errno or at floating-point traps. Integers
+wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
+"""
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
 _FULL = "-O3"
 _WITHOUT_COMPILER = (
@@ -185,6 +188,9 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         # GCC 12.2 takes masked vector stores, which it makes of short loops, for stores of whole
         # vectors, and so removes stores before them that are not dead
         flags += ("-fno-tree-dse",)
+        # it takes what an iteration stores for what a later one finds at the same place, although
+        # vectors stored in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
+        flags += ("-fno-predictive-commoning",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))

@@ -23,6 +23,7 @@ class ThreadedC(Dialect):
     """C whose large kernels several threads share."""
 
     cuts_parallel = True
+    signed_wraps = True
 
 
 DIALECT = ThreadedC()

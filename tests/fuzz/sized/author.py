@@ -1,0 +1,595 @@
+"""Writes random programs whose axes have sizes at which schedules cut, pack and share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from random import Random
+from typing import TypeVar
+
+from ..contraction import Undetermined
+from ..notation import ALONE, Context, Invalid, Row, Rows
+from ..programs import Program, Statement
+from ..reference import Call
+from .bounds import FORMATS, promoted
+from .programs import Case, Given, Operation, Training, cells_of, shape_of
+
+T = TypeVar("T")
+
+SIZES = (1, 2, 3, 7, 16, 17, 31, 64, 100, 129, 257, 513, 1000)
+LABELS = "abcdefghijklmnopqrstuvwxyz"
+SMOOTH = ("tanh", "sin", "cos", "relu", "sat01", "neg", "square", "exp")
+STEPWISE = ("relu", "sat01", "neg", "square", "clamp", "times")
+UNARY_OF_INTEGERS = ("neg", "square")
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "relu_gate", "add", "mul")
+COMPARISONS = ("less", "less_equal", "equal", "not_equal")
+
+
+@dataclass
+class Author:
+    """Writes one case.
+
+    Attributes:
+        random: Where choices come from.
+        most_cells: How large tensors may be.
+        most_work: How many products an operation may sum.
+    """
+
+    random: Random
+    most_cells: int
+    most_work: int
+    format: str = "float32"
+    is_exact: bool = False
+    """True for programs on whole numbers, in which nothing is rounded."""
+    statements: list[Statement] = field(default_factory=list)
+    shapes: dict[str, Rows] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
+
+    def case(self) -> Case:
+        """Returns a program of a few operations, in many cases with gradients and updates."""
+        form = self.random.choices(
+            ["float32", "float64", "bfloat16", "float16", "int32", "uint8"], [12, 2, 2, 2, 1, 1]
+        )[0]
+        self.format = form
+        self.is_exact = self._chance(0.5) or FORMATS[form].is_integer
+        self._leaf(self._shape(self.most_cells))
+        for _ in range(self.random.randint(1, 8)):
+            self._something()
+        program = Program(tuple(self.statements)).pruned
+        training = self._training(program)
+        calls = self.random.choice([1, 2]) if training is not None else 1
+        return Case(program, training, calls)
+
+    def _training(self, program: Program) -> Training | None:
+        if FORMATS[self.format].is_integer or self._chance(0.25):
+            return None
+        rules = ["none", "sgd", "adam"]
+        candidates = [
+            Training(root, self.random.choice(rules))
+            for root in program.roots
+            if Case(program, Training(root)).params
+        ]
+        return self.random.choice(candidates) if candidates else None
+
+    def _chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    # ----- leaves ---------------------------------------------------------------------------------
+
+    def _size(self, most: int) -> int:
+        return self.random.choice([n for n in SIZES if n <= max(1, most)])
+
+    def _shape(self, most: int) -> Rows:
+        rank = self.random.choice([1, 2, 2, 3, 3, 4])
+        sizes = []
+        for _ in range(rank):
+            sizes.append(self._size(most // prod(sizes)))
+        self.random.shuffle(sizes)
+        return self._dealt(sizes)
+
+    def _dealt(self, axes: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
+        """Returns axes dealt out to three rows, in their order."""
+        first, second = sorted(self.random.randint(0, len(axes)) for _ in range(2))
+        if self._chance(0.5):
+            first = 0
+        return tuple(axes[:first]), tuple(axes[first:second]), tuple(axes[second:])
+
+    def _leaf(self, rows: Rows, data: str | None = None) -> str:
+        name = f"x{len(self.statements)}"
+        kinds = ["tensor", "placeholder"] if rows[0] else ["tensor", "param", "param", "param"]
+        if FORMATS[self.format].is_integer:
+            kinds = ["tensor", "placeholder"]
+        if data is None:
+            data = self._data()
+        seed = self.random.randint(0, 10**6)
+        leaf = Given(name, self.random.choice(kinds), rows, seed, self.format, data)
+        return self._added(leaf, rows, self.format)
+
+    def _data(self) -> str:
+        if self.format == "uint8":
+            return self.random.choice(["bits", "counts"])
+        if FORMATS[self.format].is_integer:
+            return self.random.choice(["small", "wide"])
+        if self.is_exact:
+            return self.random.choice(["small", "signs", "bits"])
+        return self.random.choice(["normal", "normal", "positive", "small"])
+
+    def _added(self, statement: Statement, rows: Rows, form: str) -> str:
+        self.statements.append(statement)
+        self.shapes[statement.name] = rows
+        self.formats[statement.name] = form
+        return statement.name
+
+    # ----- operations -----------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        operation: str,
+        operands: Sequence[str],
+        spec: str = "",
+        context: Context = ALONE,
+    ) -> str | None:
+        """Adds an operation; returns the name of its result, or None if it is not possible."""
+        call = Call(operation, spec, (), context)
+        try:
+            rows = shape_of(call, [self.shapes[name] for name in operands])
+        except (Invalid, Undetermined):
+            return None
+        if cells_of(rows) > self.most_cells or sum(map(len, rows)) > 6:
+            return None
+        named = operands[1:] if operation == "where" else operands
+        form = promoted(*(FORMATS[self.formats[name]] for name in named)).name
+        if operation == "cast":
+            form = spec
+        name = f"x{len(self.statements)}"
+        step = Operation(name, operation, tuple(operands), spec, context=context)
+        return self._added(step, rows, form)
+
+    def _pick(self) -> str:
+        names = list(self.shapes)
+        return self.random.choice(names[-3:] if self._chance(0.8) else names)
+
+    def _something(self) -> None:
+        kinds = {
+            self._unary: 2, self._binary: 4, self._mask: 2, self._contraction: 8, self._rows: 2,
+            self._layer: 2, self._attention: 1, self._image: 1, self._rearranged: 2, self._parts: 1, self._cast: 1,
+        }  # fmt: skip
+        self.random.choices(list(kinds), list(kinds.values()))[0]()
+
+    def _unary(self, name: str | None = None) -> None:
+        name = name or self._pick()
+        form = FORMATS[self.formats[name]]
+        choices = STEPWISE if self.is_exact else SMOOTH
+        if form.is_integer:
+            choices = UNARY_OF_INTEGERS
+        operation = self.random.choice(choices)
+        if operation == "exp":
+            found = self._apply("clamp", [name])
+            name = found or name
+        self._apply(operation, [name], "0.5" if operation == "times" else "")
+
+    def _partner(self, name: str) -> str:
+        """Returns a tensor that broadcasts with another one: an earlier one, or a new one."""
+        candidates = [
+            each
+            for each in self.shapes
+            if self._fits(name, each) and (each != name or self._chance(0.2))
+        ]
+        if candidates and self._chance(0.6):
+            return self.random.choice(candidates)
+        rows = self.shapes[name]
+        kept = self.random.choice(["all", "all", "some", "last"])
+        if kept == "all":
+            return self._leaf(rows)
+        batch, output, inputs = (
+            tuple(n if self._chance(0.5) else 1 for n in row) if kept == "some" else row
+            for row in rows
+        )
+        return self._leaf((batch, output, inputs) if kept == "some" else ((), output, inputs))
+
+    def _fits(self, *names: str) -> bool:
+        try:
+            rows = shape_of(Call("add"), [self.shapes[name] for name in names])
+        except (Invalid, Undetermined):
+            return False
+        return cells_of(rows) <= self.most_cells
+
+    def _binary(self) -> None:
+        name = self._pick()
+        pair = [name, self._partner(name)]
+        self.random.shuffle(pair)
+        found = self._apply(self.random.choice(BINARY), pair)
+        if found and self.is_exact and self._chance(0.3) and not self._is_integer(found):
+            self._apply("clamp", [found])
+
+    def _is_integer(self, name: str) -> bool:
+        return FORMATS[self.formats[name]].is_integer
+
+    def _mask(self) -> None:
+        """A comparison, of whole numbers or of what was computed, that chooses cells."""
+        name = self._pick()
+        rows = self.shapes[name]
+        if self._chance(0.6) and not self._is_integer(name):
+            pair = [self._leaf(rows, "small"), self._leaf(rows, "small")]
+        else:
+            pair = [name, self._partner(name)]
+        found = self._apply(self.random.choice(COMPARISONS), pair)
+        if found and self._fits(found, name):
+            other = self._partner(name)
+            if self._fits(found, name, other):
+                self._apply("where", [found, name, other])
+
+    def _cast(self) -> None:
+        name = self._pick()
+        if not self._is_integer(name):
+            wanted = self.random.choice(["float32", "bfloat16", "float16"])
+            if self.formats[name] != "float64":
+                self._apply("cast", [name], wanted)
+
+    def _rearranged(self) -> None:
+        name = self._pick()
+        if self._chance(0.5):
+            self._apply("transpose", [name])
+        else:
+            self._apply("stack", [name, self._leaf(self.shapes[name])], self._kind())
+
+    def _kind(self) -> str:
+        return self.random.choice(["batch", "output", "input"])
+
+    def _rows(self) -> None:
+        """What softmax and the normalisation of rows do."""
+        name = self._pick()
+        if self._is_integer(name):
+            return
+        batch, output, inputs = self.shapes[name]
+        which = self.random.choice(
+            [k for k, row in enumerate((batch, output, inputs)) if row] or [1]
+        )
+        whole, kept = "...|...->...", ["...", "...", "..."]
+        kept[which] = "0"
+        spec = f"{whole} => {kept[0]}|{kept[2]}->{kept[1]}"
+        if self._chance(0.6):
+            self._softmax(name, spec)
+        else:
+            total = self._apply("einsum", [name], spec)
+            if not total:
+                return
+            count = cells_of(self.shapes[name]) // max(1, cells_of(self.shapes[total]))
+            mean = self._apply("times", [total], str(2.0 ** -(count.bit_length())))
+            shifted = mean and self._apply("sub", [name, mean])
+            squares = shifted and self._apply("mul", [shifted, shifted])
+            variance = squares and self._apply("einsum", [squares], spec)
+            scaled = variance and self._apply("times", [variance], str(2.0 ** -count.bit_length()))
+            raised = scaled and self._apply("plus", [scaled], "1.0")
+            root = raised and self._apply("sqrt", [raised])
+            if shifted and root:
+                self._apply("div", [shifted, root])
+
+    def _layer(self) -> None:
+        """A product with a matrix of parameters, a bias and a function of cells."""
+        name = self._pick()
+        _, output, _ = self.shapes[name]
+        cells, meeting = cells_of(self.shapes[name]), prod(output)
+        width = self._size(min(self.most_cells * max(1, meeting) // cells, self.most_work // cells))
+        if not output or width * meeting > self.most_cells:
+            return
+        weights = self._leaf(((), (width,), output))
+        result = self._apply("matmul", [weights, name])
+        if result is None:
+            return
+        result = self._tamed(result, meeting)
+        if self._chance(0.6):
+            biased = self._apply("add", [result, self._leaf(((), (width,), ()))])
+            result = biased or result
+        if self._chance(0.6):
+            self._unary(result)
+
+    def _attention(self) -> None:
+        """Products with keys, a softmax, products with values: for one batch or more."""
+        if FORMATS[self.format].is_integer:
+            return
+        heads, width = self.random.choice([1, 2, 7]), self.random.choice([3, 16, 17, 31])
+        most = min(self.most_work // (heads * width), self.most_cells // heads)
+        length = max(n for n in SIZES if n * n <= max(1, most))
+        rows = ((), (length, heads, width), ())
+        queries, keys, values = (self._leaf(rows) for _ in range(3))
+        scores = self._apply("einsum", [queries, keys], "|->s, h, d; |->t, h, d => s|t->h")
+        small = scores and self._apply("times", [scores], str(2.0 ** -(width.bit_length() // 2)))
+        if small and self._chance(0.4):
+            mask = self._leaf(((length,), (1,), (length,)), "bits")
+            small = (
+                self._apply("where", [mask, small, self._leaf(((), (1,), ()), "small")]) or small
+            )
+        self._softmax(small, "s|t->h => s|0->h")
+        weights = next(reversed(self.shapes))
+        if self.shapes[weights] == ((length,), (heads,), (length,)):
+            self._apply("einsum", [weights, values], "s|t->h; |->t, h, e => s|->h, e")
+
+    def _softmax(self, name: str | None, spec: str) -> None:
+        scaled = name and (self._apply("clamp", [name]) or name)
+        greatest = scaled and self._apply("einmax", [scaled], spec)
+        if scaled and greatest and self._chance(0.5):
+            greatest = self._apply("stop_gradient", [greatest])
+        shifted = scaled and greatest and self._apply("sub", [scaled, greatest])
+        powers = shifted and self._apply("exp", [shifted])
+        total = powers and self._apply("einsum", [powers], spec)
+        if powers and total:
+            self._apply("div", [powers, total])
+
+    def _image(self) -> None:
+        """A convolution of images with channels, and perhaps the greatest cells of windows."""
+        batch, height, width = (
+            self.random.choice(each) for each in ((1, 2, 7), (6, 16, 18), (7, 16, 33))
+        )
+        inner, outer = self.random.choice([1, 3, 16]), self.random.choice([1, 7, 16, 17])
+        size = self.random.choice([1, 2, 3, 5])
+        mark = self.random.choice("<=")
+        if batch * height * width * inner * outer * size * size > self.most_work:
+            return
+        image = self._leaf(((batch,), (height, width, inner), ()))
+        kernel = self._leaf(((), (outer,), (size, size, inner)))
+        spec = f"b|->y{mark}+k, x{mark}+l, c; |k, l, c->o => b|->y, x, o"
+        result = self._apply("einsum", [image, kernel], spec)
+        if not result:
+            return
+        result = self._tamed(result, size * size * inner)
+        if self._chance(0.5):
+            self._apply("relu", [result])
+            result = next(reversed(self.shapes))
+        _, (height, width, _), _ = self.shapes[result]
+        if height % 2 == 0 and width % 2 == 0:
+            values = Context(None, (("k", 2), ("l", 2)))
+            pooled = "b|->2*y<+k, 2*x<+l, c => b|->y, x, c"
+            self._apply(self.random.choice(["einmax", "einsum"]), [result], pooled, values)
+
+    def _tamed(self, name: str, terms: int) -> str:
+        """Returns a tensor whose cells are not much larger than the terms of the sums."""
+        if self._is_integer(name):
+            return name
+        if self.is_exact:
+            found = self._apply("clamp", [name]) if self._chance(0.7) else None
+        else:
+            found = self._apply("times", [name], str(2.0 ** -(terms.bit_length() // 2)))
+        return found or name
+
+    def _parts(self) -> None:
+        """Concatenates, takes axes apart, or turns their parts around."""
+        name = self._pick()
+        rows = self.shapes[name]
+        places = [(k, a) for k, row in enumerate(rows) for a, n in enumerate(row) if n > 2]
+        if not places:
+            return
+        kind, axis = self.random.choice(places)
+        size = rows[kind][axis]
+        labels = iter(LABELS[2:])
+        names = [[next(labels) for _ in row] for row in rows]
+
+        def written(what: str) -> str:
+            own = [list(row) for row in names]
+            own[kind][axis] = what
+            return _text(own)
+
+        cut = self.random.randint(1, size - 1)
+        match self.random.choice(["concat", "concat", "turn", "first", "rest"]):
+            case "concat":
+                other = [list(row) for row in rows]
+                other[kind][axis] = self._size(self.most_cells * size // cells_of(rows) - size)
+                second = self._leaf((tuple(other[0]), tuple(other[1]), tuple(other[2])))
+                spec = f"{written('a')}; {written('b')} => {written('a^b')}"
+                self._apply("concat", [name, second], spec)
+            case "turn":
+                spec = f"{written('a^b')} => {written('b^a')}"
+                self._apply("einsum", [name], spec, Context(None, (("a", cut),)))
+            case "first":
+                self._apply("einsum", [name], f"{written(f'a^{cut}')} => {written('a')}")
+            case _:
+                self._apply("einsum", [name], f"{written(f'{cut}^a')} => {written('a')}")
+
+    # ----- contractions ---------------------------------------------------------------------------
+
+    def _contraction(self) -> None:
+        operation = self.random.choices(
+            ["einsum", "einmax", "outer_sum", "tropical"], [10, 1, 1, 1]
+        )[0]
+        for _ in range(20):
+            draft = _Draft(self, operation)
+            statements, shapes, formats = (
+                list(self.statements),
+                dict(self.shapes),
+                dict(self.formats),
+            )
+            made = draft.written()
+            if made is not None:
+                result = self._apply(operation, *made)
+                if result is not None:
+                    if operation == "einsum":
+                        self._tamed(result, draft.terms)
+                    return
+            self.statements, self.shapes, self.formats = statements, shapes, formats
+
+
+def _text(rows: Sequence[Sequence[str]]) -> str:
+    batch, output, inputs = (", ".join(row) for row in rows)
+    return f"{batch}|{inputs}->{output}"
+
+
+@dataclass
+class _Draft:
+    """One specification, with operands that fit it."""
+
+    author: Author
+    operation: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
+    padded: bool | None = None
+    terms: int = 1
+
+    def written(self) -> tuple[list[str], str, Context] | None:
+        """Returns the operands, the specification, and what is stated beside it."""
+        author, random = self.author, self.author.random
+        count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
+        if self.operation in ("outer_sum", "tropical"):
+            count = 2
+        first = author._pick()
+        operands = [first]
+        texts = [self._given(author.shapes[first])]
+        windows = set(self.values)
+        for position in range(1, count):
+            earlier = author._pick()
+            if random.random() < 0.3:
+                operands.append(earlier)
+                texts.append(self._given(author.shapes[earlier], may_window=False))
+                continue
+            rows = self._other(windows if position == 1 else set())
+            sizes = [tuple(self.sizes[label] for label in row) for row in rows]
+            if prod(n for row in sizes for n in row) > author.most_cells:
+                return None
+            if self._has_no_formulas(texts) and random.random() < 0.2:
+                sizes = [tuple(1 if random.random() < 0.3 else n for n in row) for row in sizes]
+            operands.append(author._leaf((sizes[0], sizes[1], sizes[2])))
+            texts.append(_text(rows))
+        work = prod(self.sizes.values())
+        if work > author.most_work:
+            return None
+        result = self._result(texts)
+        spec = f"{'; '.join(texts)} => {_text(result)}"
+        context = Context(self.padded, tuple(sorted(self.values.items())))
+        used = context.used_in(spec)
+        return (
+            operands,
+            spec,
+            replace(context, values=tuple(v for v in context.values if v[0] in used)),
+        )
+
+    def _has_no_formulas(self, texts: Sequence[str]) -> bool:
+        return not any(mark in text for text in texts for mark in "*+<=^")
+
+    def _label(self, size: int) -> str:
+        label = LABELS[len(self.sizes)]
+        self.sizes[label] = size
+        return label
+
+    def _given(self, rows: Rows, *, may_window: bool = True) -> str:
+        """Returns how an operand with a shape is written."""
+        own: set[str] = set()
+        return _text([[self._axis(n, own, may_window=may_window) for n in row] for row in rows])
+
+    def _axis(self, size: int, own: set[str], *, may_window: bool) -> str:
+        random = self.author.random
+        known = [k for k, n in self.sizes.items() if n == size and size > 1 and k not in own]
+        if known and random.random() < 0.6:
+            label = random.choice(known)
+        elif (
+            own
+            and size > 1
+            and random.random() < 0.08
+            and any(self.sizes.get(k) == size for k in own)
+        ):
+            label = random.choice([k for k in sorted(own) if self.sizes.get(k) == size])
+        elif may_window and size > 3 and random.random() < 0.3:
+            return self._formula(size)
+        elif random.random() < 0.03:
+            return str(random.randrange(size))
+        else:
+            label = self._label(size)
+        own.add(label)
+        return label
+
+    def _formula(self, size: int) -> str:
+        """Returns a window or a stride over an axis."""
+        random = self.author.random
+        stride = random.choice([1, 1, 1, 2, 3])
+        dilation = random.choice([1, 1, 2])
+        over_axis = f"{stride}*" if stride > 1 else ""
+        shape = random.choice(["valid", "valid", "padded", "stride"])
+        if shape == "stride" and stride > 1 and size % stride == 0:
+            label = self._label(size // stride)
+            offset = random.randrange(stride)
+            return f"{over_axis}{label}" + (f"+{offset}" if offset else "")
+        kernels = [k for k in (1, 2, 3, 5, 7, 16, 33) if dilation * (k - 1) < size]
+        kernel = random.choice(kernels)
+        if shape == "padded" and size % stride == 0:
+            over, mark = size // stride, "="
+        else:
+            left = size - 1 - (kernel - 1) * dilation
+            if left % stride:
+                stride, over_axis = 1, ""
+            over, mark = left // stride + 1, "<"
+        label, window = self._label(over), self._label(kernel)
+        self.values[window] = kernel
+        return f"{over_axis}{label}{mark}+{f'{dilation}*' if dilation > 1 else ''}{window}"
+
+    def _other(self, windows: set[str]) -> list[list[str]]:
+        """Returns the rows of a new operand: some labels, and perhaps new ones."""
+        author, random = self.author, self.author.random
+        labels = [k for k in self.sizes if k in windows or random.random() < 0.5]
+        work = prod(self.sizes.values())
+        for _ in range(random.choice([0, 1, 1, 2])):
+            most = min(
+                author.most_work // max(1, work),
+                author.most_cells // max(1, prod(self.sizes[k] for k in labels)),
+            )
+            label = self._label(author._size(most))
+            work *= self.sizes[label]
+            labels.append(label)
+        random.shuffle(labels)
+        return [list(row) for row in author._dealt(labels)]
+
+    def _result(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the rows of the result; labels that it does not mention are summed."""
+        author, random = self.author, self.author.random
+        seen = {k: sum(k in text for text in texts) for k in self.sizes}
+        kept = [k for k in self.sizes if random.random() < (0.8 if seen[k] == 1 else 0.4)]
+        kept = [k for k in kept if k not in self.values or random.random() < 0.2]
+        while kept and prod(self.sizes[k] for k in kept) > author.most_cells:
+            kept.pop(random.randrange(len(kept)))
+        self.terms = prod(self.sizes.values()) // max(1, prod(self.sizes[k] for k in kept))
+        random.shuffle(kept)
+        axes = list(kept)
+        if self.operation in ("einsum", "outer_sum") and random.random() < 0.15:
+            axes = self._scattered(axes)
+        if not axes:
+            axes = ["0"]
+            return [[], axes, []]
+        return [list(row) for row in author._dealt(axes)]
+
+    def _scattered(self, axes: list[str]) -> list[str]:
+        """Returns the axes of a result that is written with strides, on a diagonal or in windows."""
+        random = self.author.random
+        if not axes:
+            return axes
+        place = random.randrange(len(axes))
+        label = axes[place]
+        match random.choice(["stride", "diagonal", "window"]):
+            case "stride":
+                return [*axes[:place], f"2*{label}+1", *axes[place + 1 :]]
+            case "diagonal" if self.sizes[label] <= 64:
+                return [*axes, label]
+            case "window" if len(axes) > 1:
+                other = next(each for each in axes if each != label)
+                rest = [each for each in axes if each not in (label, other)]
+                return [*rest, f"{label}{random.choice('<=')}+{other}"]
+            case _:
+                return axes
+
+
+def case_of(seed: int, number: int) -> Case:
+    """Returns one of the cases of a seed: most are small, some large."""
+    random = Random(f"sized {seed} {number}")
+    most_cells, most_work = random.choice(
+        [
+            (1 << 12, 1 << 14),
+            (1 << 14, 1 << 17),
+            (1 << 16, 1 << 19),
+            (1 << 19, 1 << 20),
+            (1 << 18, 1 << 21),
+        ]
+    )
+    while True:
+        case = Author(random, most_cells, most_work).case()
+        if case.program.steps:
+            return case
+
+
+__all__ = ["Author", "Row", "case_of"]

@@ -1,0 +1,326 @@
+"""Numbers with a bound of how far a computed value may be from them.
+
+The bounds follow the computation: every operation passes on the errors of its operands, as much as
+its slope makes of them, and adds what its own roundings may do. A sum of n terms adds n roundings
+of the sum of all magnitudes, so the bound holds for each order of the terms and whether products
+are rounded or not. Where a comparison may come out either way, both ways are within the bound; where
+all partial results are multiples of one number that the format holds, nothing is rounded and the
+bound is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format.
+
+    Attributes:
+        name: What the project and NumPy or ml_dtypes call it.
+        digits: Significant bits of a float; all bits of an integer.
+        least: The least positive number.
+        greatest: The greatest number.
+        is_integer: True if numbers wrap around.
+    """
+
+    name: str
+    digits: int
+    least: float
+    greatest: float
+    is_integer: bool = False
+
+    @property
+    def rounds_of_functions(self) -> float:
+        """How many roundings make up for the error of `exp` and the like: 4 units, or what
+        rounding a float32 adds.
+        """
+        return 9.0 if self.digits >= 24 else 1.1
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format("float64", 53, 2.0**-1074, 1.7e308),
+        Format("float32", 24, 2.0**-149, 3.4e38),
+        Format("bfloat16", 8, 2.0**-133, 3.3e38),
+        Format("float16", 11, 2.0**-24, 65504.0),
+        Format("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
+        Format("uint8", 8, 1.0, 255.0, is_integer=True),
+    )
+}
+PROMOTION = ("float64", "float32", "bfloat16", "float16", "int32", "uint8")
+"""The format of a result is the first of these that an operand has."""
+
+
+def promoted(*formats: Format) -> Format:
+    return FORMATS[min((each.name for each in formats), key=PROMOTION.index)]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Cells, and how far what is computed may be from each.
+
+    Attributes:
+        value: The cells: 64-bit floats, or integers for a format of integers.
+        error: The bound; infinite where nothing is promised.
+        step: All cells and what is computed for them are multiples of it; 0 if that is not known.
+        format: The number format that they are computed in.
+    """
+
+    value: Array
+    error: Array
+    step: float
+    format: Format
+
+    @property
+    def magnitude(self) -> Array:
+        return np.abs(self.value) + self.error
+
+
+def exact(value: Array, form: Format) -> Bounded:
+    """Returns cells that the format holds."""
+    value = value.astype(np.int64 if form.is_integer else np.float64)
+    return Bounded(value, np.zeros(value.shape), _step(value, form), form)
+
+
+def _step(value: Array, form: Format) -> float:
+    if form.is_integer:
+        return 1.0
+    for step in (1.0, 2.0**-1, 2.0**-2, 2.0**-4, 2.0**-8):
+        if np.array_equal(np.trunc(value / step), value / step):
+            return step
+    return 0.0
+
+
+def rounded(
+    form: Format,
+    value: Array,
+    error: Array,
+    *,
+    magnitude: Array,
+    rounds: Array | float,
+    step: float = 0.0,
+) -> Bounded:
+    """Returns what a format makes of results.
+
+    Args:
+        form: The format.
+        value: The exact results.
+        error: What the errors of operands make of them, at most.
+        magnitude: What the magnitudes of all partial results stay below.
+        rounds: How many roundings each may have suffered.
+        step: What all partial results are multiples of, if that is known.
+    """
+    if form.is_integer:
+        return Bounded(wrapped(value, form), error, 1.0, form)
+    most = float(np.max(magnitude, initial=0.0))
+    is_exact = step >= form.least and most <= step * 2.0**form.digits and most <= form.greatest
+    if is_exact and not np.any(error):
+        return Bounded(value, error, step, form)
+    unit = np.asarray(rounds) * (2.0**-form.digits + 2.0**-53)
+    with np.errstate(all="ignore"):
+        growth = np.where(unit < 0.5, unit / (1.0 - unit), np.inf)
+        added = np.where(np.asarray(rounds) > 0, growth * magnitude + rounds * form.least, 0.0)
+        error = np.where(np.isnan(error + added), np.inf, error + added)
+        error = np.where((magnitude > form.greatest) & np.isfinite(value), np.inf, error)
+    return Bounded(value, np.broadcast_to(error, value.shape), 0.0, form)
+
+
+def wrapped(value: Array, form: Format) -> Array:
+    """Returns whole numbers modulo the width of a format of integers."""
+    return value.astype(form.name).astype(np.int64)
+
+
+def converted(a: Bounded, form: Format) -> Bounded:
+    """Returns the cells in another format; from floats to integers there is no way."""
+    if form == a.format:
+        return a
+    assert not (form.is_integer and not a.format.is_integer)
+    value = a.value if form.is_integer else a.value.astype(np.float64)
+    return rounded(form, value, a.error, magnitude=np.abs(value), rounds=1, step=a.step)
+
+
+def widened(a: Bounded, form: Format) -> Bounded:
+    """Returns the cells in a format that holds them."""
+    return converted(a, form)
+
+
+# ----- operations on single cells -----------------------------------------------------------------
+
+
+def _least_step(*operands: Bounded) -> float:
+    return min(each.step for each in operands)
+
+
+def add(a: Bounded, b: Bounded) -> Bounded:
+    return _sum(a, b, a.value + b.value)
+
+
+def sub(a: Bounded, b: Bounded) -> Bounded:
+    return _sum(a, b, a.value - b.value)
+
+
+def _sum(a: Bounded, b: Bounded, value: Array) -> Bounded:
+    error = a.error + b.error
+    step = _least_step(a, b)
+    return rounded(a.format, value, error, magnitude=np.abs(value), rounds=1, step=step)
+
+
+def mul(a: Bounded, b: Bounded) -> Bounded:
+    value = a.value * b.value
+    error = product_error(a.value, a.error, b.value, b.error)
+    step = a.step * b.step
+    return rounded(a.format, value, error, magnitude=np.abs(value) + error, rounds=1, step=step)
+
+
+def product_error(a: Array, error_a: Array, b: Array, error_b: Array) -> Array:
+    """Returns how far a product may be from that of the exact factors."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(a) * error_b + np.abs(b) * error_a + error_a * error_b
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def div(a: Bounded, b: Bounded) -> Bounded:
+    least = np.abs(b.value) - b.error
+    with np.errstate(all="ignore"):
+        value = a.value / b.value
+        error = np.where(least > 0, (a.error + np.abs(value) * b.error) / least, np.inf)
+    return _function(a.format, value, error, 1.0)
+
+
+def neg(a: Bounded) -> Bounded:
+    value = -a.value
+    if a.format.is_integer:
+        value = wrapped(value, a.format)
+    return Bounded(value, a.error, a.step, a.format)
+
+
+def relu(a: Bounded) -> Bounded:
+    return Bounded(np.maximum(a.value, 0), a.error, a.step, a.format)
+
+
+def sat01(a: Bounded) -> Bounded:
+    return Bounded(np.clip(a.value, 0, 1), a.error, min(a.step, 1.0), a.format)
+
+
+def maximum(a: Bounded, b: Bounded) -> Bounded:
+    return _chosen(np.maximum(a.value, b.value), a, b)
+
+
+def minimum(a: Bounded, b: Bounded) -> Bounded:
+    return _chosen(np.minimum(a.value, b.value), a, b)
+
+
+def _chosen(value: Array, a: Bounded, b: Bounded) -> Bounded:
+    return Bounded(value, np.maximum(a.error, b.error), _least_step(a, b), a.format)
+
+
+def _unsure(distance: Array, error: Array) -> Array:
+    """True where a comparison may come out either way."""
+    return (error > 0) & (np.abs(distance) <= error)
+
+
+def _truth(form: Format, value: Array, unsure: Array) -> Bounded:
+    cells = value.astype(np.int64 if form.is_integer else np.float64)
+    return Bounded(cells, unsure.astype(np.float64), 1.0, form)
+
+
+def less(a: Bounded, b: Bounded) -> Bounded:
+    return _truth(a.format, a.value < b.value, _unsure(a.value - b.value, a.error + b.error))
+
+
+def less_equal(a: Bounded, b: Bounded) -> Bounded:
+    return _truth(a.format, a.value <= b.value, _unsure(a.value - b.value, a.error + b.error))
+
+
+def equal(a: Bounded, b: Bounded) -> Bounded:
+    return _truth(a.format, a.value == b.value, _unsure(a.value - b.value, a.error + b.error))
+
+
+def not_equal(a: Bounded, b: Bounded) -> Bounded:
+    return _truth(a.format, a.value != b.value, _unsure(a.value - b.value, a.error + b.error))
+
+
+def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
+    """Returns `a` where the condition is not 0, else `b`; both bounds where it may be either."""
+    chosen = condition.value != 0
+    error = np.where(chosen, a.error, b.error)
+    either = np.maximum(a.error, b.error) + np.abs(a.value - b.value)
+    error = np.where(_unsure(condition.value, condition.error), either, error)
+    return Bounded(np.where(chosen, a.value, b.value), error, _least_step(a, b), a.format)
+
+
+def relu_gate(a: Bounded, b: Bounded) -> Bounded:
+    return where(less(_zeros(a), a), b, _zeros(b))
+
+
+def sat01_gate(a: Bounded, b: Bounded) -> Bounded:
+    one = Bounded(a.value * 0 + 1, a.error * 0, 1.0, a.format)
+    return where(less(_zeros(a), a), where(less(a, one), b, _zeros(b)), _zeros(b))
+
+
+def _zeros(a: Bounded) -> Bounded:
+    return Bounded(np.zeros_like(a.value), np.zeros(a.value.shape), 1.0, a.format)
+
+
+# ----- functions ----------------------------------------------------------------------------------
+
+
+def _function(form: Format, value: Array, error: Array, rounds: float | None = None) -> Bounded:
+    with np.errstate(all="ignore"):
+        error = np.where(np.isfinite(value), error, np.inf)
+        value = np.where(np.isfinite(value), value, 0.0)
+    rounds = form.rounds_of_functions if rounds is None else rounds
+    return rounded(form, value, error, magnitude=np.abs(value) + error, rounds=rounds)
+
+
+def exp(a: Bounded) -> Bounded:
+    with np.errstate(all="ignore"):
+        value = np.exp(a.value)
+        return _function(a.format, value, value * np.expm1(a.error))
+
+
+def log(a: Bounded) -> Bounded:
+    least = a.value - a.error
+    with np.errstate(all="ignore"):
+        return _function(a.format, np.log(a.value), np.where(least > 0, a.error / least, np.inf))
+
+
+def tanh(a: Bounded) -> Bounded:
+    return _function(a.format, np.tanh(a.value), np.minimum(a.error, 2.0))
+
+
+def sin(a: Bounded) -> Bounded:
+    return _function(a.format, np.sin(a.value), np.minimum(a.error, 2.0))
+
+
+def cos(a: Bounded) -> Bounded:
+    return _function(a.format, np.cos(a.value), np.minimum(a.error, 2.0))
+
+
+def sqrt(a: Bounded) -> Bounded:
+    with np.errstate(all="ignore"):
+        value = np.sqrt(a.value)
+        error = np.where(a.value >= a.error, a.error / np.maximum(value, np.sqrt(a.error)), np.inf)
+        error = np.where(a.error == 0, 0.0, error)
+    return _function(a.format, value, error, 1.0)
+
+
+def recip(a: Bounded) -> Bounded:
+    return div(Bounded(np.ones(a.value.shape), np.zeros(a.value.shape), 1.0, a.format), a)
+
+
+FUNCTIONS = {
+    "neg": neg, "relu": relu, "sat01": sat01, "exp": exp, "log": log, "tanh": tanh, "sin": sin,
+    "cos": cos, "sqrt": sqrt, "recip": recip, "add": add, "sub": sub, "mul": mul, "div": div,
+    "maximum": maximum, "minimum": minimum, "less": less, "less_equal": less_equal,
+    "equal": equal, "not_equal": not_equal, "relu_gate": relu_gate, "sat01_gate": sat01_gate,
+    "where": where,
+}  # fmt: skip

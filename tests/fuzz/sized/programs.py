@@ -1,0 +1,329 @@
+"""Random programs whose axes are long enough for schedules to matter, as data and as source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import numpy as np
+
+from ..contraction import Undetermined
+from ..notation import Invalid, Rows
+from ..programs import Axes, Leaf, Program, Step, smaller
+from ..reference import Call, expected_rows
+from .bounds import FORMATS, Array, promoted
+
+DATA = {
+    "small": "integers(-2, 4, {dims})",
+    "bits": "integers(0, 2, {dims})",
+    "signs": "integers(-1, 2, {dims})",
+    "wide": "integers(-99, 100, {dims})",
+    "counts": "integers(0, 200, {dims})",
+    "normal": "standard_normal({dims})",
+    "positive": "uniform(0.5, 2.0, {dims})",
+}
+"""What cells may be, as methods of NumPy's generators."""
+
+
+@dataclass(frozen=True)
+class Given(Leaf):
+    """A tensor that no operation computes, of a stated shape and format.
+
+    Attributes:
+        format: The number format.
+        data: Which of `DATA` the cells are.
+    """
+
+    format: str = "float32"
+    data: str = "small"
+
+    @property
+    def shape(self) -> Rows:
+        batch, output, inputs = self.rows
+        assert batch is not None
+        assert output is not None
+        assert inputs is not None
+        return batch, output, inputs
+
+    @property
+    def expression(self) -> str:
+        """The cells as Python source."""
+        dims = tuple(n for row in self.shape for n in row)
+        method = DATA[self.data].format(dims=dims)
+        return f"np.random.default_rng({self.seed}).{method}.astype({self.format!r})"
+
+    def array(self) -> Array:
+        found: Array = np.asarray(eval(self.expression, {"np": np}))
+        return found
+
+    def source(self) -> str:
+        batch, output, inputs = self.shape
+        if self.kind == "tensor":
+            axes = f", batch_axes={len(batch)}" if batch else ""
+            axes += f", input_axes={len(inputs)}" if inputs else ""
+            return f"{self.name} = oc.tensor({self.expression}{axes}, dtype={self.format!r})"
+        rows = "" if self.kind == "param" else f"batch={list(batch)}, "
+        rows += f"output={list(output)}, input={list(inputs)}"
+        start = ", init=1" if self.kind == "param" else ""
+        return f"{self.name} = oc.{self.kind}({self.name!r}, {rows}{start}, dtype={self.format!r})"
+
+
+class Operation(Step):
+    """An operation on earlier tensors; some have a number or a format in place of a specification."""
+
+    def source(self) -> str:
+        first = self.operands[0]
+        match self.operation:
+            case "times":
+                value = f"{first} * {self.spec}"
+            case "plus":
+                value = f"{first} + {self.spec}"
+            case "square":
+                value = f"{first} ** 2"
+            case "cast":
+                value = f"oc.cast({first}, {self.spec!r})"
+            case _:
+                return super().source()
+        return f"{self.name} = {value}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What follows the gradients: SGD with momentum, or Adam.
+
+    Attributes:
+        loss: The result whose gradients are computed.
+        rule: `none`, `sgd` or `adam`.
+    """
+
+    loss: str
+    rule: str = "none"
+
+
+ADAM = """@oc.cd
+def adam(p):
+    mean, square = oc.declare("mean"), oc.declare("square")
+    mean[:] = 0.75 * mean + 0.25 * p.grad
+    square[:] = 0.875 * square + 0.125 * (p.grad * p.grad)
+    p -= 0.125 * mean / oc.sqrt(square + 1.0)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, what is trained, and how often the routine runs."""
+
+    program: Program
+    training: Training | None = None
+    calls: int = 1
+
+    @property
+    def params(self) -> list[str]:
+        """The parameters that gradients flow into."""
+        return self._params(differentiable)
+
+    @property
+    def updated(self) -> list[str]:
+        """The parameters that are updated: SGD lets those without a gradient decay, too."""
+        if self.training is None or self.training.rule == "none":
+            return []
+        return self.params if self.training.rule == "adam" else self._params(_operands)
+
+    def _params(self, followed: Callable[[Step], tuple[str, ...]]) -> list[str]:
+        if self.training is None:
+            return []
+        needed = {self.training.loss}
+        for step in reversed(self.program.steps):
+            if step.name in needed:
+                needed.update(followed(step))
+        return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
+
+    def source(self) -> str:
+        """Returns the statements that build the tensors and `code`, which is to be compiled."""
+        lines = [self.program.source()]
+        codes = []
+        training = self.training
+        for root in self.program.roots:
+            is_loss = training is not None and root == training.loss
+            codes.append(f"oc.train.{'grad_update' if is_loss else 'forward'}({root})")
+        if training is not None and training.rule == "sgd":
+            codes.append(
+                f"oc.train.sgd_update({training.loss}, learning_rate=0.125, momentum=0.5, "
+                "weight_decay=0.25)"
+            )
+        if training is not None and training.rule == "adam":
+            lines.insert(0, ADAM)
+            codes += [f"adam({name})" for name in self.params]
+        return "\n".join([*lines, f"code = {' + '.join(codes)}"])
+
+    def script(self, overrides: dict[str, object], keep: Sequence[str] | None) -> str:
+        """Returns a whole program that runs and prints."""
+        stated = "".join(f", {name}={value!r}" for name, value in overrides.items())
+        names = None if keep is None else f"[{', '.join(keep)}]"
+        fills = [
+            f"ctx[{leaf.name}] = {leaf.expression}"
+            for leaf in self.program.leaves
+            if isinstance(leaf, Given) and leaf.kind != "tensor"
+        ]
+        shown = list(self.program.roots if keep is None else keep) + self.updated
+        lines = [
+            "import ml_dtypes",
+            "import numpy as np",
+            "import ocannl_core as oc",
+            *self.source().splitlines(),
+            f"with oc.settings.overrides({stated[2:]}):",
+            '    ctx = oc.Context("cpu_c")',
+            f"    step = ctx.compile(code{'' if names is None else f', keep={names}'})",
+            *(f"    {fill}" for fill in fills),
+            f"    for _ in range({self.calls}):",
+            "        step()",
+            *(f"    print({name!r}, ctx[{name}])" for name in shown),
+        ]
+        return "\n".join(lines)
+
+
+def _operands(step: Step) -> tuple[str, ...]:
+    return step.operands
+
+
+def differentiable(step: Step) -> tuple[str, ...]:
+    """Returns the operands that a gradient flows into."""
+    match step.operation:
+        case "less" | "less_equal" | "equal" | "not_equal" | "stop_gradient":
+            return ()
+        case "where" | "relu_gate" | "sat01_gate":
+            return step.operands[1:]
+        case _:
+            return step.operands
+
+
+def shapes_of(program: Program) -> dict[str, Rows]:
+    """Returns the shapes of all tensors.
+
+    Raises:
+        Invalid: if operands do not fit.
+        Undetermined: if a shape does not follow from the operands.
+    """
+    shapes: dict[str, Rows] = {}
+    for statement in program.statements:
+        if isinstance(statement, Leaf):
+            batch, output, inputs = statement.rows
+            assert batch is not None
+            assert output is not None
+            assert inputs is not None
+            shapes[statement.name] = (batch, output, inputs)
+        else:
+            shapes[statement.name] = shape_of(
+                statement.call, [shapes[name] for name in statement.operands]
+            )
+    return shapes
+
+
+def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
+    """Returns the shape of a result; raises Invalid or Undetermined."""
+    expected = expected_rows(call, operands)
+    if not all(row.is_certain for row in expected):
+        raise Undetermined
+    batch, output, inputs = (row.sizes for row in expected)
+    return batch, output, inputs
+
+
+# ----- smaller programs ---------------------------------------------------------------------------
+
+_SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257)
+
+
+def smaller_cases(case: Case) -> list[Case]:
+    """Returns cases that are simpler in one way."""
+    found = []
+    if case.calls > 1:
+        found.append(replace(case, calls=case.calls - 1))
+    training = case.training
+    if training is not None:
+        found.append(replace(case, training=None))
+        if training.rule != "none":
+            found.append(replace(case, training=replace(training, rule="none")))
+    programs = _cut(case.program) + smaller(case.program) + _shrunk(case.program)
+    for program in programs:
+        if training is None:
+            found.append(replace(case, program=program))
+        else:
+            found += [
+                replace(case, program=program, training=replace(training, loss=root))
+                for root in program.roots
+            ]
+    return [each for each in found if _is_whole(each)]
+
+
+def _is_whole(case: Case) -> bool:
+    try:
+        shapes_of(case.program)
+    except (Invalid, Undetermined, ValueError, IndexError):
+        return False
+    return case.training is None or bool(case.params)
+
+
+def _cut(program: Program) -> list[Program]:
+    """Returns programs in which a result is given instead of computed."""
+    try:
+        shapes = shapes_of(program)
+    except (Invalid, Undetermined):
+        return []
+    formats = formats_of(program)
+    found = []
+    for position, statement in enumerate(program.statements):
+        users = [step for step in program.steps if statement.name in step.operands]
+        if isinstance(statement, Step) and users:
+            rows: tuple[Axes, Axes, Axes] = shapes[statement.name]
+            form = formats[statement.name]
+            data = "bits" if FORMATS[form].is_integer else "normal"
+            for kind in ("tensor", "param"):
+                if kind == "tensor" or not rows[0]:
+                    leaf = Given(statement.name, kind, rows, position, form, data)
+                    rest = program.statements
+                    found.append(Program((*rest[:position], leaf, *rest[position + 1 :])).pruned)
+    return found
+
+
+def formats_of(program: Program) -> dict[str, str]:
+    """Returns the number formats of all tensors."""
+    formats: dict[str, str] = {}
+    for statement in program.statements:
+        if isinstance(statement, Given):
+            formats[statement.name] = statement.format
+        elif isinstance(statement, Step):
+            if statement.operation == "cast":
+                formats[statement.name] = statement.spec
+                continue
+            named = statement.operands[1:] if statement.operation == "where" else statement.operands
+            formats[statement.name] = promoted(*(FORMATS[formats[name]] for name in named)).name
+    return formats
+
+
+def _shrunk(program: Program) -> list[Program]:
+    """Returns programs in which all axes of some size are shorter."""
+    sizes = {n for leaf in program.leaves for row in leaf.rows for n in row or ()}
+    sizes |= {n for step in program.steps for _, n in step.context.values}
+    found = []
+    for size in sorted(sizes, reverse=True):
+        for other in [*_SMALLER_SIZES, size - 1]:
+            if other < size:
+                found.append(Program(tuple(_resized(s, size, other) for s in program.statements)))
+    return found
+
+
+def _resized(statement: Leaf | Step, size: int, other: int) -> Leaf | Step:
+    def changed(row: Axes) -> Axes:
+        return None if row is None else tuple(other if n == size else n for n in row)
+
+    if isinstance(statement, Leaf):
+        batch, output, inputs = statement.rows
+        return replace(statement, rows=(changed(batch), changed(output), changed(inputs)))
+    values = tuple((k, other if n == size else n) for k, n in statement.context.values)
+    return replace(statement, context=replace(statement.context, values=values))
+
+
+def cells_of(rows: Rows) -> int:
+    return prod(n for row in rows for n in row)
