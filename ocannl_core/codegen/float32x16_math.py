@@ -6,7 +6,11 @@ same; a power of two is multiplied by in one instruction, and limits are one ins
 
 from __future__ import annotations
 
-from ocannl_core.codegen.float32_math import EXP_COEFFICIENTS, TANH_COEFFICIENTS
+from ocannl_core.codegen.float32_math import (
+    EXP_COEFFICIENTS,
+    TANH_COEFFICIENTS,
+    TANH_SHIFT,
+)
 from ocannl_core.codegen.helper import Helper
 
 _VECTOR = "float32x16"
@@ -51,19 +55,31 @@ _TANH = f"""\
 INLINE {_VECTOR} {_VECTOR}_map_tanh_float32({_VECTOR} x) {{
   const int32x16 sign = (int32x16)x & INT32_MIN;
   const {_VECTOR} a = ({_VECTOR})((int32x16)x & INT32_MAX);
-  const {_VECTOR} z = x * x;
+  const {_VECTOR} c = {_limited("min", "10.0f", "a")};
+  const {_VECTOR} one = {_splat("1.0f")};
+  /* |x| = n * log(2) / 2 + r; tanh(n * log(2) / 2) = (s - 1) / (s + 1), s = 2^n */
+  const {_VECTOR} shift = {_splat(TANH_SHIFT)};
+  const {_VECTOR} shifted = {_fma("c", _splat("0x1.715476p+1f"), "shift")};
+  const {_VECTOR} n = shifted - shift;
+  const {_VECTOR} s = ({_VECTOR})((int32x16)shifted << 23);
+  const {_VECTOR} r = {_fma("n", _splat("-0x1.62e430p-2f"), "c")};
+  const {_VECTOR} z = r * r;
 {_polynomial("z", TANH_COEFFICIENTS)}
-  const {_VECTOR} near = {_fma("p * z", "a", "a")};
-  const {_VECTOR} power = {_VECTOR}_map_exp_float32({_splat("2.0f")} * a);
-  const {_VECTOR} far = {_splat("1.0f")} - {_splat("2.0f")} / (power + {_splat("1.0f")});
-  const {_VECTOR} y = __builtin_ia32_blendmps_512_mask(
-      far, near, __builtin_ia32_cmpps512_mask(a, {_splat("0.625f")}, 1, {_ALL}, 4));
+  const {_VECTOR} t = {_fma("r * z", "p", "r")};
+  /* by the addition formula; what is nearer to 1 than to 0 is 1 - y */
+  const {_VECTOR} small = {_fma("s + one", "t", "s - one")};
+  const {_VECTOR} large = {_splat("2.0f")} - (t + t);
+  const unsigned short is_small =
+      __builtin_ia32_cmpps512_mask(n, {_splat("2.5f")}, 1, {_ALL}, 4);
+  const {_VECTOR} above = __builtin_ia32_blendmps_512_mask(large, small, is_small);
+  {_VECTOR} y = above / {_fma("s - one", "t", "s + one")};
+  y = __builtin_ia32_blendmps_512_mask(one - y, y, is_small);
   return ({_VECTOR})((int32x16)y | sign);
 }}"""
 
 FLOAT32X16_MATH: dict[str, Helper] = {
     "exp_float32": Helper(_EXP, ("splat", "fma")),
-    "tanh_float32": Helper(_TANH, ("splat", "fma", "map_exp_float32")),
+    "tanh_float32": Helper(_TANH, ("splat", "fma")),
 }
 """The text of functions by the names of those of one number, for processors with AVX-512; and what
 they need of the same type of vectors.
