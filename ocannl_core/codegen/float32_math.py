@@ -1,10 +1,10 @@
 """Elementary functions of float32 in C, such that compilers turn loops over them into vector code.
 
 They have no branches and call nothing. Compared with correctly rounded results over all numbers of
-the format, exp, exp2 and log are within 0.9 units in the last place, log2 within 1.4, tanh within 2.4,
-sin and cos (every third number) within 0.51; so is pow, on 10^8 random pairs. Signed zeros, infinities,
-NaN and subnormal numbers are as in C. Where the hardware has no fused multiply-add, the functions
-of the C library stand in.
+the format, exp, exp2 and log are within 0.9 units in the last place, log2 within 1.4, tanh within
+2.4, sin and cos (every third number) within 0.51; so is pow, on 10^8 random pairs. Signed zeros,
+infinities, NaN and subnormal numbers are as in C. Where the hardware has no fused multiply-add, the
+functions of the C library stand in.
 
 The polynomials are minimax fits (Remez). sin and cos reduce their argument in the manner of Payne
 and Hanek: for every exponent, 2/pi times that power of two, modulo whole turns, is a sum of two

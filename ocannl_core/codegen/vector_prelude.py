@@ -14,6 +14,7 @@ from functools import cache
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.float32x16_math import FLOAT32X16_MATH
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.ops import BinaryOp
 
 ELEMENTS = {
     "float32": ("float", 4),
@@ -24,6 +25,14 @@ ELEMENTS = {
     "uint64": ("uint64_t", 8),
 }
 """Formats that vectors are made of: the type in C and its size."""
+
+ACROSS = {
+    BinaryOp.ADD: "sum",
+    BinaryOp.MUL: "product",
+    BinaryOp.MAX: "largest",
+    BinaryOp.MIN: "smallest",
+}
+"""Functions that combine all lanes of a vector to one number, by the operation."""
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
@@ -72,10 +81,19 @@ def vector_helper(name: str) -> Helper | None:
             cells = ", ".join(["x"] * lanes)
             head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
             return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
+        case "over":
+            return Helper(_over(vector, dtype, lanes), (*needs, f"{vector}_splat", f"{vector}_fma"))
         case "select":
             return Helper(_select(vector, mask), needs)
         case "transpose":
             return Helper(_transpose(vector, dtype, lanes), needs)
+        case "sum" | "product":
+            return Helper(_across(vector, dtype, lanes, function), (vector, mask))
+        case "largest" | "smallest":
+            limit = "max" if function == "largest" else "min"
+            return Helper(
+                _across(vector, dtype, lanes, function), (vector, mask, f"{vector}_{limit}")
+            )
         case "fma":
             return Helper(_fma(vector, dtype, lanes), needs)
         case "max" | "min":
@@ -175,6 +193,32 @@ def _fma(vector: str, dtype: str, lanes: int) -> str:
     return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
 
 
+_COMBINED = {
+    "sum": "x + y",
+    "product": "x * y",
+    "largest": "{vector}_max(x, y)",
+    "smallest": "{vector}_min(x, y)",
+}
+
+
+def _across(vector: str, dtype: str, lanes: int, function: str) -> str:
+    """Returns a function that combines all lanes: neighbours, then pairs of neighbours, and so on.
+
+    Every lane does what the first one needs, with the lane that many places away.
+    """
+    mask = mask_type(dtype, lanes)
+    lines = [f"  {vector} y;"]
+    for stage in range(lanes.bit_length() - 1):
+        order = ", ".join(str(lane ^ 1 << stage) for lane in range(lanes))
+        lines.append(f"  y = SHUFFLE(x, {order});")
+        lines.append(f"  x = {_COMBINED[function].format(vector=vector)};")
+    head = f"INLINE {ELEMENTS[dtype][0]} {vector}_{function}({vector} x) {{"
+    gnu = f"#define SHUFFLE(a, ...) __builtin_shuffle(a, ({mask}){{__VA_ARGS__}})"
+    clang = "#define SHUFFLE(a, ...) __builtin_shufflevector(a, a, __VA_ARGS__)"
+    shuffle = _either("defined(__clang__)", clang, gnu)
+    return "\n".join([shuffle, head, *lines, "  return x[0];", "}", "#undef SHUFFLE"])
+
+
 def _transpose(vector: str, dtype: str, lanes: int) -> str:
     """Returns a function that copies a square of cells, rows becoming columns.
 
@@ -242,6 +286,36 @@ def _limit(vector: str, dtype: str, lanes: int, function: str) -> str:
         )
     body = _either(_WHOLE, whole, plain)
     return f"INLINE {vector} {vector}_{function}({vector} a, {vector} b) {{\n{body}\n}}"
+
+
+def _over(vector: str, dtype: str, lanes: int) -> str:
+    """Returns a function that divides a vector by a number.
+
+    A division takes several times as long as a multiplication. If neither operand is so large or
+    small that something overflows or is lost, multiplying by the reciprocal and correcting by what
+    is left gives the very same bits (Markstein, IBM Journal of Research and Development 34, 1990).
+    """
+    element = ELEMENTS[dtype][0]
+    lines = [f"INLINE {vector} {vector}_over({vector} x, {element} y) {{"]
+    if (dtype, lanes) == ("float32", 16):
+        lines += [
+            f"#if {_WHOLE}",
+            "  /* all from 2^-60 to 2^60 */",
+            "  const float size = y < 0 ? -y : y;",
+            "  const int32x16 above = ((int32x16)x & INT32_MAX) - 0x21800000;",
+            "  const int32x16 most = (int32x16){0} + 0x3c000000;",
+            "  const float reciprocal = 1.0f / y;",
+            "  if (size >= 0x1p-60f && size <= 0x1p60f &&",
+            f"      __builtin_ia32_ucmpd512_mask(above, most, 2, {_ALL}) == {_ALL}) {{",
+            f"    const {vector} factor = {vector}_splat(reciprocal);",
+            f"    const {vector} quotient = x * factor;",
+            f"    const {vector} rest = {vector}_fma(-quotient, {vector}_splat(y), x);",
+            f"    return {vector}_fma(rest, factor, quotient);",
+            "  }",
+            "#endif",
+        ]
+    lines += [f"  return x / {vector}_splat(y);", "}"]
+    return "\n".join(lines)
 
 
 def _mapped(name: str, vector: str, dtype: str, lanes: int, function: str) -> Helper:
