@@ -17,6 +17,7 @@ from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
 from ocannl_core.schedule.joining.fuse import fused
 from ocannl_core.schedule.joining.part import Part, plain, rebuilt
+from ocannl_core.schedule.joining.separate import separated
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.schedule.searching.remembering import Remembering, Rule
@@ -63,7 +64,8 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
     """
     kernels = kernels_of(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
-    made = [*kernels.partial]
+    contracted = kernels.contracted
+    made = [node for node in kernels.partial if node not in contracted]
     steps: list[Step] = []
     for part in kernels.parts:
         if isinstance(part, Part):
@@ -73,7 +75,6 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
         nodes.update(run.nodes)
         made += run.partial
         steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
-    contracted = kernels.contracted
     scratch = (node for node in plan.scratch if node not in contracted)
     return replace(plan, steps=tuple(steps), scratch=(*scratch, *made), nodes=nodes)
 
@@ -106,14 +107,17 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     """Returns the kernels of a plan as they are scheduled: joined, without needless stores, those
     that run together in groups, long reductions to few cells divided.
     """
-    joined = forwarded(fused(plan.steps, plan.nodes), plan.scratch)
+    apart = separated(plan.steps)
+    partial = dict(apart.made)
+    nodes = {**plan.nodes, **partial}
+    plan = replace(plan, steps=apart.steps, scratch=(*plan.scratch, *partial), nodes=nodes)
+    joined = forwarded(fused(plan.steps, nodes), plan.scratch)
     parts: list[Part | Group] = []
-    partial: dict[TensorNode, NodeInfo] = {}
-    for part in joined if target is None else grouped(joined, plan, plan.nodes, target):
+    for part in joined if target is None else grouped(joined, plan, nodes, target):
         if isinstance(part, Group):
             parts.append(part)
             continue
-        pieces, made = divided([part], plan.nodes)
+        pieces, made = divided([part], nodes)
         parts += pieces
         partial.update(made)
     return Kernels(tuple(parts), partial)

@@ -29,12 +29,11 @@ static inline float exp_float32(float x) {
   const float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
   const float n = shifted - 0x1.8p23f;
   const float r = fmaf(n, 0x1.05c610p-29f, fmaf(n, -0x1.62e430p-1f, c));
-  float p = 0x1.9f02cap-13f;
-  p = fmaf(p, r, 0x1.6d945cp-10f);
-  p = fmaf(p, r, 0x1.11128p-7f);
-  p = fmaf(p, r, 0x1.555486p-5f);
-  p = fmaf(p, r, 0x1.555554p-3f);
-  p = fmaf(p, r, 0.5f);
+  float p = 0x1.6a4cb4p-10f;
+  p = fmaf(p, r, 0x1.123986p-7f);
+  p = fmaf(p, r, 0x1.5558b0p-5f);
+  p = fmaf(p, r, 0x1.555492p-3f);
+  p = fmaf(p, r, 0x1.fffffcp-2f);
   p = fmaf(p, r, 1.0f);
   p = fmaf(p, r, 1.0f);
   return scaled_float32(p, (int32_t)bits_of(shifted) - 0x4b400000);
@@ -49,7 +48,7 @@ static inline float max_float32(float a, float b) {
   return a != a || a >= b ? a : b;
 }
 
-static void k_fa169e8e5be2e7d8_body(
+static void k_38e72a4f8d18d6d7_body(
     float *restrict a0,
     const float *restrict a1,
     float *restrict a2) {
@@ -68,6 +67,6 @@ static void k_fa169e8e5be2e7d8_body(
   }
 }
 
-void k_fa169e8e5be2e7d8(void *const *args) {
-  k_fa169e8e5be2e7d8_body(args[0], args[1], args[2]);
+void k_38e72a4f8d18d6d7(void *const *args) {
+  k_38e72a4f8d18d6d7_body(args[0], args[1], args[2]);
 }
