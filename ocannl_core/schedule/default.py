@@ -12,7 +12,8 @@ from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
-from ocannl_core.schedule.grouping.group import Group, grouped
+from ocannl_core.schedule.grouping.group import Group, far_cache, grouped
+from ocannl_core.schedule.grouping.repeated import repeated
 from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
 from ocannl_core.schedule.joining.fuse import fused
@@ -113,6 +114,8 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     plan = replace(plan, steps=apart.steps, scratch=(*plan.scratch, *partial), nodes=nodes)
     joined = forwarded(fused(plan.steps, nodes), plan.scratch)
     parts: list[Part | Group] = []
+    if target is not None:
+        joined = repeated(joined, nodes, plan.scratch, far_cache(target))
     for part in joined if target is None else grouped(joined, plan, nodes, target):
         if isinstance(part, Group):
             parts.append(part)
