@@ -19,6 +19,7 @@ from ocannl_core.schedule.joining.forward import forwarded
 from ocannl_core.schedule.joining.fuse import fused
 from ocannl_core.schedule.joining.part import Part, plain, rebuilt
 from ocannl_core.schedule.joining.separate import separated
+from ocannl_core.schedule.memory import mentioned
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.schedule.searching.remembering import Remembering, Rule
@@ -76,8 +77,10 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
         nodes.update(run.nodes)
         made += run.partial
         steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
-    scratch = (node for node in plan.scratch if node not in contracted)
-    return replace(plan, steps=tuple(steps), scratch=(*scratch, *made), nodes=nodes)
+    left = frozenset(node for step in steps for node in mentioned(step))
+    known = (node for node in plan.scratch if node not in contracted)
+    scratch = tuple(node for node in (*known, *made) if node in left)
+    return replace(plan, steps=tuple(steps), scratch=scratch, nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)
