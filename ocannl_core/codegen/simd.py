@@ -339,7 +339,7 @@ class VectorLoop:
         if op is BinaryOp.POW and right == Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
-            return infix(self._value(left), "/", self._value(right))
+            return self._quotient(left, right, dtype)
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
@@ -356,6 +356,13 @@ class VectorLoop:
                 return self._select(inside, b, zero, dtype)
             case _:
                 raise NotVectorisedError
+
+    def _quotient(self, left: Expr, right: Expr, dtype: DType) -> Text:
+        is_one = not self._varies(right) and not self._positions.has_statements(right)
+        if is_one and not isinstance(right, Const):
+            divisor = self._expressions.value(right)
+            return call(self._helper(dtype, "over"), self._value(left), divisor)
+        return infix(self._value(left), "/", self._value(right))
 
     def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> Text:
         a, b = self._value(left), self._value(right)

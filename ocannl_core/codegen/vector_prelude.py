@@ -13,6 +13,7 @@ from functools import cache
 from ocannl_core.codegen import vector_memory
 from ocannl_core.codegen.float32_math import float32_function
 from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.vector_across import ACROSS, across, over
 from ocannl_core.codegen.vector_types import ELEMENTS, HAS_BUILTIN, Vector, instruction
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
@@ -82,8 +83,12 @@ def _function(vector: Vector, function: str) -> Helper | None:
             cells = ", ".join(["x"] * vector.lanes)
             head = f"INLINE {vector.name} {vector.name}_splat({vector.element} x)"
             return Helper(f"{head} {{\n  return ({vector.name}){{{cells}}};\n}}", needs)
+        case "over":
+            return over(vector)
         case "select":
             return Helper(_select(vector), needs)
+        case _ if function in ACROSS.values():
+            return across(vector, function)
         case "fma":
             return Helper(_fma(vector), needs)
         case "max" | "min":

@@ -177,7 +177,7 @@ class CellNest:
 
 def cell_nest(body: Block) -> CellNest | None:
     """Returns the nest that a block consists of; None if its iterations depend on each other."""
-    loops, inner = _loops(body)
+    loops, inner = perfect_loops(body)
     if not loops or len(loops) > len(AXIS_LETTERS):
         return None
     found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
@@ -238,7 +238,7 @@ def _is_injective(nest: CellNest, store: Store) -> bool:
 _Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
 
 
-def _loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
+def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
     """Returns perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[For] = []
     stmts = _relevant(block)
@@ -286,18 +286,18 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     """
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
-    stores = [_flattened(stmt) for stmt in stmts if isinstance(stmt, Store)]
+    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
     inlined = {
         id(expr): expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)
     }
-    if len(set(inlined.values())) != 1 or not all(map(_is_unconditional, stores)):
+    if len(set(inlined.values())) != 1 or not all(map(is_unconditional, stores)):
         return None
     scoped = next(iter(inlined.values()))
     match _relevant(scoped.body):
         case (SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = _loops(Block((outer,)))
+            loops, inner = perfect_loops(Block((outer,)))
         case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = _loops(Block((outer,)))
+            loops, inner = perfect_loops(Block((outer,)))
         case _:
             return None
     match inner:
@@ -308,7 +308,7 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
         return None
     result = _new_local(stmts, scoped.dtype)
-    finish = tuple(_replaced(store, scoped, LocalRead(result)) for store in stores)
+    finish = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
     return Reduction(*parts, initial=initial, result=result), loops, finish
 
 
@@ -316,7 +316,7 @@ def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
     """Returns stores without a reduction."""
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
-    stores = tuple(_flattened(stmt) for stmt in stmts if isinstance(stmt, Store))
+    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
     if any(isinstance(each, Scoped) for store in stores for each in walk(store)):
         return None
     return None, [], stores
@@ -362,7 +362,7 @@ def _factors(term: Expr) -> Iterator[Expr]:
                 yield expr
 
 
-def _flattened(store: Store) -> Store:
+def with_flat_computations(store: Store) -> Store:
     """Returns a store in which inlined computations of one step are expressions.
 
     { v = a * b; } v + 1  -->  a * b + 1
@@ -379,7 +379,8 @@ def _flattened(store: Store) -> Store:
     return replace(store, value=map_expr(store.value, flat))
 
 
-def _replaced(store: Store, old: Expr, new: Expr) -> Store:
+def with_value(store: Store, old: Expr, new: Expr) -> Store:
+    """Returns a store with one part of its value replaced wherever it occurs."""
     return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
 
 
@@ -434,7 +435,7 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
                 yield read
 
 
-def _is_unconditional(store: Store) -> bool:
+def is_unconditional(store: Store) -> bool:
     """True if every inlined computation of a store may run whatever the data are. A choice by
     numbers, and not by positions, is no guard: what is not chosen exists all the same.
     """

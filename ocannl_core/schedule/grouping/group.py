@@ -48,6 +48,12 @@ _LAST_CACHE = 32 << 20
 """Sizes of the caches where a target does not tell them."""
 
 
+def far_cache(target: Target) -> int:
+    """Returns the size of the second cache of a processor, in bytes."""
+    known = target.cache_bytes
+    return known[1] if len(known) > 1 else _CACHES[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Kernels that run together.
@@ -105,7 +111,7 @@ class _Chooser:
         self._scratch = frozenset(plan.scratch)
         known = target.cache_bytes
         self._near = (known or _CACHES)[0]
-        self._far = known[1] if len(known) > 1 else _CACHES[1]
+        self._far = far_cache(target)
         self._last = known[-1] if len(known) > 1 else _LAST_CACHE
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
