@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.expressions import Expressions, is_exact
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.dtypes import DType, Kind, float32
 from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -133,7 +133,9 @@ class VectorLoop:
         Raises:
             NotVectorisedError: if the copy is no square, or its rows do not lie together.
         """
-        value = statement.value
+        value, dtype = statement.value, statement.value.dtype
+        if isinstance(value, Unary):
+            value = narrow_cell(value) or value
         count = inner.stop - inner.start
         if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorisedError
@@ -152,7 +154,11 @@ class VectorLoop:
             self._names.single(inner.var, inner.start),
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
-        transpose = self._helper(value.dtype, "transpose")
+        given = value.dtype
+        if given.is_narrow and dtype is not float32:
+            raise NotVectorisedError
+        function = f"transpose_{given}" if given.is_narrow else "transpose"
+        transpose = self._helper(dtype, function)
         self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
@@ -184,12 +190,17 @@ class VectorLoop:
             self._writer.assign(name, value.code)
             return
         self._note_written(stmt.node)
-        value = self._value(stmt.value)
+        value = self._unrounded(stmt.value)
         if stride == 0:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
-            if self._count == self._lanes and stmt.is_streamed:
+            if dtype.is_narrow:
+                is_streamed = self._count == self._lanes and stmt.is_streamed
+                store = self._helper(dtype, f"{'stream' if is_streamed else 'store'}_{dtype}")
+                count = "" if is_streamed else f", {self._count}"
+                self._writer.line(f"{store}(&{cell}, {value}{count});")
+            elif self._count == self._lanes and stmt.is_streamed:
                 stream = self._helper(dtype, "stream")
                 self._writer.line(f"{stream}(&{cell}, {value});")
             elif self._count == self._lanes:
@@ -201,7 +212,7 @@ class VectorLoop:
             name = self._named(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {name}[{lane}];")
+                self._writer.line(f"{cell} = {self._stored(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
 
     # ----- places ---------------------------------------------------------------------------
@@ -231,6 +242,13 @@ class VectorLoop:
 
     def _value(self, expr: Expr) -> Text:
         """Returns the vector of an expression's values, one per lane."""
+        value = self._unrounded(expr)
+        if expr.dtype.is_narrow and self._varies(expr) and not is_exact(expr):
+            return call(self._helper(expr.dtype, f"round_{expr.dtype}"), value)
+        return value
+
+    def _unrounded(self, expr: Expr) -> Text:
+        """Returns such a vector; narrow floats may still have to be rounded."""
         self._vector(expr.dtype)
         if not self._varies(expr):
             return self._spread(expr)
@@ -266,6 +284,11 @@ class VectorLoop:
         """Returns a vector of equal lanes."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # they may be repeated by this
+        cell = narrow_cell(expr)
+        if cell is not None and cell.node not in self._names.registers:
+            bits = self._expressions.cell(cell.node, cell.indices)
+            vector = call(self._helper(expr.dtype, f"splat_{cell.dtype}"), bits)
+            return Text(self._kept(self._vector(expr.dtype), vector))
         value = self._expressions.value(expr)
         vector = call(self._helper(expr.dtype, "splat"), value)
         if isinstance(expr, Const) or any(
@@ -283,13 +306,17 @@ class VectorLoop:
             return Text(registers.variable(self._register(load.node, offset)))
         vector = self._vector(load.dtype)
         cell = self._cell(load.node, offset)
-        if stride == 1 and self._count == self._lanes:
+        if stride == 1 and load.dtype.is_narrow:
+            function = self._helper(load.dtype, f"load_{load.dtype}")
+            value = call(function, Text(f"&{cell}"), Text(str(self._count)))
+        elif stride == 1 and self._count == self._lanes:
             value = Text(f"*(const {vector}_cells *)&{cell}")
         elif stride == 1:
             value = call(self._helper(load.dtype, "load"), Text(f"&{cell}"), Text(str(self._count)))
         else:
             cells = [self._cell(load.node, offset, lane * stride) for lane in range(self._count)]
-            value = Text(f"({vector}){{{', '.join(cells)}}}")
+            numbers = [self._expressions.loaded(Text(each), load.dtype).code for each in cells]
+            value = Text(f"({vector}){{{', '.join(numbers)}}}")
         return Text(self._kept(vector, value))
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
@@ -369,6 +396,8 @@ class VectorLoop:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
             raise NotVectorisedError  # numbers beyond the integers need care
+        if _computed(arg.dtype) is _computed(dtype):
+            return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), Text(self._vector(dtype)))
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
@@ -377,7 +406,7 @@ class VectorLoop:
         first = self._expressions.value(IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
-            limit = 1 << (24 if dtype.nbytes == 4 else 53)
+            limit = 1 << min(dtype.significand, 53)
             raise_if_inexact(self._positions.index(index), limit)
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", Text(f"({self._vector(dtype)}){{{steps}}}"))
@@ -386,17 +415,19 @@ class VectorLoop:
 
     def _mask(self, expr: Expr, dtype: DType) -> Text:
         """Returns the lanes in which a value is not zero, to choose between values of a format."""
-        nbytes = dtype.nbytes
+        nbytes = _computed(dtype).nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.nbytes == nbytes:
+            case Unary(UnaryOp.NOT, arg) if _computed(arg.dtype).nbytes == nbytes:
                 return Text(f"~({self._mask(arg, dtype)})")
-            case Binary(op, left, right) if op in COMPARISONS and left.dtype.nbytes == nbytes:
+            case Binary(op, left, right) if (
+                op in COMPARISONS and _computed(left.dtype).nbytes == nbytes
+            ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return Text(f"({compared})")
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
-            case _ if expr.dtype.nbytes == nbytes:
+            case _ if _computed(expr.dtype).nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
             case _:
                 raise NotVectorisedError
@@ -405,7 +436,7 @@ class VectorLoop:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> Text:
-        mask = mask_type(dtype.name, self._lanes)
+        mask = mask_type(_computed(dtype).name, self._lanes)
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return Text(f"({mask}){{{flags}}}")
@@ -423,6 +454,13 @@ class VectorLoop:
         """Returns a name for a value that the text mentions repeatedly."""
         return Text(self._named(self._vector(dtype), value))
 
+    def _stored(self, number: str, dtype: DType) -> str:
+        """Returns a number in the storage type of its format."""
+        if not dtype.is_narrow:
+            return number
+        self._writer.helpers.add(f"{dtype}_bits")
+        return f"{dtype}_bits({number})"
+
     def _named(self, vector: str, value: Text) -> str:
         if value.code.isidentifier():
             return value.code
@@ -439,9 +477,10 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Returns the type of a vector."""
-        if dtype.name not in ELEMENTS:
+        computed = _computed(dtype)
+        if computed.name not in ELEMENTS:
             raise NotVectorisedError
-        name = f"{dtype.name}x{self._lanes}"
+        name = f"{computed}x{self._lanes}"
         self._writer.helpers.add(name)
         return name
 
@@ -449,6 +488,24 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+def narrow_cell(expr: Expr) -> Load | None:
+    """Returns the cell of a narrow format that an expression of float32 vectors is the value of."""
+    match expr:
+        case Load(_, _, dtype) if dtype.is_narrow:
+            return expr
+        case Unary(UnaryOp.IDENTITY, Load(_, _, dtype) as load, wide) if (
+            dtype.is_narrow and wide is float32
+        ):
+            return load
+        case _:
+            return None
+
+
+def _computed(dtype: DType) -> DType:
+    """Returns the format of the vectors that hold numbers of a format."""
+    return float32 if dtype.is_narrow else dtype
 
 
 def raise_if_inexact(index: Text, limit: int) -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.float32x16_math import FLOAT32X16_MATH
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
 
 ELEMENTS = {
     "float32": ("float", 4),
@@ -23,13 +24,22 @@ ELEMENTS = {
     "int64": ("int64_t", 8),
     "uint64": ("uint64_t", 8),
 }
-"""Formats that vectors are made of: the type in C and its size."""
+"""Formats that vectors compute with: the type in C and its size."""
+
+_TYPES = ELEMENTS | {
+    "int8": ("int8_t", 1),
+    "uint8": ("uint8_t", 1),
+    "int16": ("int16_t", 2),
+    "uint16": ("uint16_t", 2),
+}
+"""All that vectors are made of, cells that are only loaded and stored as well."""
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
 _GNU_MASKS = "defined(__AVX512VL__) && defined(__GNUC__) && !defined(__clang__)"
 _MASKED = {("float32", 16): "ps512", ("float32", 8): "ps256", ("float32", 4): "ps128"}
 _MASKED |= {("float64", 8): "pd512", ("float64", 4): "pd256"}
+_SHORT_MASKED = {("uint16", 16): "hi256", ("uint16", 8): "hi128"}
 _FUSED = {
     ("float32", 16): (
         "__AVX512F__",
@@ -52,7 +62,7 @@ def vector_helper(name: str) -> Helper | None:
     if name == "stream_end":
         return Helper(_STREAM_END)
     found = _NAME.fullmatch(name)
-    if found is None or found["dtype"] not in ELEMENTS:
+    if found is None or found["dtype"] not in _TYPES:
         return None
     dtype, lanes = found["dtype"], int(found["lanes"])
     vector = f"{dtype}x{lanes}"
@@ -70,7 +80,7 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_stream(vector, dtype, lanes), needs)
         case "splat":
             cells = ", ".join(["x"] * lanes)
-            head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
+            head = f"INLINE {vector} {name}({_TYPES[dtype][0]} x)"
             return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
         case "select":
             return Helper(_select(vector, mask), needs)
@@ -82,17 +92,24 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_limit(vector, dtype, lanes, function), (*needs, f"{vector}_select"))
         case _ if function.startswith("map_"):
             return _mapped(name, vector, dtype, lanes, function.removeprefix("map_"))
+        case _ if dtype == "float32" and function.startswith("transpose_"):
+            source = function.removeprefix("transpose_")
+            return Helper(
+                _transpose(vector, dtype, lanes, source), (*needs, f"{vector}_load_{source}")
+            )
+        case _ if dtype == "float32":
+            return narrow_helper(lanes, function)
         case _:
             return None
 
 
 def mask_type(dtype: str, lanes: int) -> str:
     """Returns the type of a comparison of vectors: all bits of a lane, or none."""
-    return f"int{8 * ELEMENTS[dtype][1]}x{lanes}"
+    return f"int{8 * _TYPES[dtype][1]}x{lanes}"
 
 
 def _type(vector: str, dtype: str, lanes: int) -> str:
-    element, nbytes = ELEMENTS[dtype]
+    element, nbytes = _TYPES[dtype]
     size = f"vector_size({nbytes * lanes})"
     return (
         f"typedef {element} {vector} __attribute__(({size}));\n"
@@ -101,25 +118,38 @@ def _type(vector: str, dtype: str, lanes: int) -> str:
 
 
 def _load(vector: str, dtype: str, lanes: int) -> str:
-    element = ELEMENTS[dtype][0]
+    element = _TYPES[dtype][0]
     plain = f"  {vector} x = {{0}};\n  __builtin_memcpy(&x, p, n * sizeof *p);\n  return x;"
     masked = None
     if (dtype, lanes) in _MASKED:
         kind = _MASKED[dtype, lanes]
         call = f"__builtin_ia32_loadu{kind}_mask(p, ({vector}){{0}}, {_mask(lanes)})"
         masked = f"  return {call};"
-    body = _either(_GNU_MASKS, masked, plain)
+    if (dtype, lanes) in _SHORT_MASKED:
+        kind, signed = _SHORT_MASKED[dtype, lanes], mask_type(dtype, lanes)
+        call = f"__builtin_ia32_loaddqu{kind}_mask((const void *)p, ({signed}){{0}}, {_mask(lanes)})"
+        masked = f"  if (n < {lanes}) return ({vector}){call};\n{plain}"
+    body = _either(_gnu_masks(dtype), masked, plain)
     return f"INLINE {vector} {vector}_load(const {element} *p, int n) {{\n{body}\n}}"
 
 
+def _gnu_masks(dtype: str) -> str:
+    """Returns where instructions load and store parts of vectors."""
+    return f"defined(__AVX512BW__) && {_GNU_MASKS}" if dtype == "uint16" else _GNU_MASKS
+
+
 def _store(vector: str, dtype: str, lanes: int) -> str:
-    element = ELEMENTS[dtype][0]
+    element = _TYPES[dtype][0]
     plain = "  __builtin_memcpy(p, &x, n * sizeof *p);"
     masked = None
     if (dtype, lanes) in _MASKED:
         kind = _MASKED[dtype, lanes]
         masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
-    body = _either(_GNU_MASKS, masked, plain)
+    if (dtype, lanes) in _SHORT_MASKED:
+        kind, signed = _SHORT_MASKED[dtype, lanes], mask_type(dtype, lanes)
+        call = f"__builtin_ia32_storedqu{kind}_mask((void *)p, ({signed})x, {_mask(lanes)})"
+        masked = f"  if (n < {lanes}) {call};\n  else\n  {plain}"
+    body = _either(_gnu_masks(dtype), masked, plain)
     return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
 
 
@@ -139,7 +169,7 @@ _STREAMED = {
 
 def _stream(vector: str, dtype: str, lanes: int) -> str:
     """Returns a function that stores a vector past the caches, where it is aligned."""
-    element, nbytes = ELEMENTS[dtype]
+    element, nbytes = _TYPES[dtype]
     size = nbytes * lanes
     lines = [f"  *({vector}_cells *)p = x;"]
     if size in _STREAMED:
@@ -175,21 +205,26 @@ def _fma(vector: str, dtype: str, lanes: int) -> str:
     return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
 
 
-def _transpose(vector: str, dtype: str, lanes: int) -> str:
+def _transpose(vector: str, dtype: str, lanes: int, source: str = "") -> str:
     """Returns a function that copies a square of cells, rows becoming columns.
+
+    The cells may be those of a narrow format, which are widened on the way.
 
     Interleaving the first half of the rows with the second one, as often as the number of rows can
     be halved, turns the square.
     """
-    element, half = ELEMENTS[dtype][0], lanes // 2
+    element, half = _TYPES[dtype][0], lanes // 2
+    given, function = (f"{CELLS[source]}_t", f"transpose_{source}") if source else (element, "transpose")
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
     high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
     mask = mask_type(dtype, lanes)
     rows = [f"x{row}" for row in range(lanes)]
-    lines = [
-        f"  {vector} {name} = *(const {vector}_cells *)(p + {row} * stride);"
-        for row, name in enumerate(rows)
+    places = [f"p + {row} * stride" for row in range(lanes)]
+    loads = [
+        f"{vector}_load_{source}({place}, {lanes})" if source else f"*(const {vector}_cells *)({place})"
+        for place in places
     ]
+    lines = [f"  {vector} {name} = {load};" for name, load in zip(rows, loads, strict=True)]
     for stage in range(lanes.bit_length() - 1):
         new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
         for pair in range(half):
@@ -199,8 +234,8 @@ def _transpose(vector: str, dtype: str, lanes: int) -> str:
         rows = new
     lines += [f"  *({vector}_cells *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
     head = (
-        f"INLINE void {vector}_transpose(\n"
-        f"    const {element} *p, int64_t stride, {element} *q, int64_t step) {{"
+        f"INLINE void {vector}_{function}(\n"
+        f"    const {given} *p, int64_t stride, {element} *q, int64_t step) {{"
     )
     gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
@@ -259,7 +294,7 @@ def _mapped(name: str, vector: str, dtype: str, lanes: int, function: str) -> He
 
 def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:
     """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
-    element = ELEMENTS[dtype][0]
+    element = _TYPES[dtype][0]
     return (
         f"INLINE {vector} {name}({vector} x) {{\n"
         f"  {element} cells[{lanes}];\n"

@@ -152,6 +152,15 @@ class CellNest:
         return (self.reduction.term, self.reduction.initial, *self.finish)
 
     @property
+    def rounds_often(self) -> bool:
+        """True if it adds up or multiplies narrow floats, which rounds after every term: their
+        order matters more than that of others.
+        """
+        reduction = self.reduction
+        exact = (BinaryOp.MAX, BinaryOp.MIN)
+        return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
+
+    @property
     def mentioned(self) -> frozenset[TensorNode]:
         """The nodes that it reads or writes."""
         return frozenset(node for root in self.roots for node in nodes_of(root))
@@ -329,8 +338,8 @@ def _combined(value: Expr, cell: Load | LocalRead) -> tuple[BinaryOp, Expr] | No
     cell - a         -->  ADD, -a
     """
     dtype = value.dtype
-    if (dtype.is_float and dtype.nbytes < 4) or dtype.kind is Kind.WORD:
-        return None  # every sum of a narrow float rounds, so their order matters more
+    if dtype.kind is Kind.WORD:
+        return None
     match value:
         case Binary(op, left, right) if op in REORDERED and left == cell:
             parts = op, right

@@ -12,6 +12,7 @@ from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
+from ocannl_core.schedule.choosing.widen import widened
 from ocannl_core.schedule.grouping.group import Group, grouped
 from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
@@ -106,14 +107,16 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     """Returns the kernels of a plan as they are scheduled: joined, without needless stores, those
     that run together in groups, long reductions to few cells divided.
     """
-    joined = forwarded(fused(plan.steps, plan.nodes), plan.scratch)
+    rounds_often = settings.current().accumulation == "exact"
+    found = fused(plan.steps, plan.nodes, rounds_often=rounds_often)
+    joined, partial = widened(forwarded(found, plan.scratch), plan.nodes)
+    nodes = {**plan.nodes, **partial}
     parts: list[Part | Group] = []
-    partial: dict[TensorNode, NodeInfo] = {}
-    for part in joined if target is None else grouped(joined, plan, plan.nodes, target):
+    for part in joined if target is None else grouped(joined, plan, nodes, target):
         if isinstance(part, Group):
             parts.append(part)
             continue
-        pieces, made = divided([part], plan.nodes)
+        pieces, made = divided([part], nodes)
         parts += pieces
         partial.update(made)
     return Kernels(tuple(parts), partial)

@@ -38,10 +38,11 @@ from ocannl_core.loopir.nodes import (
     Scope,
     Stmt,
     Store,
+    Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
 from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
@@ -394,6 +395,8 @@ class _Emitter:
 
     def _contiguous_leaf(self, factor: Expr, leaves: list[str]) -> str | None:
         """Returns the loop along which a cell of memory has its neighbours, if not the lanes'."""
+        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
+            factor = factor.arg
         if not isinstance(factor, Load) or not factor.indices:
             return None
         terms, _ = as_affine(factor.indices[-1])

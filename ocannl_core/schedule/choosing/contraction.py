@@ -48,6 +48,8 @@ _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
 _LEAST_BLOCKS = 16
 """Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LEAST_CONVERTED = 3
+"""The same for vectors that are in another format in memory."""
 _LEAST_SUM = 64
 """Registers that collect fewer terms than this are stored too often."""
 _LINE_BYTES = 64
@@ -351,7 +353,7 @@ class _AlongCells:
         for operand in self._model.operands:
             if self._lane.axis in operand.axes:
                 yield from self._packed_vectors(operand)
-            elif len(self._rows) == 1 and self._lane.number is not None:
+            elif len(self._rows) == 1 and (self._lane.number is not None or operand.is_converted):
                 yield from self._packed_rows(operand, self._rows[0])
 
     def _packed_vectors(self, operand: Operand) -> Iterator[Transform]:
@@ -378,9 +380,10 @@ class _AlongCells:
             return decided is not Copy.NONE
         if model.reuse(operand) < _LEAST_REUSE:
             return False
-        if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
+        blocks = _LEAST_CONVERTED if operand.is_converted else _LEAST_BLOCKS
+        if operand.is_load and model.reuse(operand) < blocks * self._height:
             return operand.stride(self._lane.axis) != 1
-        if not operand.is_load or operand.stride(self._lane.axis) != 1:
+        if not operand.is_load or operand.is_converted or operand.stride(self._lane.axis) != 1:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
         farthest = max(steps, default=0)
@@ -395,7 +398,9 @@ class _AlongCells:
         """
         model = self._model
         is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
-        if row.number is None or row.axis not in operand.axes or not is_alone:
+        if row.axis not in operand.axes or not is_alone:
+            return
+        if row.number is None and not operand.is_converted:
             return
         if any(name in operand.axes for name in model.shifting):
             return
@@ -407,16 +412,21 @@ class _AlongCells:
         is_early = self._lane_leads() or not needed
         pieces, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is Copy.PANELS:
-            if self._form.rows_outside:
+            if self._form.rows_outside and row.number is not None:
                 yield Pack(operand.position, row.number, (*used, row.inner))
             else:
-                yield Pack(operand.position, inside, (*pieces, row.number, *used, row.inner))
+                numbers = [*pieces, *([row.number] if row.number is not None else [])]
+                yield Pack(operand.position, inside, (*numbers, *used, row.inner))
         elif copy is Copy.ROWS:
             yield Pack(operand.position, inside, (*pieces, row.axis, *used))
 
     def _row_copy(self, operand: Operand, row: Part) -> Copy:
         """Returns how the model packs an operand that is spread over lanes."""
         model = self._model
+        if operand.is_converted and self._reduced:
+            # one by one in the innermost loop, conversions take as long as products
+            is_contiguous = operand.stride(self._reduced[-1][0]) == 1
+            return Copy.ROWS if is_contiguous else Copy.PANELS
         if model.extents[row.axis] < _LEAST_REUSE:
             return Copy.NONE
         if model.extents[self._lane.axis] < 4 * self._block:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ocannl_core.indexing import as_affine, row_major
-from ocannl_core.loopir.nodes import Binary, Expr, Load, Store
+from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import widest
 from ocannl_core.schedule.plan import Infos
@@ -44,7 +44,8 @@ class Operand:
         position: Its number among the factors.
         axes: The axes on which it depends.
         strides: Per axis, the largest distance in memory that one step along it makes, in cells.
-        is_load: True if it is a cell of memory, and not computed.
+        is_load: True if it is a cell of memory, maybe converted, and not computed.
+        is_converted: True if it is a cell of memory in another format.
         nbytes: The size of a cell.
     """
 
@@ -52,6 +53,7 @@ class Operand:
     axes: frozenset[str]
     strides: Mapping[str, int]
     is_load: bool
+    is_converted: bool
     nbytes: int
 
     def stride(self, axis: str) -> int:
@@ -224,13 +226,24 @@ def _block_cycles(rows: int, vectors: int) -> float:
 def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) -> Operand:
     used = set(free_variables(factor))
     loads = [each for each in walk(factor) if isinstance(each, Load)]
+    is_converted = converted_load(factor) is not None
     return Operand(
         position,
         frozenset(axis.name for axis in axes if axis.var in used),
         strides(axes, loads, nodes),
-        isinstance(factor, Load),
+        isinstance(factor, Load) or is_converted,
+        is_converted,
         factor.dtype.nbytes,
     )
+
+
+def converted_load(expr: Expr) -> Load | None:
+    """Returns the cell of memory that an expression converts; None if it is something else."""
+    match expr:
+        case Unary(UnaryOp.IDENTITY, Load() as load):
+            return load
+        case _:
+            return None
 
 
 def strides(axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos) -> dict[str, int]:
