@@ -1,10 +1,16 @@
 """Narrow floats in vectors: cells of 8 or 16 bits on the way to and from vectors of float32.
 
-A helper is called `float32x16_load_bfloat16`: it takes so many cells from memory and widens them.
-`splat` widens one cell for all lanes; `store` rounds once, to nearest and to even; `stream` does so past the caches; `round` leaves numbers
-of the narrow format in a vector of float32. Nothing branches, and the numbers are those that the
-functions for single cells give. Where a processor converts float16 itself, it does so in the same
-way.
+A helper is called `float32x16_load_bfloat16`. These are the functions:
+
+- `load` widens so many cells of memory, `splat` one cell for all lanes;
+- `round` rounds to nearest, and to even, and leaves numbers of the narrow format as float32;
+- `nearest` does so for what an operation on numbers of the narrow format gave: NaN of which no digit
+  is set that the format does not have;
+- `store` rounds and stores so many cells, `stream` does so past the caches;
+- `put` stores numbers of the format.
+
+Nothing branches, and the numbers are those that the functions for single cells give. Where a
+processor converts float16 itself, it does so in the same way.
 """
 
 from __future__ import annotations
@@ -17,35 +23,40 @@ from ocannl_core.dtypes import NARROW
 CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
 """The integers that cells of narrow formats are stored as."""
 
-_VERBS = frozenset({"value", "bits", "round", "load", "splat", "store", "stream"})
+_VERBS = frozenset(
+    {"value", "bits", "cut", "round", "nearest", "load", "splat", "store", "put", "stream"}
+)
 
-# in the texts below V is a vector of float32, U one of uint32, and C one of cells
+# In the texts below V is a vector of float32, U one of uint32, I one of int32, and C one of cells.
+# What two numbers below 2**31 compare to is the sign of their difference, spread over a lane:
+# comparisons of sixteen lanes are not what vectors of GCC express well.
 
-_BFLOAT16_VALUE = "  return (V)(__builtin_convertvector(bits, U) << 16);"
+_ALL = "(unsigned short)-1"
+_AVX512 = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
 
-_BFLOAT16_BITS = """\
-  const U u = (U)x, is_nan = (U)(x != x);
-  const U number = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
-  return __builtin_convertvector((is_nan & quiet) | (~is_nan & number), C);"""
+_IS_NAN = "(U)((I)(0x7f800000 - (u & 0x7fffffff)) >> 31)"
 
-_BFLOAT16_ROUND = """\
-  const U u = (U)x, is_nan = (U)(x != x);
+_BFLOAT16_ROUND = f"""\
+  const U u = (U)x, is_nan = {_IS_NAN};
   const U number = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000;
   return (V)(((is_nan & quiet) | (~is_nan & number)) & 0xffff0000);"""
+_BFLOAT16_NEAREST = """\
+  const U u = (U)x;
+  return (V)((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000);"""
 
 _HALF_VALUE = """\
   const U wide = __builtin_convertvector(bits, U) << SHIFT;
   const U sign = (wide & 0x8000) << 16, rest = (wide & 0x7fff) << 13;
   const U number = (U)((V)rest * 0x1p112f), special = rest | 0x70000000;
-  const U is_special = (U)(rest >= 0x0f800000);
+  const U is_special = (U)((I)(0x0f7fffff - rest) >> 31);
   return (V)(sign | (is_special & special) | (~is_special & number));"""
 
-_HALF_BITS = """\
+_HALF_BITS = f"""\
   const U u = (U)x, size = u & 0x7fffffff, sign = u >> 31 << SIGN;
   const U small = (U)((V)size + UNIT) - UNIT_BITS;
   const U number = (size - 0x38000000 + LESS + (size >> DROPPED & 1)) >> DROPPED;
-  const U is_small = (U)(size < 0x38800000), is_large = (U)(size >= 0x47800000);
-  const U is_nan = (U)(x != x);
+  const U is_small = (U)((I)(size - 0x38800000) >> 31);
+  const U is_large = (U)((I)(0x477fffff - size) >> 31), is_nan = {_IS_NAN};
   U found = (is_small & small) | (~is_small & number);
   found = (is_large & INFINITE) | (~is_large & found);
   found = (is_nan & QUIET) | (~is_nan & found);
@@ -54,14 +65,15 @@ _HALF_BITS = """\
 _E4M3FN_VALUE = """\
   const U wide = __builtin_convertvector(bits, U);
   const U sign = (wide & 0x80) << 24, rest = (wide & 0x7f) << 20;
-  const U number = (U)((V)rest * 0x1p120f), is_nan = (U)(rest == 0x07f00000);
+  const U number = (U)((V)rest * 0x1p120f), is_nan = (U)((I)(0x07efffff - rest) >> 31);
   return (V)(sign | (is_nan & 0x7fc00000) | (~is_nan & number));"""
 
 _E4M3FN_BITS = """\
   const U u = (U)x, size = u & 0x7fffffff, sign = u >> 24 & 0x80;
   const U small = (U)((V)size + 0x1p14f) - 0x46800000;
   const U number = (size - 0x3c000000 + 0x7ffff + (size >> 20 & 1)) >> 20;
-  const U is_small = (U)(size < 0x3c800000), is_large = (U)(size > 0x43e80000);
+  const U is_small = (U)((I)(size - 0x3c800000) >> 31);
+  const U is_large = (U)((I)(0x43e80000 - size) >> 31);
   const U found = (is_small & small) | (~is_small & number);
   return __builtin_convertvector(sign | (is_large & 0x7f) | (~is_large & found), C);"""
 
@@ -86,13 +98,12 @@ _FLOAT8_E5M2 = {
     "QUIET": "0x7e",
 }
 _CONVERSIONS: dict[str, tuple[str, str, dict[str, str]]] = {
-    "bfloat16": (_BFLOAT16_VALUE, _BFLOAT16_BITS, {}),
+    "bfloat16": ("", "", {}),
     "float16": (_HALF_VALUE, _HALF_BITS, _FLOAT16),
     "float8_e5m2": (_HALF_VALUE, _HALF_BITS, _FLOAT8_E5M2),
     "float8_e4m3fn": (_E4M3FN_VALUE, _E4M3FN_BITS, {}),
 }
 
-_ALL = "(unsigned short)-1"
 _INSTRUCTIONS = {
     16: (
         "__AVX512F__",
@@ -121,46 +132,75 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
         return None
     vector, element = f"float32x{lanes}", f"{CELLS[dtype]}_t"
     cells = f"{CELLS[dtype]}x{lanes}"
-    words = {"V": vector, "U": f"uint32x{lanes}", "C": cells}
-    value, bits, constants = _CONVERSIONS[dtype]
-    kinds: tuple[str, ...] = (*words.values(), f"int16x{lanes}")
+    head, body, used = _definition(verb, dtype, lanes)
+    words = {"V": vector, "U": f"uint32x{lanes}", "I": f"int32x{lanes}", "C": cells}
+    kinds = (*words.values(), f"int16x{lanes}")
+    if "(D)" in body:
+        words["D"] = f"{CELLS[dtype]}x{2 * lanes}"
+        kinds = (*kinds, words["D"])
+    names = {f"{each}_OF": f"{vector}_{each}_{dtype}" for each in used}
+    names |= {f"{each}_CELLS": f"{cells}_{each}" for each in ("load", "store", "stream")}
+    words |= names | _CONVERSIONS[dtype][2] | {"E": element, "NAME": f"{vector}_{function}"}
+    text = re.sub(r"\w+", lambda found: words.get(found[0], found[0]), f"{head} {{\n{body}\n}}")
+    needs = [name for name in names.values() if re.search(rf"\b{name}\(", text)]
+    return Helper(f"INLINE {text}", (*kinds, *needs))
+
+
+def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str, ...]]:
+    """Returns head and body of a function, and which others it uses."""
+    value, bits, _ = _CONVERSIONS[dtype]
+    is_short = dtype == "bfloat16"
     match verb:
         case "value":
-            head = f"V {vector}_{function}(C bits)"
-            body = _chosen(dtype, lanes, 1, value)
+            return "V NAME(C bits)", _widening(dtype, lanes, value), ()
+        case "bits" if is_short:
+            return "C NAME(V x)", "  return cut_OF(round_OF(x));", ("cut", "round")
         case "bits":
-            head = f"C {vector}_{function}(V x)"
-            body = _chosen(dtype, lanes, 2, bits)
-        case "round":
-            head = f"V {vector}_{function}(V x)"
-            both = f"{vector}_value_{dtype}", f"{vector}_bits_{dtype}"
-            is_short = dtype == "bfloat16"
-            body = _BFLOAT16_ROUND if is_short else f"  return {both[0]}({both[1]}(x));"
-            kinds = kinds if is_short else (*kinds, *both)
+            return "C NAME(V x)", _chosen(dtype, lanes, 2, bits), ()
+        case "cut" if is_short:
+            return "C NAME(V x)", _shortening(lanes), ()
+        case "cut":
+            return "C NAME(V x)", "  return bits_OF(x);", ("bits",)
+        case "round" if is_short:
+            return "V NAME(V x)", _BFLOAT16_ROUND, ()
+        case "nearest" if is_short:
+            return "V NAME(V x)", _BFLOAT16_NEAREST, ()
+        case "round" | "nearest":
+            return "V NAME(V x)", "  return value_OF(bits_OF(x));", ("value", "bits")
         case "load":
-            head = f"V {vector}_{function}(const {element} *p, int n)"
-            body = f"  return {vector}_value_{dtype}({cells}_load(p, n));"
-            kinds = (*kinds, f"{cells}_load", f"{vector}_value_{dtype}")
+            return "V NAME(const E *p, int n)", "  return value_OF(load_CELLS(p, n));", ("value",)
         case "splat":
-            head = f"V {vector}_{function}({element} bits)"
+            if is_short:  # the lower half of each lane is shifted out
+                spread = ", ".join(["bits"] * (2 * lanes))
+                return "V NAME(E bits)", f"  return (V)((U)(D){{{spread}}} << 16);", ()
             spread = ", ".join(["bits"] * lanes)
-            body = f"  return {vector}_value_{dtype}((C){{{spread}}});"
-            if dtype == "bfloat16":  # the lower half of each lane is shifted out
-                both = ", ".join(["bits"] * (2 * lanes))
-                words["D"] = f"{CELLS[dtype]}x{2 * lanes}"
-                body = f"  return (V)((U)(D){{{both}}} << 16);"
-            kinds = (*kinds, *filter(None, [words.get("D")]), f"{vector}_value_{dtype}")
+            return "V NAME(E bits)", f"  return value_OF((C){{{spread}}});", ("value",)
         case "store":
-            head = f"void {vector}_{function}({element} *p, V x, int n)"
-            body = f"  {cells}_store(p, {vector}_bits_{dtype}(x), n);"
-            kinds = (*kinds, f"{cells}_store", f"{vector}_bits_{dtype}")
+            return "void NAME(E *p, V x, int n)", "  store_CELLS(p, bits_OF(x), n);", ("bits",)
+        case "put":
+            return "void NAME(E *p, V x, int n)", "  store_CELLS(p, cut_OF(x), n);", ("cut",)
         case _:
-            head = f"void {vector}_{function}({element} *p, V x)"
-            body = f"  {cells}_stream(p, {vector}_bits_{dtype}(x));"
-            kinds = (*kinds, f"{cells}_stream", f"{vector}_bits_{dtype}")
-    words |= constants
-    text = re.sub(r"\w+", lambda found: words.get(found[0], found[0]), f"{head} {{\n{body}\n}}")
-    return Helper(f"INLINE {text}", kinds)
+            return "void NAME(E *p, V x)", "  stream_CELLS(p, bits_OF(x));", ("bits",)
+
+
+def _widening(dtype: str, lanes: int, plain: str) -> str:
+    """Returns the body of a function from cells to numbers."""
+    if dtype != "bfloat16":
+        return _chosen(dtype, lanes, 1, plain)
+    plain = "  return (V)(__builtin_convertvector(bits, U) << 16);"
+    if lanes != 16:
+        return plain
+    call = f"__builtin_ia32_pmovzxwd512_mask((int16x16)bits, (I){{0}}, {_ALL})"
+    return f"#if {_AVX512}\n  return (V)((U){call} << 16);\n#else\n{plain}\n#endif"
+
+
+def _shortening(lanes: int) -> str:
+    """Returns the body of a function from numbers of bfloat16 to cells."""
+    plain = "  return __builtin_convertvector((U)x >> 16, C);"
+    if lanes != 16:
+        return plain
+    call = f"__builtin_ia32_pmovdw512_mask((I)((U)x >> 16), (int16x16){{0}}, {_ALL})"
+    return f"#if {_AVX512}\n  return (C){call};\n#else\n{plain}\n#endif"
 
 
 def _chosen(dtype: str, lanes: int, direction: int, plain: str) -> str:

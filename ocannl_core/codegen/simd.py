@@ -65,6 +65,21 @@ _MAPPED = frozenset(
 """Functions that are called for each lane."""
 
 
+_ARITHMETIC = frozenset(
+    {
+        UnaryOp.NEG,
+        UnaryOp.RECIP,
+        UnaryOp.SQRT,
+        UnaryOp.RECIP_SQRT,
+        BinaryOp.ADD,
+        BinaryOp.SUB,
+        BinaryOp.MUL,
+        BinaryOp.DIV,
+    }
+)
+"""Operations of which NaN is that of an operand, or the processor's own."""
+
+
 class VectorLoop:
     """Renders the body of one vector loop.
 
@@ -190,14 +205,16 @@ class VectorLoop:
             self._writer.assign(name, value.code)
             return
         self._note_written(stmt.node)
-        value = self._unrounded(stmt.value)
+        is_put = dtype.is_narrow and (is_exact(stmt.value) or _is_arithmetic(stmt.value))
+        value = self._value(stmt.value) if is_put else self._unrounded(stmt.value)
         if stride == 0:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
             if dtype.is_narrow:
                 is_streamed = self._count == self._lanes and stmt.is_streamed
-                store = self._helper(dtype, f"{'stream' if is_streamed else 'store'}_{dtype}")
+                verb = "stream" if is_streamed else "put" if is_put else "store"
+                store = self._helper(dtype, f"{verb}_{dtype}")
                 count = "" if is_streamed else f", {self._count}"
                 self._writer.line(f"{store}(&{cell}, {value}{count});")
             elif self._count == self._lanes and stmt.is_streamed:
@@ -243,9 +260,11 @@ class VectorLoop:
     def _value(self, expr: Expr) -> Text:
         """Returns the vector of an expression's values, one per lane."""
         value = self._unrounded(expr)
-        if expr.dtype.is_narrow and self._varies(expr) and not is_exact(expr):
-            return call(self._helper(expr.dtype, f"round_{expr.dtype}"), value)
-        return value
+        dtype = expr.dtype
+        if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
+            return value
+        function = "nearest" if _is_arithmetic(expr) else "round"
+        return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
     def _unrounded(self, expr: Expr) -> Text:
         """Returns such a vector; narrow floats may still have to be rounded."""
@@ -488,6 +507,19 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+def _is_arithmetic(expr: Expr) -> bool:
+    """True if a processor's operation on numbers of the expression's own format gives its value."""
+    match expr:
+        case Unary(op, arg, dtype):
+            return op in _ARITHMETIC and arg.dtype is dtype
+        case Binary(op, left, _, dtype):
+            return op in _ARITHMETIC and left.dtype is dtype
+        case Ternary(TernaryOp.FMA):
+            return True
+        case _:
+            return False
 
 
 def narrow_cell(expr: Expr) -> Load | None:
