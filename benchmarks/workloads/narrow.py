@@ -69,9 +69,7 @@ def _product(size: int) -> Function:
 def _function_work(work: Function) -> Work:
     def own(dtype: str, backend: str | None) -> tuple[Callable[[], Any], Result]:
         arguments = {
-            name: oc.tensor(
-                cells, dtype=dtype, batch_axes=work.batch_axes.get(name, 0), label=name
-            )
+            name: oc.tensor(cells, dtype=dtype, batch_axes=work.batch_axes.get(name, 0), label=name)
             for name, cells in work.arrays().items()
         }
         value = work.own(**arguments)

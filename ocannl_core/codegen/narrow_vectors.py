@@ -9,6 +9,13 @@ A helper is called `float32x16_load_bfloat16`. These are the functions:
 - `store` rounds and stores so many cells, `stream` does so past the caches;
 - `put` stores numbers of the format.
 
+Two cells that follow each other are a pair: the lane of a vector of uint32. A processor may add the
+products of two pairs to a number of float32, first that of the second cells.
+
+- `pairs` loads so many pairs, `pair` one for all lanes, `joined` makes them of two vectors;
+- `interleave` stores the pairs of two vectors;
+- `dot` adds the products of pairs to a vector.
+
 Nothing branches, and the numbers are those that the functions for single cells give. Where a
 processor converts float16 itself, it does so in the same way.
 """
@@ -26,6 +33,7 @@ CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
 _VERBS = frozenset(
     {"value", "bits", "cut", "round", "nearest", "load", "splat", "store", "put", "stream"}
 )
+_PAIR_VERBS = frozenset({"pairs", "pair", "joined", "interleave", "dot"})
 
 # In the texts below V is a vector of float32, U one of uint32, I one of int32, and C one of cells.
 # What two numbers below 2**31 compare to is the sign of their difference, spread over a lane:
@@ -128,6 +136,8 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
         function: What the function is called after the type of vectors, such as `load_bfloat16`.
     """
     verb, _, dtype = function.partition("_")
+    if dtype == "bfloat16" and verb in _PAIR_VERBS:
+        return _pair_helper(lanes, verb)
     if verb not in _VERBS or dtype not in CELLS:
         return None
     vector, element = f"float32x{lanes}", f"{CELLS[dtype]}_t"
@@ -210,3 +220,73 @@ def _chosen(dtype: str, lanes: int, direction: int, plain: str) -> str:
     macro, call = _INSTRUCTIONS[lanes][0], _INSTRUCTIONS[lanes][direction]
     condition = f"defined({macro}) && defined(__GNUC__) && !defined(__clang__)"
     return f"#if {condition}\n  return {call};\n#else\n{plain}\n#endif"
+
+
+# ----- pairs --------------------------------------------------------------------------------------
+
+_PAIRS = {
+    "pairs": """\
+INLINE U NAME(const uint16_t *p, int n) {
+  if (n == LANES) return *(const WORD_CELLS *)p;
+  return (U)LOAD((const float *)p, n);
+}""",
+    "pair": """\
+INLINE U NAME(const uint16_t *p) {
+  uint32_t both;
+  memcpy(&both, p, sizeof both);
+  return SPLAT(both);
+}""",
+    "joined": """\
+INLINE U NAME(V first, V second) {
+  return (U)first >> 16 | ((U)second & 0xffff0000);
+}""",
+    "interleave": """\
+INLINE void NAME(uint16_t *p, V first, V second, int n) {
+  const U both = (U)first >> 16 | ((U)second & 0xffff0000);
+  if (n == LANES) *(WORD_CELLS *)p = both;
+  else STORE((float *)p, (V)both, n);
+}""",
+}
+_DOT = """\
+  x = FMA((V)(a & 0xffff0000), (V)(b & 0xffff0000), x);
+  return FMA((V)(a << 16), (V)(b << 16), x);"""
+_DOTS = (16, 8, 4)
+"""Vectors of how many numbers have an instruction for it."""
+
+
+def _pair_helper(lanes: int, verb: str) -> Helper:
+    """Returns a function of pairs of bfloat16."""
+    vector, word = f"float32x{lanes}", f"uint32x{lanes}"
+    text = _dot(lanes) if verb == "dot" else _PAIRS[verb]
+    words = {
+        "V": vector,
+        "U": word,
+        "WORD_CELLS": f"{word}_cells",
+        "LANES": str(lanes),
+        "PAIR_CELLS": f"{vector}_pair_cells",
+        "NAME": f"{vector}_{verb}_bfloat16",
+    }
+    used = {"LOAD": f"{vector}_load", "STORE": f"{vector}_store", "SPLAT": f"{word}_splat"}
+    used["FMA"] = f"{vector}_fma"
+    needs = [name for key, name in used.items() if re.search(rf"\b{key}\b", text)]
+    words |= used
+    text = re.sub(r"\w+", lambda found: words.get(found[0], found[0]), text)
+    return Helper(text, (vector, word, *needs))
+
+
+def _dot(lanes: int) -> str:
+    """Returns the function that adds products of pairs, by an instruction where there is one."""
+    head = "INLINE V NAME(V x, U a, U b) {"
+    if lanes not in _DOTS:
+        return f"{head}\n{_DOT}\n}}"
+    # since GCC 13 these are vectors of a type of their own
+    size = f"__attribute__((vector_size({4 * lanes})))"
+    cells = "PAIR_CELLS"
+    condition = "defined(__AVX512BF16__) && defined(__AVX512VL__) && defined(__GNUC__)"
+    call = f"__builtin_ia32_dpbf16ps_v{lanes}sf(x, ({cells})a, ({cells})b)"
+    return (
+        f"#if {condition} && !defined(__clang__)\n"
+        f"#if __GNUC__ >= 13\ntypedef __bf16 {cells} {size};\n"
+        f"#else\ntypedef short {cells} {size};\n#endif\n"
+        f"{head}\n  return {call};\n}}\n#else\n{head}\n{_DOT}\n}}\n#endif"
+    )

@@ -34,6 +34,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Remark,
     Scoped,
+    Stmt,
     Store,
     Ternary,
     Unary,
@@ -187,22 +188,18 @@ class VectorLoop:
                 case Remark():
                     pass
                 case _:
-                    raise NotVectorisedError
+                    self._other(stmt)
+
+    def _other(self, stmt: Stmt) -> None:
+        """Writes a statement that is none of the plain ones."""
+        raise NotVectorisedError
 
     def _store(self, stmt: Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
-        registers = self._names.registers.get(stmt.node)
-        if registers is not None:
-            if stride != 1:
-                raise NotVectorisedError
-            position = self._register(stmt.node, offset)
-            name = registers.variable(position)
-            value = self._value(stmt.value)
-            if self._count < registers.lanes[position]:
-                value = self._select(self._first_lanes(dtype), value, Text(name), dtype)
-            self._writer.assign(name, value.code)
+        if stmt.node in self._names.registers:
+            self._assign(stmt, self._value(stmt.value))
             return
         self._note_written(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or _is_arithmetic(stmt.value))
@@ -231,6 +228,17 @@ class VectorLoop:
                 cell = self._cell(stmt.node, offset, lane * stride)
                 self._writer.line(f"{cell} = {self._stored(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
+
+    def _assign(self, stmt: Store, value: Text) -> None:
+        """Writes the assignment of a vector to a variable."""
+        offset, stride = self._place(stmt.node, stmt.indices)
+        if stride != 1:
+            raise NotVectorisedError
+        registers, position = self._names.registers[stmt.node], self._register(stmt.node, offset)
+        name, dtype = registers.variable(position), stmt.value.dtype
+        if self._count < registers.lanes[position]:
+            value = self._select(self._first_lanes(dtype), value, Text(name), dtype)
+        self._writer.assign(name, value.code)
 
     # ----- places ---------------------------------------------------------------------------
 

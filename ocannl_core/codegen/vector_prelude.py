@@ -92,6 +92,8 @@ def vector_helper(name: str) -> Helper | None:
             return Helper(_limit(vector, dtype, lanes, function), (*needs, f"{vector}_select"))
         case _ if function.startswith("map_"):
             return _mapped(name, vector, dtype, lanes, function.removeprefix("map_"))
+        case "transpose_pairs":
+            return Helper(_transpose(vector, dtype, lanes, "pairs"), needs)
         case _ if dtype == "float32" and function.startswith("transpose_"):
             source = function.removeprefix("transpose_")
             return Helper(
@@ -127,7 +129,9 @@ def _load(vector: str, dtype: str, lanes: int) -> str:
         masked = f"  return {call};"
     if (dtype, lanes) in _SHORT_MASKED:
         kind, signed = _SHORT_MASKED[dtype, lanes], mask_type(dtype, lanes)
-        call = f"__builtin_ia32_loaddqu{kind}_mask((const void *)p, ({signed}){{0}}, {_mask(lanes)})"
+        call = (
+            f"__builtin_ia32_loaddqu{kind}_mask((const void *)p, ({signed}){{0}}, {_mask(lanes)})"
+        )
         masked = f"  if (n < {lanes}) return ({vector}){call};\n{plain}"
     body = _either(_gnu_masks(dtype), masked, plain)
     return f"INLINE {vector} {vector}_load(const {element} *p, int n) {{\n{body}\n}}"
@@ -208,20 +212,26 @@ def _fma(vector: str, dtype: str, lanes: int) -> str:
 def _transpose(vector: str, dtype: str, lanes: int, source: str = "") -> str:
     """Returns a function that copies a square of cells, rows becoming columns.
 
-    The cells may be those of a narrow format, which are widened on the way.
+    The cells may be those of a narrow format, which are widened on the way, or pairs of cells.
 
     Interleaving the first half of the rows with the second one, as often as the number of rows can
     be halved, turns the square.
     """
     element, half = _TYPES[dtype][0], lanes // 2
-    given, function = (f"{CELLS[source]}_t", f"transpose_{source}") if source else (element, "transpose")
+    given, function = element, "transpose"
+    if source:
+        given, function = f"{CELLS.get(source, 'uint16')}_t", f"transpose_{source}"
+    if source == "pairs":
+        element = given
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
     high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
     mask = mask_type(dtype, lanes)
     rows = [f"x{row}" for row in range(lanes)]
     places = [f"p + {row} * stride" for row in range(lanes)]
     loads = [
-        f"{vector}_load_{source}({place}, {lanes})" if source else f"*(const {vector}_cells *)({place})"
+        f"{vector}_load_{source}({place}, {lanes})"
+        if source in CELLS
+        else f"*(const {vector}_cells *)({place})"
         for place in places
     ]
     lines = [f"  {vector} {name} = {load};" for name, load in zip(rows, loads, strict=True)]

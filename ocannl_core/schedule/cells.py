@@ -93,12 +93,15 @@ class Reduction:
         term: What; reads nothing that the nest writes.
         initial: What the result starts from; depends on the cell only.
         result: The variable by which the finish refers to the result.
+        may_pair: True if products may come from instructions that take numbers below 2**-126 for
+            zero.
     """
 
     op: BinaryOp
     term: Expr
     initial: Expr
     result: Local
+    may_pair: bool = False
 
     @property
     def dtype(self) -> DType:

@@ -107,9 +107,11 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     """Returns the kernels of a plan as they are scheduled: joined, without needless stores, those
     that run together in groups, long reductions to few cells divided.
     """
-    rounds_often = settings.current().accumulation == "exact"
-    found = fused(plan.steps, plan.nodes, rounds_often=rounds_often)
-    joined, partial = widened(forwarded(found, plan.scratch), plan.nodes)
+    accumulation = settings.current().accumulation
+    found = fused(plan.steps, plan.nodes, rounds_often=accumulation == "exact")
+    joined, partial = widened(
+        forwarded(found, plan.scratch), plan.nodes, may_pair=accumulation == "fast"
+    )
     nodes = {**plan.nodes, **partial}
     parts: list[Part | Group] = []
     for part in joined if target is None else grouped(joined, plan, nodes, target):

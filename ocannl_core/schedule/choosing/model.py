@@ -92,6 +92,7 @@ class Model:
         shifting: Reduced axes that move the cells.
         operands: The factors of the term.
         is_fused: True if products can be added without being rounded.
+        has_pairs: True if an instruction can add two products.
     """
 
     def __init__(self, nest: CellNest, reduction: Reduction, nodes: Infos, target: Target) -> None:
@@ -111,6 +112,7 @@ class Model:
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = target.has_fma and is_sum and is_product
+        self.has_pairs = self.is_fused and reduction.may_pair and _are_pairs(reduction, target)
 
     def size(self, names: Iterable[str]) -> int:
         """Returns the iterations of several axes together."""
@@ -221,6 +223,17 @@ def _block_cycles(rows: int, vectors: int) -> float:
     registers = rows * vectors
     waiting = LATENCY if registers < LATENCY * PER_CYCLE else 0.0
     return max(registers / PER_CYCLE, (rows + vectors) / PER_CYCLE, waiting) + 0.1
+
+
+def _are_pairs(reduction: Reduction, target: Target) -> bool:
+    """True if a processor multiplies pairs of a format that two operands have in memory."""
+    formats = [
+        factor.arg.dtype
+        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY
+        else factor.dtype
+        for factor in reduction.factors
+    ]
+    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in target.pair_products
 
 
 def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) -> Operand:

@@ -34,11 +34,20 @@ _LONG_SUM = 2048
 """Sums of more terms than these may run in pieces, between which cells hold partial results."""
 
 
-def widened(parts: Iterable[Part], nodes: Infos) -> tuple[list[Part], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with sums of narrow floats in float32, and the arrays for it."""
+def widened(
+    parts: Iterable[Part], nodes: Infos, *, may_pair: bool = False
+) -> tuple[list[Part], dict[TensorNode, NodeInfo]]:
+    """Returns the steps of a plan with sums of narrow floats in float32, and the arrays for it.
+
+    Args:
+        parts: The steps.
+        nodes: What is known of nodes.
+        may_pair: True if products may come from instructions for pairs.
+    """
     result: list[Part] = []
     made: dict[TensorNode, NodeInfo] = {}
-    for part in parts:
+    for each in parts:
+        part = _pairing(each) if may_pair else each
         nest = part.cells
         if nest is None or nest.reduction is None or not nest.reduction.dtype.is_narrow:
             result.append(part)
@@ -57,6 +66,14 @@ def widened(parts: Iterable[Part], nodes: Infos) -> tuple[list[Part], dict[Tenso
     return result, made
 
 
+def _pairing(part: Part) -> Part:
+    """Returns a step of which instructions may multiply pairs, if it is a sum."""
+    nest = part.cells
+    if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
+        return part
+    return replace(part, cells=replace(nest, reduction=replace(nest.reduction, may_pair=True)))
+
+
 def _needs_memory(nest: CellNest, wide: CellNest) -> bool:
     """True if cells hold partial results while the nest runs."""
     if any(axis.is_shifting for axis in nest.axes):
@@ -69,7 +86,12 @@ def _in_registers(nest: CellNest, reduction: Reduction) -> CellNest:
     """Returns a nest whose registers hold float32, and whose results are rounded at the end."""
     result = Local(reduction.result.id, float32)
     rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
-    wide = Reduction(reduction.op, _wide(reduction.term), _wide(reduction.initial), result)
+    wide = replace(
+        reduction,
+        term=_wide(reduction.term),
+        initial=_wide(reduction.initial),
+        result=result,
+    )
     old = LocalRead(reduction.result)
     finish = tuple(
         replace(store, value=map_expr(store.value, lambda e: rounded if e == old else e))

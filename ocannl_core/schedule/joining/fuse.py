@@ -26,9 +26,7 @@ _MOST_STORES = 8
 """Kernels with more stores than these need too many streams of memory at once."""
 
 
-def fused(
-    steps: Iterable[Step], nodes: Infos, *, rounds_often: bool = False
-) -> tuple[Part, ...]:
+def fused(steps: Iterable[Step], nodes: Infos, *, rounds_often: bool = False) -> tuple[Part, ...]:
     """Returns the steps of a plan with fills, and what can be neighbours, joined.
 
     Args:
