@@ -1,8 +1,8 @@
-"""Narrow floats beside float32: products, work along rows and a training step, in PyTorch and JAX as
-well where these are installed.
+"""Narrow floats beside float32: products, work along rows and a training step, in PyTorch and JAX
+as well where these are installed.
 
-What is compared is speed for the same storage format: what frameworks round on the way differs. Every
-result is compared with that of float32, as far as the format has digits.
+What is compared is speed for the same storage format: what frameworks round on the way differs.
+Every result is compared with that of float32, as far as the format has digits.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class Target:
         cores: Processors that can work in parallel.
         vector_registers: How many vector registers there are; 0 leaves programs unscheduled.
         has_fma: True if one instruction multiplies and adds with one rounding.
-        pair_products: Formats of which one instruction adds two products to a number of float32, with
-            numbers below 2**-126 taken for zero.
+        pair_products: Formats of which one instruction adds two products to a number of float32,
+            with numbers below 2**-126 taken for zero.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
         compiler: Identifies what makes machine code of generated code, with its flags: what was
             measured with another one tells nothing.

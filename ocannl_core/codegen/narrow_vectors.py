@@ -4,8 +4,8 @@ A helper is called `float32x16_load_bfloat16`. These are the functions:
 
 - `load` widens so many cells of memory, `splat` one cell for all lanes;
 - `round` rounds to nearest, and to even, and leaves numbers of the narrow format as float32;
-- `nearest` does so for what an operation on numbers of the narrow format gave: NaN of which no digit
-  is set that the format does not have;
+- `nearest` does so for what an operation on numbers of the narrow format gave: NaN of which no
+  digit is set that the format does not have;
 - `store` rounds and stores so many cells, `stream` does so past the caches;
 - `put` stores numbers of the format.
 

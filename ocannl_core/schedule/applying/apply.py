@@ -279,10 +279,11 @@ class _Emitter:
 
     def _packed(self, factor: Expr) -> Expr:
         """Returns what is packed of a factor: where pairs are multiplied, numbers stay narrow."""
-        if self._is_paired(self.order[-1]) and isinstance(factor, Unary):
-            if factor.op is UnaryOp.IDENTITY and factor.arg.dtype.is_narrow:
-                return factor.arg
-        return factor
+        match factor:
+            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+                return arg if self._is_paired(self.order[-1]) else factor
+            case _:
+                return factor
 
     def _outside(self, inside: str | None) -> tuple[str, ...]:
         """Returns the loops in each iteration of which a buffer is filled."""

@@ -366,16 +366,19 @@ class _AlongCells:
         name = self._reduced[-1]
         if model.extents[name[0]] < _LEAST_PAIRED:
             return None
-        for operand in model.operands:
-            if self._lane.axis in operand.axes:
-                if not self._can_pack_vectors(operand) or model.reuse(operand) < _LEAST_REUSE:
-                    return None
-            elif not operand.is_load or operand.stride(name[0]) != 1:
-                if len(self._rows) != 1 or not self._can_pack_rows(operand, self._rows[0]):
-                    return None
+        if not all(self._has_pairs(operand, name[0]) for operand in model.operands):
+            return None
         splits.append(Split(name, 2))
         self._reduced[-1] = f"{name}0"
         return f"{name}1"
+
+    def _has_pairs(self, operand: Operand, axis: str) -> bool:
+        """True if neighbours along an axis lie together, in memory or in a copy that pays."""
+        if self._lane.axis in operand.axes:
+            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= _LEAST_REUSE
+        if operand.is_load and operand.stride(axis) == 1:
+            return True
+        return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
 
     # ----- packing --------------------------------------------------------------------------
 

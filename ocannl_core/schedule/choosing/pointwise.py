@@ -1,8 +1,8 @@
 """The schedule of nests without a reduction, where it helps to say which lanes they run in.
 
-Compilers vectorise plain loops well. What they cannot do is compute elementary functions and convert
-narrow floats in the way that suits a whole register, and store registers past the caches; loops that
-do such things run in lanes explicitly.
+Compilers vectorise plain loops well. What they cannot do is compute elementary functions and
+convert narrow floats in the way that suits a whole register, and store registers past the caches;
+loops that do such things run in lanes explicitly.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
 """

@@ -19,7 +19,7 @@ from dataclasses import replace
 from math import prod
 
 from ocannl_core.dtypes import float32, round_to
-from ocannl_core.indexing import VarIndex, fresh_var
+from ocannl_core.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, Local, LocalRead, Store, Unary
 from ocannl_core.loopir.traverse import map_expr
 from ocannl_core.node import NodeInfo, TensorNode
@@ -137,7 +137,7 @@ def _in_memory(
             Axis(name, fresh_var("x"), 0, extent)
             for name, extent in zip(AXIS_LETTERS, dims, strict=False)
         )
-        indices = tuple(VarIndex(axis.var) for axis in axes)
+        indices: tuple[AxisIndex, ...] = tuple(VarIndex(axis.var) for axis in axes)
     else:
         indices = store.indices
         axes = tuple(
