@@ -122,7 +122,7 @@ from ocannl_core.tensor.random import (
     xavier,
 )
 from ocannl_core.tensor.recording import cd, section, unchanged_roots
-from ocannl_core.tensor.required_shapes import require_shape
+from ocannl_core.tensor.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.session import Session, reset
 from ocannl_core.tensor.tensor import Tensor
 
@@ -254,6 +254,7 @@ __all__ = [
     "relu",
     "relu_gate",
     "require_shape",
+    "require_shapes",
     "reset",
     "reshape",
     "sat01",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.dtypes import DType, Kind
-from ocannl_core.errors import TransferError
+from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.node import NodeInfo
 
 Array = np.ndarray[Any, Any]
@@ -71,6 +71,23 @@ def check_kind(array: Array, dtype: DType, name: str) -> None:
         where=name,
         fix=f"convert it: array.astype('{dtype}')",
     )
+
+
+def plain_number(value: Real, where: str) -> int | float:
+    """Returns a number of any kind as one of Python's: integers exactly, others rounded.
+
+    Raises:
+        UsageError: if no number format is large enough.
+    """
+    try:
+        rounded = float(value)
+    except OverflowError:
+        raise UsageError(
+            "The numbers of a program fit some number format.",
+            found="a number beyond 1.8e308, the greatest of float64",
+            where=where,
+        ) from None
+    return int(value) if isinstance(value, Integral) else rounded
 
 
 def check_number(value: float, dtype: DType, name: str) -> None:

@@ -6,6 +6,7 @@ from ocannl_core.nn.reductions import OVER_OUTPUTS, mean
 from ocannl_core.tensor.blocks import op
 from ocannl_core.tensor.parameters import param
 from ocannl_core.tensor.pointwise import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -22,8 +23,9 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     """
     difference = x - mean(OVER_OUTPUTS, x)
     scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
-    scaled = param("gamma", init=1.0) * (difference * scale)
-    result: Tensor = scaled + param("beta", init=0.0)
+    gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
+    require_shapes("...|..n..; ..n..; ..n..", x, gamma, beta)
+    result: Tensor = gamma * (difference * scale) + beta
     return result
 
 
@@ -53,6 +55,8 @@ def batch_norm(
     center = mean(statistics, x)
     difference = sub(x, center, logic=feature_wise)
     scale = recip_sqrt(mean(statistics, difference * difference) + epsilon)
-    scaled = mul(difference, scale * param("gamma", init=1.0), logic=feature_wise)
-    result: Tensor = add(scaled, param("beta", init=0.0), logic=feature_wise)
+    gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
+    require_shapes(f"{axes}; {features}; {features}", x, gamma, beta)
+    scaled = mul(difference, scale * gamma, logic=feature_wise)
+    result: Tensor = add(scaled, beta, logic=feature_wise)
     return result

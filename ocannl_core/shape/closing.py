@@ -111,7 +111,9 @@ class Closing:
             else:
                 leaf = state.dim_leaves.get(dim)
                 origin = leaf.origin if leaf else self.guess_origin(stage)
-                dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin), size.n > 0))
+                unit = state.units.get(dim)
+                is_stated = size.n > 1 or (size.n == 1 and unit is not None and unit.stated)
+                dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin), is_stated))
         self.run()
         return bool(guesses)
 

@@ -15,7 +15,7 @@ from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqua
 from ocannl_core.shape.explain import sources
 from ocannl_core.shape.messages import sizes_differ, too_small
 from ocannl_core.shape.state import Edge, Floor, Known, State
-from ocannl_core.shape.terms import ConcatDim, DimVar, Size, dim_variables
+from ocannl_core.shape.terms import ONE_WRITTEN, ConcatDim, DimVar, Size, dim_variables
 
 
 def equate(state: State, constraint: DimEqual) -> None:
@@ -50,12 +50,18 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
         _join(state, *outcome.same, equation)
     if outcome.solved is not None:
         var, size = outcome.solved
-        learn(state, var, Known(size, True, equation, _is_stated(state, equation, var)))
+        learn(state, var, Known(size, True, equation, _is_stated(state, equation, var, size)))
 
 
-def _is_stated(state: State, equation: DimEqual, var: DimVar) -> bool:
-    """True if a size that an equation gives is 0 because others are stated to be 0."""
+def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> bool:
+    """True if a size that an equation gives is somebody's word.
+
+    Not the 1 of an axis of which a result writes one position, nor a 0 unless others are stated
+    to be 0.
+    """
     sides = (equation.left, equation.right)
+    if size.n:
+        return ONE_WRITTEN not in sides
     others = [Known(dim, True, equation) for dim in sides if isinstance(dim, Size)]
     unknown = {state.find(dim) for side in sides for dim in dim_variables(side)} - {state.find(var)}
     others += [state.values[dim] for dim in unknown if dim in state.values]
@@ -71,7 +77,7 @@ def refine(state: State, constraint: DimBelow) -> None:
             _connect(state, state.find(res), state.find(opnd), constraint)
         case DimVar(), Size():
             if opnd.n == 1:
-                _has_unit_operand(state, state.find(res), constraint, opnd.basis)
+                _has_unit_operand(state, state.find(res), Known(opnd, True, constraint))
             else:
                 learn(state, res, Known(opnd, True, constraint))
         case Size(), DimVar():
@@ -103,7 +109,7 @@ def propagate(state: State, edge: Edge) -> None:
     below, above = state.values.get(res), state.values.get(opnd)
     if above is not None and above.size.n == 1:
         if above.explicit:
-            _has_unit_operand(state, res, edge.cause)
+            _has_unit_operand(state, res, Known(Size(1), True, edge.cause, above.stated))
         if below is not None and below.size.n == 1:
             _share_basis(state, edge, below, above)
     elif above is not None:
@@ -135,7 +141,7 @@ def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None
         merged = _merged(old.size, size)
         if merged is None:
             raise _differ(state, old, Known(size, explicit, blame or cause))
-        is_stated = merged.n == 0 and new.stated and not old.stated
+        is_stated = merged.n <= 1 and new.stated and not old.stated
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
         cause = cause if is_stated or merged.basis != old.size.basis else old.cause
@@ -239,20 +245,21 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         _tell_operands(state, var)
 
 
-def _has_unit_operand(
-    state: State, var: DimVar, cause: Constraint, basis: str | None = None
-) -> None:
+def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
     """An operand is 1: so is the variable, with its basis, unless something below it is larger."""
+    basis = unit.size.basis
     if basis is not None and basis not in state.unit_bases.get(var, ()):
-        state.put_inner(state.unit_bases, var, basis, cause)
+        state.put_inner(state.unit_bases, var, basis, unit.cause)
         _take_unit_bases(state, var)
-    if var not in state.units:
-        state.journal.put(state.units, var, cause)
-        _raise_floor(state, var, Floor(1, cause))
+    earlier = state.units.get(var)
+    if earlier is None:
+        _raise_floor(state, var, Floor(1, unit.cause))
+    if earlier is None or (unit.stated and not earlier.stated):
+        state.journal.put(state.units, var, unit)
     state.touched_dims[var] = None
     known = state.values.get(var)
     if known is not None and known.size.n == 1 and not known.explicit:
-        learn(state, var, Known(known.size, True, cause))
+        learn(state, var, Known(known.size, True, unit.cause))
 
 
 def _take_unit_bases(state: State, var: DimVar) -> None:
@@ -304,7 +311,7 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     for basis, why in state.unit_bases.get(light, {}).items():
-        _has_unit_operand(state, heavy, why, basis)
+        _has_unit_operand(state, heavy, Known(Size(1, basis), True, why, False))
     if (leaf := state.dim_leaves.get(light)) is not None:
         state.mark_dim(heavy, leaf)
     if (floor := state.floors.get(light)) is not None:

@@ -35,6 +35,7 @@ from ocannl_core.shape.notation import (
 from ocannl_core.shape.spec import spec_error
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
+    ONE_WRITTEN,
     AffineDim,
     ConcatDim,
     Dim,
@@ -240,7 +241,7 @@ class Instance:
                 return self._fresh.dim()
             case Fixed(0) if is_free:
                 # only that position is written: as a formula, so that no use stretches the axis
-                return ConcatDim((Size(1),)) if keeps_formulas else Size(1)
+                return ONE_WRITTEN if keeps_formulas else Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)

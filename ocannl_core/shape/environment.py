@@ -87,7 +87,10 @@ class Environment:
             if capture:
                 fill(capture, relation.labels)
             if relation.constraints:
-                state.put_inner(self._made_from, _key(result), tuple(operands), result)
+                # a part of a known axis is not connected with any shape, and must be decided, too
+                sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
+                own = map(_shape_of, state.undecided(tuple(sizes)))
+                state.put_inner(self._made_from, _key(result), (*operands, *own), result)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
         """Marks a shape as that of a tensor which no operation computes: it learns from its uses.

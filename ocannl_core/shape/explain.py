@@ -381,7 +381,7 @@ def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
     if (floor := state.floors.get(var)) is not None:
         yield Bound(f"at least {floor.n}", narrowed(floor.cause))
     if (unit := state.units.get(var)) is not None:
-        yield Bound("an operand has size 1, so that it need not be larger", narrowed(unit))
+        yield Bound("an operand has size 1, so that it need not be larger", narrowed(unit.cause))
     for other, cause in state.results.get(var, {}).items():
         yield Bound(f"{_size_text(state, other)} or 1", narrowed(cause))
     for other, cause in state.operands.get(var, {}).items():

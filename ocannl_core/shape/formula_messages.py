@@ -10,10 +10,15 @@ from ocannl_core.errors import ShapeError
 from ocannl_core.shape.constraints import DimEqual, TotalElements
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size, dim_variables
-
-_ONE_WRITTEN = ConcatDim((Size(1),))
-"""The axis that `0` stands for in the result of a specification."""
+from ocannl_core.shape.terms import (
+    ONE_WRITTEN,
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Size,
+    dim_variables,
+)
 
 
 def substituted(state: State, dim: Dim) -> Dim:
@@ -62,7 +67,7 @@ def _formula(dim: Dim, shown: Dim) -> str:
 def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> ShapeError:
     """All sizes are known, and they do not fit."""
     whole, formula = _ends(state, equation)
-    if _ONE_WRITTEN in (equation.left, equation.right):
+    if ONE_WRITTEN in (equation.left, equation.right):
         return ShapeError(
             "An axis of which only position 0 is written has 1 position.",
             found=whole,
@@ -74,7 +79,7 @@ def formula_fails(state: State, equation: DimEqual, left: int, right: int) -> Sh
         "An axis must have the size that its stride, window or parts give.",
         found=f"{whole} and {formula}, which is {computed}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -94,7 +99,7 @@ def does_not_divide(state: State, equation: DimEqual) -> ShapeError:
         rule,
         found=f"{whole} and {formula}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -118,7 +123,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
         rule,
         found=f"{whole} and {formula}",
         where=_where(state, equation),
-        fix=_advice(equation),
+        fix=_advice(state, equation),
     )
 
 
@@ -163,7 +168,9 @@ def _affine(equation: DimEqual) -> AffineDim | None:
     return None
 
 
-def _advice(equation: DimEqual) -> str:
+def _advice(state: State, equation: DimEqual) -> str:
+    if guessed := _guessed_labels(state, equation):
+        return f"state the size of a label that was guessed: values={{{guessed[0]!r}: ...}}"
     affine = _affine(equation)
     if affine is None:
         return "change the size of one of the parts, or of the whole"
@@ -175,6 +182,17 @@ def _advice(equation: DimEqual) -> str:
             "or use a window that stays inside (`<`)"
         )
     return "crop or extend the axis, or let the window reach into margins (`=`)"
+
+
+def _guessed_labels(state: State, equation: DimEqual) -> list[str]:
+    """Returns the labels in a formula whose sizes nothing but closing determined."""
+    computed = [side for side in (equation.left, equation.right) if not isinstance(side, DimVar)]
+    variables = dict.fromkeys(var for side in computed for var in dim_variables(side))
+    return [
+        var.name
+        for var in variables
+        if var.name.isidentifier() and state.find(var) in state.guesses
+    ]
 
 
 # ----- counts -------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
 
     A row is fit for guessing when it only meets others axis by axis, or lies above a closed
     operand. A size is, when it or a result that uses it lies above an operand of size 1: in
-    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum.
+    `param("w") @ x + b` with a `b` of size 1, the 1 is the user's word for the size of the sum. The
+    1 of a reduced axis is nobody's word: in `param("w") @ x - mean`, the size stays hidden.
 
     Raises:
         ShapeError: naming every parameter concerned, and how to give the first one's shape.
@@ -85,12 +86,13 @@ def may_be_guessed(state: State, dim: DimVar) -> bool:
 
 
 def _has_unit(state: State, dim: DimVar) -> bool:
-    """True if the size, or one below it, has an operand of size 1."""
+    """True if the size, or one below it, has an operand of size 1 that somebody stated."""
     seen = {dim}
     pending = [dim]
     while pending:
         var = pending.pop()
-        if var in state.units:
+        unit = state.units.get(var)
+        if unit is not None and unit.stated:
             return True
         below = {state.find(result) for result in state.results.get(var, ())} - seen
         seen |= below

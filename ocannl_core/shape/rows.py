@@ -7,7 +7,7 @@ any part of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ocannl_core.errors import VerifyError
@@ -155,6 +155,9 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     kept = RowEqual(Row(ahead, left_tail), Row((), right_tail, behind), constraint.origin, skipped)
     if not state.is_suspended(kept):
         state.suspend(kept)
+        for tail in (left_tail, right_tail):
+            compared = state.suspended.get(tail, ())
+            state.agenda.extend(each for each in compared if isinstance(each, RowBelow))
 
 
 def _grow(
@@ -281,6 +284,9 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
     rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped)
+    for below in _right_ends(state, res):
+        for above in _right_ends(state, opnd):
+            _refine_axes(state, below, above, rest)
     if opnd.tail is None:
         if res.tail is not None:
             state.anchor(res.tail)
@@ -303,6 +309,29 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
             return
     if not state.is_suspended(rest):
         state.suspend(rest)
+
+
+def _right_ends(
+    state: State, row: Flat, seen: frozenset[RowVar] = frozenset()
+) -> Iterator[tuple[Dim, ...]]:
+    """Yields the axes at the right end of a row, also those that equations of rows know there.
+
+    (a, v) where (a, v) = (w, c)  -->  (), (c)
+    """
+    yield row.trailing
+    if row.tail is None or row.tail in seen:
+        return
+    for constraint in state.suspended.get(row.tail, ()):
+        if not isinstance(constraint, RowEqual):
+            continue
+        left, right = state.flat(constraint.left), state.flat(constraint.right)
+        for one, other in ((left, right), (right, left)):
+            cut = len(row.leading) - len(one.leading)
+            ahead = map(state.current, row.leading[max(cut, 0) :])
+            is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
+            if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
+                end = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
+                yield from _right_ends(state, end, seen | {row.tail})
 
 
 def _refine_axes(

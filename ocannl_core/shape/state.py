@@ -47,8 +47,8 @@ class Known:
         explicit: False when the size is 1 only because uses of the axis disagree: this tells
             nothing to what refines it.
         cause: The constraint that decided it.
-        stated: False for a size 0 that is only what a formula leaves, or follows from such a one:
-            nobody said that there are no cells.
+        stated: False for a size that is nobody's word: a 0 that is only what a formula leaves, the
+            1 of an axis of which a result writes one position, a guessed 1; and for what follows.
     """
 
     size: Size
@@ -137,7 +137,7 @@ class State:
         floors: The least size that accesses allow.
         results: For a variable, those below it: `res ⊑ variable`.
         operands: For a variable, those above it: `variable ⊑ opnd`.
-        units: Variables with an operand of size 1, which therefore need not be larger.
+        units: Variables with an operand of size 1, which therefore need not be larger; the operand.
         unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
         rows: Rows decided, for row variables.
         row_causes: What decided them.
@@ -182,7 +182,7 @@ class State:
         self.floors: dict[DimVar, Floor] = {}
         self.results: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
-        self.units: dict[DimVar, Constraint] = {}
+        self.units: dict[DimVar, Known] = {}
         self.unit_bases: dict[DimVar, dict[str, Constraint]] = {}
         self.dim_leaves: dict[DimVar, Leaf] = {}
         self.joins: dict[DimVar, Constraint] = {}

@@ -116,6 +116,9 @@ class ConcatDim:
 
 Dim = DimVar | Size | AffineDim | ConcatDim
 
+ONE_WRITTEN = ConcatDim((Size(1),))
+"""The axis that `0` stands for in the result of a specification."""
+
 
 def dim_variables(dim: Dim) -> Iterator[DimVar]:
     """Yields the unknown sizes that a size depends on."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import check_number
+from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
@@ -65,8 +65,9 @@ def initial_value(
     if init is None:
         return default_initializer(), stated.shape
     if isinstance(init, Real):
-        check_number(float(init), dtype, str(stated.origin))
-        return constant(float(init), session), stated.shape
+        number = plain_number(init, str(stated.origin))
+        check_number(number, dtype, str(stated.origin))
+        return constant(float(number), session), stated.shape
     if isinstance(init, Tensor):
         return init, _shape_with(session, init, stated)
     if is_array(init):

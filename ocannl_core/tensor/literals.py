@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import signature
 from itertools import product
 from math import prod
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
 from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array, check_kind, check_number, converted, refuse_nan
+from ocannl_core.host_arrays import (
+    Array,
+    check_kind,
+    check_number,
+    converted,
+    plain_number,
+    refuse_nan,
+)
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
@@ -154,8 +161,8 @@ def number(
             where=where,
             fix="wrap arrays and lists with oc.tensor(...)",
         )
-    check_number(value, precision.dtype, where)
-    cell = int(value) if isinstance(value, Integral) else float(value)
+    cell = plain_number(value, where)
+    check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
     return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")

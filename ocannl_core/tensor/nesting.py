@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array
+from ocannl_core.host_arrays import Array, plain_number
 from ocannl_core.shape.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.tensor import Tensor
 
@@ -187,15 +187,7 @@ def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
         for dtype in (np.int64, np.uint64):
             if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
                 return np.array(leaves, dtype=dtype)
-    try:
-        return np.array([float(leaf) for leaf in leaves])
-    except OverflowError:
-        bits = max(int(leaf).bit_length() for leaf in leaves)
-        raise UsageError(
-            "The numbers of a literal fit some number format.",
-            found=f"an integer of {bits} bits",
-            where=where,
-        ) from None
+    return np.array([float(plain_number(leaf, where)) for leaf in leaves])
 
 
 def as_array(value: Any, where: str) -> Array:

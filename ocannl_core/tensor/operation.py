@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import check_number
+from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.capture import DimRef
@@ -373,7 +373,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        number = int(value) if isinstance(value, Integral) else float(value)
+        number = plain_number(value, str(caller_location() or ""))
         return constant(number, session, dtype=dtype)
     raise UsageError(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
@@ -397,11 +397,12 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     formats = [value.dtype for value in values if isinstance(value, Tensor)]
     beside = promote(*formats) if formats else session.default_dtype
 
-    def precision(value: Any) -> Precision:
-        is_whole = isinstance(value, Integral) or float(value).is_integer()
-        fits = beside.is_float or (beside.is_integer and is_whole)
+    def precision(value: Real) -> Precision:
+        where = str(caller_location() or "")
+        number = plain_number(value, where)
+        fits = beside.is_float or (beside.is_integer and number % 1 == 0)
         if fits and op not in LOGICAL:
-            check_number(value, beside, str(caller_location() or ""))
+            check_number(number, beside, where)
         return Precision.by_default(beside if fits else session.default_dtype)
 
     return tuple(

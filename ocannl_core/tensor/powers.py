@@ -8,6 +8,8 @@ from numbers import Real
 from typing import Any
 
 from ocannl_core.dtypes import DType
+from ocannl_core.host_arrays import plain_number
+from ocannl_core.origin import caller_location
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, define_operation
@@ -81,7 +83,8 @@ def power(
     if is_by_number and is_recorded and logic is not None:
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     if is_by_number and not is_recorded and not _makes_floats(base, exponent):
-        return _power_by(float(exponent))(base, **keywords)
+        number = plain_number(exponent, str(caller_location() or ""))
+        return _power_by(float(number))(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)
 
 

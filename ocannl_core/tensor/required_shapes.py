@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ocannl_core.errors import SpecError
+from collections.abc import Sequence
+
+from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.statement import parse_statement, stated
 from ocannl_core.tensor.tensor import Tensor
@@ -24,16 +26,55 @@ def require_shape(tensor: Tensor, text: str) -> Tensor:
         ShapeError: if this contradicts what is known; then nothing changes.
         SpecError: if the text denotes no shape.
     """
-    name = tensor.label[0] if tensor.label else "a tensor"
-    origin = Origin(f"the shape {text} required of {name}", caller_location())
+    origin = Origin(f"the shape {text} required of {_name(tensor)}", caller_location())
     readable = text.replace("(", " ").replace(")", " ")
-    if "=>" in readable or ";" in readable:
-        raise SpecError(
-            "A shape is `batch|input->output`, where the parts on the left may be left out.",
-            found=repr(text),
+    if ";" in readable:
+        raise _no_shape(text, origin)
+    _demand(readable, [tensor], origin)
+    return tensor
+
+
+def require_shapes(text: str, *tensors: Tensor) -> None:
+    """Demands that tensors have the shapes that a text denotes, `;` between them.
+
+        oc.require_shapes("...|..n..; ..n..", x, gamma)    # gamma has the output axes of x
+        oc.require_shapes("n->m; m->n", encoder, decoder)
+
+    The notation is that of `require_shape`; a name means the same in all shapes. Unlike operands of
+    an operation, which broadcast, the tensors have exactly these axes.
+
+    Raises:
+        ShapeError: if this contradicts what is known; then nothing changes.
+        SpecError: if the text does not denote one shape for each tensor.
+        UsageError: if there are no tensors, or they belong to different sessions.
+    """
+    names = ", ".join(map(_name, tensors))
+    origin = Origin(f"the shapes {text} required of {names}", caller_location())
+    if len({id(tensor.session) for tensor in tensors}) != 1:
+        raise UsageError(
+            "Shapes are required of tensors of one session.",
+            found=names or "no tensors",
             where=str(origin),
         )
-    statement = parse_statement(f"=>{readable}")
-    environment = tensor.session.environment
-    environment.derive([], [], lambda fresh: stated(statement, [], [tensor.terms], origin, fresh))
-    return tensor
+    _demand(text, tensors, origin)
+
+
+def _demand(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
+    if "=>" in text:
+        raise _no_shape(text, origin)
+    statement = parse_statement(f"=>{text}")
+    shapes = [tensor.terms for tensor in tensors]
+    environment = tensors[0].session.environment
+    environment.derive([], [], lambda fresh: stated(statement, [], shapes, origin, fresh))
+
+
+def _no_shape(text: str, origin: Origin) -> SpecError:
+    return SpecError(
+        "A shape is `batch|input->output`, where the parts on the left may be left out.",
+        found=repr(text),
+        where=str(origin),
+    )
+
+
+def _name(tensor: Tensor) -> str:
+    return tensor.label[0] if tensor.label else "a tensor"

@@ -54,6 +54,27 @@ def test_layer_normalization_uses_mean_and_variance_of_each_position(check: Any)
     assert check(output, reference) == ["3->4", "4", "4", "4"]
 
 
+def test_the_only_channel_of_images_has_parameters_of_its_own(check: Any) -> None:
+    image = IMAGES[..., :1]
+    x = oc.tensor(image, batch_axes=1)
+    output = nn.batch_norm(x, axes="...|h, w, ..c..", features="..c..")
+
+    def reference(gamma: Any, beta: Any) -> Any:
+        return gamma * standardize(image, (0, 1, 2)) + beta
+
+    assert check(output, reference) == ["1", "1"]
+
+
+def test_layers_that_end_with_an_axis_of_one_cell_are_normalised(check: Any) -> None:
+    image = IMAGES[..., :1]
+    output = nn.layer_norm(oc.tensor(image, batch_axes=1))
+
+    def reference(gamma: Any, beta: Any) -> Any:
+        return gamma * standardize(image, (1, 2, 3)) + beta
+
+    assert check(output, reference) == ["3,2,1", "3,2,1"]
+
+
 def test_a_mean_divides_by_the_number_of_cells_that_it_adds_up(target: str) -> None:
     with oc.Session(dtype="float64"):
         x = oc.tensor(IMAGES, batch_axes=1)

@@ -193,6 +193,32 @@ _OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
             ),
             id="a part as large as what it is added to",
         ),
+        pytest.param(
+            _Program(
+                [([], None, None), _OPEN, (None, None, [1, 1]), _OPEN, _OPEN],
+                [(0, False)],
+                [
+                    (Compose(), 1, (0, 0)),
+                    (Einsum(parse_spec("a, ...; i^j, => a, ...")), 2, (1, 0)),
+                    (Einsum(parse_spec("i^j, ... => i, ...")), 3, (0,)),
+                    (Einsum(parse_spec("a, b^c => a")), 4, (1,)),
+                ],
+            ),
+            id="parts of an axis whose size one order knows before closing",
+        ),
+        pytest.param(
+            _Program(
+                [([], [], None), ([], [], []), _OPEN, _OPEN, ([], [], [3, 1]), _OPEN],
+                [(0, False)],
+                [
+                    (Pointwise(), 2, (0, 1)),
+                    (Einsum(parse_spec("a, b^c => a")), 3, (2,)),
+                    (Compose(), 4, (0, 3)),
+                    (Einsum(parse_spec("i^j, ... => i, ...")), 5, (2,)),
+                ],
+            ),
+            id="an axis that one order counts from the right, another from the left",
+        ),
     ],
 )
 def test_every_order_gives_the_same_shapes(program: _Program) -> None:

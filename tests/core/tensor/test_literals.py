@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_a_literal_is_a_copy_of_the_array() -> None:
         ([None], "None at [0]"),
         ([np.zeros(2), np.zeros(3)], "shape (3,) at [1], where (2,)"),
         ([np.zeros(2, np.complex64)], "dtype complex64"),
-        ([1, 10**400], "an integer of 1329 bits"),
+        ([1, 10**400], "a number beyond 1.8e308"),
     ],
 )
 def test_ragged_literals_and_other_values_are_refused_with_the_place(
@@ -349,3 +350,20 @@ def test_a_basis_is_a_text() -> None:
 def test_a_function_of_indices_takes_one_for_each_axis() -> None:
     with pytest.raises(oc.UsageError, match=r"one for each axis(.|\n)*for 2 axes"):
         oc.from_function(lambda i: i, output=[2], input=[2])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda x, huge: x + huge, id="a sum"),
+        pytest.param(lambda x, huge: x**huge, id="a power"),
+        pytest.param(lambda _, huge: oc.number(huge), id="a number tensor"),
+        pytest.param(lambda _, huge: oc.param("p", init=huge), id="a first value"),
+    ],
+)
+@pytest.mark.parametrize("huge", [10**400, -(10**400), Fraction(10**400, 3)])
+def test_a_number_beyond_all_formats_is_refused_where_it_is_used(
+    use: Callable[[oc.Tensor, Real], object], huge: Real
+) -> None:
+    with pytest.raises(oc.UsageError, match=r"beyond 1\.8e308"):
+        use(oc.placeholder("x", output=[3]), huge)

@@ -69,6 +69,28 @@ def test_a_contradiction_is_refused_and_changes_nothing() -> None:
     assert str(oc.require_shape(w, "2->3").shape) == "2->3"
 
 
+def test_a_row_of_one_tensor_can_be_required_of_others() -> None:
+    x, scale, shift = oc.placeholder("x", batch=[5], output=[2, 1]), oc.param("s"), oc.param("t")
+    oc.require_shapes("...|..n..; ..n..; ..n..", x, scale, shift)
+    assert [str(p.shape) for p in (scale, shift)] == ["2,1", "2,1"]
+
+
+def test_tensors_whose_shapes_do_not_fit_together_are_refused_and_nothing_changes() -> None:
+    x, w = oc.placeholder("x", output=[2]), oc.param("w", output=[3])
+    with pytest.raises(oc.ShapeError) as caught:
+        oc.require_shapes("n; n->n", x, w)
+    assert "of the shapes n; n->n required of x, w" in caught.value.where
+    oc.require_shapes("n; n->3", x, w)
+    assert str(w.shape) == "2->3"
+
+
+@pytest.mark.parametrize(("text", "number"), [("n", 2), ("n; n", 1), ("n => n", 2), ("n", 0)])
+def test_there_is_one_shape_for_each_tensor(text: str, number: int) -> None:
+    tensors = [oc.declare(f"x{position}") for position in range(number)]
+    with pytest.raises(oc.SpecError if number else oc.UsageError):
+        oc.require_shapes(text, *tensors)
+
+
 @pytest.mark.parametrize("text", ["2=>3", "2;3", "2->->3"])
 def test_a_text_that_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(oc.SpecError):
