@@ -148,6 +148,9 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
     if "(D)" in body:
         words["D"] = f"{CELLS[dtype]}x{2 * lanes}"
         kinds = (*kinds, words["D"])
+    if "HALF_VALUE" in body:
+        words |= {"H": f"uint16x{lanes}", "HALF_VALUE": f"{vector}_value_float16"}
+        kinds = (*kinds, words["H"], words["HALF_VALUE"])
     names = {f"{each}_OF": f"{vector}_{each}_{dtype}" for each in used}
     names |= {f"{each}_CELLS": f"{cells}_{each}" for each in ("load", "store", "stream")}
     words |= names | _CONVERSIONS[dtype][2] | {"E": element, "NAME": f"{vector}_{function}"}
@@ -161,6 +164,9 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
     value, bits, _ = _CONVERSIONS[dtype]
     is_short = dtype == "bfloat16"
     match verb:
+        case "value" if dtype == "float8_e5m2":  # the upper half of float16
+            body = "  return HALF_VALUE(__builtin_convertvector(bits, H) << 8);"
+            return "V NAME(C bits)", body, ()
         case "value":
             return "V NAME(C bits)", _widening(dtype, lanes, value), ()
         case "bits" if is_short:

@@ -396,11 +396,44 @@ class _Emitter:
         for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
         """
         inner = leaves[-2:] if self._is_paired(leaves[-1]) else leaves[-1:]
+        if self._is_widened_along(factor, inner[-1]):
+            outer, last = leaves[:-1], leaves[-1]
+            return self._loops(outer, region, lambda region: self._row(last, region, copy))
         along = self._contiguous_leaf(factor, leaves[: -len(inner)], inner)
         if along is None or self.kinds[inner[0]] is not AxisKind.VECTOR:
             return self._loops(leaves, region, copy)
         outer = [leaf for leaf in leaves if leaf not in (along, *inner)]
         return self._loops(outer, region, lambda region: self._squares(along, inner, region, copy))
+
+    def _is_widened_along(self, factor: Expr, leaf: str) -> bool:
+        """True if a buffer's rows are rows of narrow floats in memory, widened."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, Load(_, (*_, last), dtype)) if dtype.is_narrow:
+                is_row = (1, self.tree.axes[leaf[0]].var) in as_affine(last)[0]
+                return is_row and self.kinds[leaf] is AxisKind.SERIAL
+            case _:
+                return False
+
+    def _row(
+        self, leaf: str, region: Region, copy: Callable[[Region], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        """Returns a loop in vectors as wide as those of the schedule.
+
+        for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
+        """
+        vectors = [name for name in self.order if self.kinds[name] is AxisKind.VECTOR]
+        width = max(map(self.tree.largest, vectors), default=1)
+        made: list[Stmt] = []
+        for run in region.runs(leaf):
+            blocks, rest = divmod(run.count, width)
+            block, lane = fresh_var(self.tree.hint(leaf)), fresh_var(self.tree.hint(leaf))
+            inside = copy(region.bind(leaf, run, affine([(width, block), (1, lane)])))
+            whole = For(lane, 0, width, Block(inside), AxisKind.VECTOR)
+            made += [For(block, 0, blocks, Block((whole,)))] if blocks else []
+            last = fresh_var(self.tree.hint(leaf))
+            inside = copy(region.bind(leaf, run, affine([(1, last)], width * blocks)))
+            made += [For(last, 0, rest, Block(inside), AxisKind.VECTOR)] if rest else []
+        return tuple(made)
 
     def _squares(
         self,
