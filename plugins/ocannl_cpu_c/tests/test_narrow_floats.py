@@ -25,7 +25,7 @@ from ocannl_core.testing.subject import subject_named
 Array = np.ndarray[Any, Any]
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 40)
 FEW = settings(
-    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 
 PROCESSORS = {
@@ -104,8 +104,9 @@ def test_products_are_within_the_bound_of_float32(
     magnitude = np.einsum(notation, *map(np.abs, wide))
     steps = (extents["j"] + 1) * 2.0**-24
     sums = steps / (1 - steps) * magnitude
-    rounding = 2.0**-dtype.significand
-    assert (np.abs(found - exact) <= sums + rounding * (np.abs(exact) + sums)).all()
+    # the smallest numbers of a format have fewer digits
+    rounding = np.maximum(2.0**-dtype.significand * (np.abs(exact) + sums), dtype.least / 2)
+    assert (np.abs(found - exact) <= sums + rounding).all()
 
 
 def routine_of(accumulation: str, a: Array, b: Array) -> tuple[oc.Routine, Array]:
