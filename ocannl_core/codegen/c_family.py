@@ -20,6 +20,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.paired import PairedLoop
 from ocannl_core.codegen.prelude import prelude
@@ -30,7 +31,7 @@ from ocannl_core.codegen.simd import (
     NotVectorisedError,
 )
 from ocannl_core.codegen.text import Text
-from ocannl_core.codegen.vector_prelude import ELEMENTS
+from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
@@ -197,9 +198,12 @@ class _Kernel:
 
     @property
     def is_explicit(self) -> bool:
-        """True if no loop is left that a compiler could vectorise."""
-        maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
-        return self._has_vectors and not self._plain_loops and not maps
+        """True if little is left for a compiler to do well: no loop that it could vectorise, not
+        even over lanes, and no elementary function, whose constants it should keep in registers.
+        """
+        functions = (each.partition("_")[2] for each in self.writer.helpers)
+        works = any(each in OWN_FUNCTIONS or each.startswith("map_") for each in functions)
+        return self._has_vectors and not self._plain_loops and not works
 
     @property
     def private(self) -> tuple[int, ...]:

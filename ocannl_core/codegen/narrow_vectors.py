@@ -154,6 +154,7 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
     names = {f"{each}_OF": f"{vector}_{each}_{dtype}" for each in used}
     names |= {f"{each}_CELLS": f"{cells}_{each}" for each in ("load", "store", "stream")}
     words |= names | _CONVERSIONS[dtype][2] | {"E": element, "NAME": f"{vector}_{function}"}
+    words["WHOLE"] = f"{cells}_cells"
     text = re.sub(r"\w+", lambda found: words.get(found[0], found[0]), f"{head} {{\n{body}\n}}")
     needs = [name for name in names.values() if re.search(rf"\b{name}\(", text)]
     return Helper(f"INLINE {text}", (*kinds, *needs))
@@ -184,7 +185,9 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
         case "round" | "nearest":
             return "V NAME(V x)", "  return value_OF(bits_OF(x));", ("value", "bits")
         case "load":
-            return "V NAME(const E *p, int n)", "  return value_OF(load_CELLS(p, n));", ("value",)
+            whole = f"  if (n == {lanes}) return value_OF(*(const WHOLE *)p);"
+            body = f"{whole}\n  return value_OF(load_CELLS(p, n));"
+            return "V NAME(const E *p, int n)", body, ("value",)
         case "splat":
             if is_short:  # the lower half of each lane is shifted out
                 spread = ", ".join(["bits"] * (2 * lanes))
@@ -192,11 +195,17 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
             spread = ", ".join(["bits"] * lanes)
             return "V NAME(E bits)", f"  return value_OF((C){{{spread}}});", ("value",)
         case "store":
-            return "void NAME(E *p, V x, int n)", "  store_CELLS(p, bits_OF(x), n);", ("bits",)
+            return "void NAME(E *p, V x, int n)", _storing("bits_OF", lanes), ("bits",)
         case "put":
-            return "void NAME(E *p, V x, int n)", "  store_CELLS(p, cut_OF(x), n);", ("cut",)
+            return "void NAME(E *p, V x, int n)", _storing("cut_OF", lanes), ("cut",)
         case _:
             return "void NAME(E *p, V x)", "  stream_CELLS(p, bits_OF(x));", ("bits",)
+
+
+def _storing(function: str, lanes: int) -> str:
+    """Returns the body of a function that stores so many cells."""
+    whole = f"  if (n == {lanes}) *(WHOLE *)p = {function}(x);"
+    return f"{whole}\n  else store_CELLS(p, {function}(x), n);"
 
 
 def _widening(dtype: str, lanes: int, plain: str) -> str:
