@@ -54,12 +54,17 @@ def _product(size: int) -> Function:
             "b": random.standard_normal((size, size), dtype=np.float32),
         }
 
+    def product(a: Any, b: Any) -> Any:
+        return a @ b
+
     return Function(
-        f"square {size}",
-        arrays,
-        lambda a, b: oc.einsum("ij; jk => ik", a, b),
-        lambda a, b: a @ b,
-        lambda a, b: a @ b,
+        name=f"square {size}",
+        arrays=arrays,
+        own=lambda a, b: oc.einsum("ij; jk => ik", a, b),
+        torch=product,
+        jax=product,
+        tinygrad=product,
+        pytensor=None,
     )
 
 
@@ -126,7 +131,8 @@ def _step_work(work: Step) -> Work:
 
 
 def _hot(work: Step) -> Array:
-    hot: Array = np.eye(work.classes, dtype=np.float32)[work.labels()[0]]
+    targets = work.targets()
+    hot: Array = np.eye(int(targets.max()) + 1, dtype=np.float32)[targets[0]]
     return hot
 
 
@@ -163,7 +169,7 @@ def _torch_step(work: Step, dtype: str, threads: int) -> tuple[Runner, Result]:
     }
     optimiser = torch.optim.SGD(list(parameters.values()), lr=work.rate)
     inputs = torch.from_numpy(work.batches()[0]).to(kind)
-    labels = torch.from_numpy(work.labels()[0])
+    labels = torch.from_numpy(work.targets()[0])
 
     def run(times: int) -> None:
         for _ in range(times):
