@@ -18,7 +18,7 @@ from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind, float32
+from ocannl_core.dtypes import DType, Kind, float32, int32, int64, uint8
 from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -458,8 +458,25 @@ class VectorLoop:
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
             case _ if _computed(expr.dtype).nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
+            case Load(dtype=byte) if byte is uint8:
+                return self._byte_mask(expr, dtype)
             case _:
                 raise NotVectorisedError
+
+    def _byte_mask(self, flags: Load, dtype: DType) -> Text:
+        """Returns the lanes in which bytes are not zero."""
+        wide = int32 if dtype.nbytes == int32.nbytes else int64
+        offset, stride = self._place(flags.node, flags.indices)
+        if dtype.nbytes != wide.nbytes or flags.node in self._names.registers:
+            raise NotVectorisedError
+        if not self._varies(flags):
+            value = call(self._helper(wide, "splat"), self._expressions.value(flags))
+        elif stride == 1:
+            cell = Text(f"&{self._cell(flags.node, offset)}")
+            value = call(self._helper(wide, "from_bytes"), cell, Text(str(self._count)))
+        else:
+            raise NotVectorisedError
+        return infix(value, "!=", self._number(0.0, wide))
 
     def _flag(self, mask: Text, dtype: DType) -> Text:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)

@@ -18,13 +18,22 @@ from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruc
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
-_FUSED = {
-    ("float32", 16): ("__AVX512F__", "ia32_vfmaddps512_mask", "a, b, c, (unsigned short)-1, 4"),
-    ("float64", 8): ("__AVX512F__", "ia32_vfmaddpd512_mask", "a, b, c, (unsigned char)-1, 4"),
-    ("float32", 8): ("__FMA__", "ia32_vfmaddps256", "a, b, c"),
-    ("float64", 4): ("__FMA__", "ia32_vfmaddpd256", "a, b, c"),
-    ("float32", 4): ("__FMA__", "ia32_vfmaddps", "a, b, c"),
-    ("float64", 2): ("__FMA__", "ia32_vfmaddpd", "a, b, c"),
+_Instruction = tuple[str, str, str]
+"""The macro of a processor that has it, the compiler's name for it, and what it is given."""
+
+_FUSED: dict[tuple[str, int], tuple[_Instruction, ...]] = {
+    ("float32", 16): (("__AVX512F__", "ia32_vfmaddps512_mask", "a, b, c, (unsigned short)-1, 4"),),
+    ("float64", 8): (("__AVX512F__", "ia32_vfmaddpd512_mask", "a, b, c, (unsigned char)-1, 4"),),
+    ("float32", 8): (("__FMA__", "ia32_vfmaddps256", "a, b, c"),),
+    ("float64", 4): (("__FMA__", "ia32_vfmaddpd256", "a, b, c"),),
+    ("float32", 4): (
+        ("__FMA__", "ia32_vfmaddps", "a, b, c"),
+        ("__aarch64__", "aarch64_fmav4sf", "a, b, c"),
+    ),
+    ("float64", 2): (
+        ("__FMA__", "ia32_vfmaddpd", "a, b, c"),
+        ("__aarch64__", "aarch64_fmav2df", "a, b, c"),
+    ),
 }
 _BLENDED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__", "ps")}
 _BLENDED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
@@ -66,6 +75,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return Helper(vector_memory.store(vector), needs)
         case "stream":
             return Helper(vector_memory.stream(vector), needs)
+        case "from_bytes":
+            return Helper(vector_memory.from_bytes(vector), needs)
         case "transpose":
             return Helper(vector_memory.transpose(vector), needs)
         case "splat":
@@ -124,10 +135,10 @@ def _fma(vector: Vector) -> str:
     scalar = "fmaf" if vector.dtype == "float32" else "fma"
     plain = f"  {name} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
     plain += "\n  return x;"
-    special = []
-    if (vector.dtype, lanes) in _FUSED:
-        macro, fused, given = _FUSED[vector.dtype, lanes]
-        special.append((instruction(macro, fused), f"  return __builtin_{fused}({given});"))
+    special = [
+        (instruction(macro, fused), f"  return __builtin_{fused}({given});")
+        for macro, fused, given in _FUSED.get((vector.dtype, lanes), ())
+    ]
     fused = "elementwise_fma"
     special.append((f"__has_builtin(__builtin_{fused})", f"  return __builtin_{fused}(a, b, c);"))
     body = chosen(special, plain)

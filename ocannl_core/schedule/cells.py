@@ -42,6 +42,7 @@ from ocannl_core.loopir.nodes import (
     Expr,
     For,
     Gather,
+    IndexValue,
     Load,
     Local,
     LocalRead,
@@ -446,15 +447,21 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
 
 
 def _is_unconditional(store: Store) -> bool:
-    """True if every inlined computation of a store runs whatever the data are."""
+    """True if every inlined computation of a store may run whatever the data are. A choice by
+    numbers, and not by positions, is no guard: what is not chosen exists all the same.
+    """
     pending: list[Node] = [store.value]
     while pending:
         node = pending.pop()
         match node:
             case Ternary(TernaryOp.WHERE, first, second, third):
-                if any(isinstance(e, Scoped) for branch in (second, third) for e in walk(branch)):
+                inside = [each for branch in (second, third) for each in walk(branch)]
+                is_guard = any(isinstance(each, IndexValue) for each in walk(first)) or any(
+                    isinstance(each, Gather) for each in inside
+                )
+                if is_guard and any(isinstance(each, Scoped) for each in inside):
                     return False
-                pending.append(first)
+                pending += [first] if is_guard else [first, second, third]
             case Scoped():
                 continue
             case _:

@@ -70,12 +70,21 @@ class Scheduled:
     """A nest after a schedule.
 
     Attributes:
-        body: What computes the same.
-        nodes: The arrays that it allocates.
+        starts: What gives cells their first values, if they hold partial results.
+        copies: What fills the buffers that are filled once.
+        loops: What comes after that.
+        nodes: The arrays that these allocate.
     """
 
-    body: Block
+    starts: tuple[Stmt, ...]
+    copies: tuple[Stmt, ...]
+    loops: tuple[Stmt, ...]
     nodes: Mapping[TensorNode, NodeInfo]
+
+    @property
+    def body(self) -> Block:
+        """What computes the same."""
+        return Block((*self.starts, *self.copies, *self.loops))
 
 
 def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
@@ -88,8 +97,7 @@ def apply(nest: CellNest, schedule: Schedule) -> Scheduled:
         UsageError: for a schedule that does not fit the nest.
     """
     emitter = _Emitter(nest, schedule)
-    body = emitter.block()
-    return Scheduled(body, emitter.nodes)
+    return Scheduled(emitter.first, emitter.copies(), emitter.loops(), emitter.nodes)
 
 
 def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
@@ -293,10 +301,11 @@ class _Emitter:
 
     # ----- emitting -------------------------------------------------------------------------
 
-    def block(self) -> Block:
-        region = self.tree.whole()
-        packing = self._packing(None, region)
-        return Block((*self.first, *packing, *self._emit(self.order, region)))
+    def copies(self) -> tuple[Stmt, ...]:
+        return self._packing(None, self.tree.whole())
+
+    def loops(self) -> tuple[Stmt, ...]:
+        return self._emit(self.order, self.tree.whole())
 
     def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
         if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint32, uint64
+from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
+from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -16,7 +17,8 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, walk
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.cells import CellNest
@@ -35,13 +37,50 @@ _FLOAT_BINARY = _INTEGER_BINARY | {
 
 def has_lanes(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """True if all that a nest computes can be computed in the lanes of vectors."""
-    roots: list[Node] = list(nest.finish)
+    roots: list[Node] = []
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
     formats = {nodes[store.node].dtype for store in nest.finish}
-    return formats <= VECTOR_FORMATS and all(
-        _is_expressible(each) for root in roots for each in walk(root) if isinstance(each, Expr)
+    ranges: dict[IndexVar, Range] = {
+        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
+    }
+
+    def is_inside(load: Load) -> bool:
+        dims = nodes[load.node].buffer_dims
+        reached = [index_range(index, ranges) for index in load.indices]
+        return all(
+            at is not None and at.low >= 0 and at.high < dim
+            for at, dim in zip(reached, dims, strict=True)
+        )
+
+    return (
+        formats <= VECTOR_FORMATS
+        and all(
+            _is_expressible(each) for root in roots for each in walk(root) if isinstance(each, Expr)
+        )
+        and all(_has_choices_of_lanes(store.value, is_inside) for store in nest.finish)
     )
+
+
+def _has_choices_of_lanes(value: Expr, is_inside: Callable[[Load], bool]) -> bool:
+    """True if a value can be computed in lanes, where both sides of a choice are computed."""
+    pending: list[Node] = [value]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Ternary(TernaryOp.WHERE, condition, first, second, dtype):
+                sides = [*walk(first), *walk(second)]
+                if not all(is_inside(each) for each in sides if isinstance(each, Load)):
+                    return False
+                is_byte = isinstance(condition, Load) and condition.dtype is uint8
+                if not is_byte and condition.dtype.nbytes != dtype.nbytes:
+                    return False
+                pending += [first, second] if is_byte else [condition, first, second]
+            case _ if isinstance(expr, Expr) and not _is_expressible(expr):
+                return False
+            case _:
+                pending += children(expr)
+    return True
 
 
 def _is_expressible(expr: Expr) -> bool:
@@ -57,8 +96,8 @@ def _is_expressible(expr: Expr) -> bool:
             return op in _FLOAT_UNARY and arg.dtype.is_float
         case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
-        case Binary(BinaryOp.POW, _, right):
-            return dtype is float32 or right in (Const(2.0, dtype), Const(-1.0, dtype))
+        case Binary(BinaryOp.POW):
+            return dtype is float32 or is_simple_power(expr)
         case Binary(op, left) if op in LOGICAL:
             return lane_bytes(left.dtype) == lane_bytes(dtype)
         case Binary(op):
@@ -67,6 +106,15 @@ def _is_expressible(expr: Expr) -> bool:
             return dtype.is_float
         case Ternary(TernaryOp.WHERE) | IndexValue():
             return False  # guards stay with plain loops, whose branches are not all evaluated
+        case _:
+            return False
+
+
+def is_simple_power(expr: Expr) -> bool:
+    """True for squares and reciprocals, which need no function."""
+    match expr:
+        case Binary(BinaryOp.POW, _, Const(value)):
+            return value in (2.0, -1.0)
         case _:
             return False
 

@@ -14,7 +14,7 @@ from ocannl_core.loopir.nodes import Binary, Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
-from ocannl_core.schedule.choosing.lanes import has_lanes, widest
+from ocannl_core.schedule.choosing.lanes import has_lanes, is_simple_power, widest
 from ocannl_core.schedule.choosing.model import strides
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Order, Schedule, Split, Vectorise
@@ -55,7 +55,10 @@ def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule
 
 def _calls_functions(nest: CellNest) -> bool:
     return any(
-        isinstance(each, Unary | Binary) and each.op in _FUNCTIONS and each.dtype is float32
+        isinstance(each, Unary | Binary)
+        and each.op in _FUNCTIONS
+        and each.dtype is float32
+        and not is_simple_power(each)
         for store in nest.finish
         for each in walk(store)
     )

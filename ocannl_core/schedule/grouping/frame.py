@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ocannl_core.errors import UsageError
@@ -29,6 +29,8 @@ from ocannl_core.loopir.nodes import (
     Store,
 )
 from ocannl_core.loopir.traverse import (
+    Node,
+    free_variables,
     map_expr,
     nodes_of,
     substitute_in_expr,
@@ -37,7 +39,9 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
+from ocannl_core.schedule.grouping.copies import made_once
 from ocannl_core.schedule.grouping.inlined import inlined
+from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
@@ -49,6 +53,9 @@ from ocannl_core.schedule.joining.fuse import run_along
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.sharing.footprint import footprint, iterations_are_apart
 from ocannl_core.schedule.transforms import AXIS_LETTERS, Schedule
+
+Rule = Callable[[CellNest, Infos], Schedule | None]
+"""Returns the schedule of a nest; None for plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,21 @@ def _read(nest: CellNest) -> frozenset[TensorNode]:
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
+def _mapped(
+    nest: CellNest, function: Callable[[Expr], Expr], places: Mapping[TensorNode, TensorNode]
+) -> CellNest:
+    """Returns a nest whose expressions are replaced, and whose stores go elsewhere."""
+    reduction = nest.reduction
+    if reduction is not None:
+        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
+        reduction = replace(reduction, term=term, initial=initial)
+    finish = tuple(
+        replace(each, node=places.get(each.node, each.node), value=map_expr(each.value, function))
+        for each in nest.finish
+    )
+    return replace(nest, reduction=reduction, finish=finish)
+
+
 @dataclass(slots=True)
 class Frame:
     """Nests that run together, before each has its own schedule.
@@ -126,6 +148,7 @@ class Frame:
         for at, member in enumerate(self.plan.members):
             if member.is_sum:
                 self._check_sum(at, member)
+            if self._is_adding(member):
                 self._partial[at] = self._partial_results(member)
 
     # ----- what must hold -------------------------------------------------------------------
@@ -133,11 +156,16 @@ class Frame:
     def _shared_axes(self) -> tuple[Axis, ...]:
         first = self.plan.members[0].axes
         shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
-        kinds = [{axis.is_reduced for axis in member.axes} for member in self.plan.members]
+        kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
             raise self._misfit("Nests that run together have rows of the same numbers.")
-        if any(axis.start for axis in first) or any(len(kind) > 1 for kind in kinds):
-            raise self._misfit("Rows count from 0, and are either all reduced or all cells.")
+        if any(axis.start for axis in first):
+            raise self._misfit("Rows count from 0.")
+        inner = [kind for kind in kinds if len(set(kind)) > 1]
+        if any(sum(kind) > 1 or not kind[-1] for kind in inner):
+            raise self._misfit("Rows are all reduced, or all cells but for the last shared axis.")
+        if inner and (self.plan.groups > 1 or any(all(kind) for kind in kinds)):
+            raise self._misfit("All sums are over the rows of the same loops.")
         if any(axis.is_shifting for member in self.plan.members for axis in member.nest.axes):
             raise self._misfit("Nests whose cells shift do not run together with others.")
         last = first[-1].extent
@@ -167,6 +195,12 @@ class Frame:
             not other.nest.mentioned.isdisjoint(member.written) for other in others
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
+
+    def _is_adding(self, member: Member) -> bool:
+        """True if a nest adds to partial results; a sum over rows that all run together is complete
+        at once.
+        """
+        return member.is_sum and not (member.is_inner_sum and self._loops[-1][1] == 1)
 
     def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
         if self.plan.groups > 1:  # which group it is moves all rows together
@@ -199,14 +233,20 @@ class Frame:
         reduction = member.nest.reduction
         assert reduction is not None
         node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
-        dims = (self.plan.groups, *(axis.extent for axis in member.nest.cells))
+        groups = () if member.is_inner_sum else (self.plan.groups,)
+        dims = (*groups, *(axis.extent for axis in self._partial_axes(member)))
         self.made[node] = NodeInfo(reduction.dtype, dims)
         return node
 
+    def _partial_axes(self, member: Member) -> tuple[Axis, ...]:
+        """Returns the axes of partial results, but for that of the groups."""
+        return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
+
     @property
     def partial(self) -> tuple[TensorNode, ...]:
-        """The nodes of partial results."""
-        return tuple(self._partial.values())
+        """The nodes of partial results that outlive the loops."""
+        members = self.plan.members
+        return tuple(n for at, n in self._partial.items() if not members[at].is_inner_sum)
 
     # ----- nests ----------------------------------------------------------------------------
 
@@ -280,7 +320,7 @@ class Frame:
         return inlined(nests, node, self.nodes[node], rows=self._homes[node], is_kept=True)
 
     def _inside(self, position: int, member: Member) -> CellNest:
-        return self._adding(position, member) if member.is_sum else self.inner(member)
+        return self._adding(position, member) if self._is_adding(member) else self.inner(member)
 
     def inner(self, member: Member) -> CellNest:
         """Returns what a nest is inside of the shared loops."""
@@ -341,14 +381,27 @@ class Frame:
             if at not in dropped
         )
 
+    def _in_places(self, nests: Sequence[CellNest | None]) -> tuple[CellNest | None, ...]:
+        """Returns nests whose contracted nodes are in the places of others where they can be."""
+        known = [nest for nest in nests if nest is not None]
+        places = shared_places(known, tuple(self._buffers.values()), self.made)
+
+        def placed(expr: Expr) -> Expr:
+            match expr:
+                case Load(node) if node in places:
+                    return replace(expr, node=places[node])
+                case _:
+                    return expr
+
+        return tuple(_mapped(nest, placed, places) if nest is not None else None for nest in nests)
+
     # ----- sums over rows -------------------------------------------------------------------
 
     def _adding(self, position: int, member: Member) -> CellNest:
         """Returns a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
-        group: AxisIndex = VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
-        cell = self._partial_cell(position, member.nest, group)
+        cell = self._partial_cell(position, member, self._own_group())
         term = self._placed(member, reduction.term)
         axes = self._inner_axes(member)
         if not any(axis.is_reduced for axis in axes):
@@ -357,33 +410,61 @@ class Frame:
         finish = (Store(cell.node, cell.indices, LocalRead(reduction.result)),)
         return CellNest(axes, replace(reduction, term=term, initial=cell), finish)
 
-    def _partial_cell(self, position: int, nest: CellNest, group: AxisIndex) -> Load:
-        node = self._partial[position]
-        cells = [affine([(1, axis.var)], -axis.start) for axis in nest.cells]
-        return Load(node, (group, *cells), self.made[node].dtype)
+    def _own_group(self) -> AxisIndex:
+        return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
 
-    def _cleared(self) -> Iterator[Stmt]:
+    def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> Load:
+        node = self._partial[position]
+        groups = () if member.is_inner_sum else (group,)
+        cells = [affine([(1, axis.var)], -axis.start) for axis in self._partial_axes(member)]
+        return Load(node, (*groups, *cells), self.made[node].dtype)
+
+    def _cleared(self, *, inner: bool) -> Iterator[Stmt]:
         """Yields the loops that set partial results of a group to the neutral element."""
-        group: AxisIndex = VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
-        for at, member in enumerate(self.plan.members):
-            if member.is_sum:
-                reduction = member.nest.reduction
-                assert reduction is not None
-                cell = self._partial_cell(at, member.nest, group)
+        for at in self._partial:
+            member = self.plan.members[at]
+            reduction = member.nest.reduction
+            if member.is_inner_sum is inner and reduction is not None:
+                cell = self._partial_cell(at, member, self._own_group())
                 store = Store(cell.node, cell.indices, reduction.neutral)
-                yield from apply(CellNest(member.nest.cells, None, (store,)), ()).body.stmts
+                yield from apply(CellNest(self._partial_axes(member), None, (store,)), ()).loops
+
+    def _completed(self) -> Iterator[Stmt]:
+        """Yields the loops that finish the sums over the rows of the innermost shared loop."""
+        for at in self._partial:
+            member = self.plan.members[at]
+            reduction = member.nest.reduction
+            if not member.is_inner_sum or reduction is None:
+                continue
+            total: Expr = self._partial_cell(at, member, FixedIndex(0))
+            if not reduction.starts_neutral:
+                total = Binary(reduction.op, reduction.initial, total, reduction.dtype)
+            finish = tuple(self._with_total(member, store, total) for store in member.nest.finish)
+            yield from apply(CellNest(self._partial_axes(member), None, finish), ()).loops
+
+    def _with_total(self, member: Member, store: Store, total: Expr) -> Store:
+        reduction = member.nest.reduction
+        assert reduction is not None
+        result = LocalRead(reduction.result)
+        value = map_expr(store.value, lambda each: total if each == result else each)
+        values = self._values(member)
+        (placed,) = substitute_in_stmt(replace(store, value=value), values).stmts
+        assert isinstance(placed, Store)
+        return placed
 
     def sums(self) -> tuple[CellNest, ...]:
         """Returns the nests that combine partial results."""
         return tuple(
-            self._combining(at, each) for at, each in enumerate(self.plan.members) if each.is_sum
+            self._combining(at, each)
+            for at, each in enumerate(self.plan.members)
+            if each.is_sum and not each.is_inner_sum
         )
 
     def _combining(self, position: int, member: Member) -> CellNest:
         nest, reduction = member.nest, member.nest.reduction
         assert reduction is not None
         var = fresh_var(self._group.hint)
-        cell = self._partial_cell(position, nest, VarIndex(var))
+        cell = self._partial_cell(position, member, VarIndex(var))
         axes = (*nest.cells, Axis("", var, 0, self.plan.groups, is_reduced=True))
         named = tuple(replace(axis, name=AXIS_LETTERS[at]) for at, axis in enumerate(axes))
         combined: Reduction = replace(reduction, term=cell)
@@ -391,27 +472,58 @@ class Frame:
 
     # ----- statements -----------------------------------------------------------------------
 
+    def tails(self, rule: Rule) -> tuple[Schedule, ...]:
+        """Returns the schedules that a rule chooses inside of the shared loops. Copies that are the
+        same for every block of rows are made once.
+        """
+        known = {**self.nodes, **self.made}
+        return tuple(
+            made_once(nest, rule(nest, known) or (), known, self._is_same)
+            if nest is not None
+            else ()
+            for nest in self.loops()
+        )
+
+    def _is_same(self, root: Node) -> bool:
+        """True of what neither depends on the block of rows nor reads what the nests write."""
+        var, count = self._loops[-1]
+        if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
+            return False
+        written = {*self._homes, *self._buffers.values(), *self._partial.values()}
+        return written.isdisjoint(nodes_of(root))
+
     def joined(self, tails: Sequence[Schedule]) -> Joined:
         """Returns the nests together, each by its own schedule.
 
         Raises:
             UsageError: if a schedule does not fit its nest, or a row needs another one.
         """
-        rows = [row for node, row in self._buffers.items() if node not in self.plan.inlined]
-        stmts: list[Stmt] = [Allocate(row, Scope.KERNEL) for row in rows]
-        for nest, tail in zip(self.loops(), tails, strict=True):
+        nests = self._in_places(self.loops())
+        once: list[Stmt] = []
+        stmts: list[Stmt] = []
+        for nest, tail in zip(nests, tails, strict=True):
             if nest is None:
                 continue
             scheduled = apply(nest, tail)
             self.made.update(scheduled.nodes)
-            stmts.append(Block(scheduled.body.stmts))
-        body = Block(tuple(stmts))
-        own = tuple(Allocate(node, Scope.KERNEL) for node in self.partial)
+            is_same = self._is_same(Block(scheduled.copies))
+            if is_same:
+                once += scheduled.copies
+                scheduled = replace(scheduled, copies=())
+            stmts.append(scheduled.body)
+        used = {node for nest in nests if nest is not None for node in nest.mentioned}
+        rows = [row for row in self._buffers.values() if row in used]
+        body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
+        own = tuple(Allocate(node, Scope.KERNEL) for node in self._partial.values())
+        inner = [each for each in own if each.node not in self.partial]
+        before = (*once, *inner, *self._cleared(inner=True))
+        after = tuple(self._completed())
         for var, count in reversed(self._loops):
             self._check_independent(var, count, Block((*own, *body.stmts)))
-            body = Block((For(var, 0, count, body),))
+            body = Block((*before, For(var, 0, count, body), *after))
+            before = after = ()
         if self.plan.groups > 1 or self.partial:
-            whole = Block((*self._cleared(), *body.stmts))
+            whole = Block((*self._cleared(inner=False), *body.stmts))
             body = (
                 Block((For(self._group, 0, self.plan.groups, whole),))
                 if self.plan.groups > 1

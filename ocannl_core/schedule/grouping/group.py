@@ -18,6 +18,7 @@ from ocannl_core.loopir.traverse import accesses, free_variables, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
+from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
@@ -31,8 +32,12 @@ from ocannl_core.target import Target
 _MOST_GROUPS = 16
 """Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
-_LEAST_BLOCK = 64
-"""For fewer rows of a contraction than these, packing its other operand takes too long."""
+_LEAST_BLOCK = 24
+"""With fewer rows than these, what all blocks of a contraction use is read too often."""
+_LEAST_GAIN = 4
+"""Blocks of rows are to be so many times smaller than the memory that they save."""
+_LEAST_BATCH = 8
+"""Sums over all blocks of rows run on one thread each; so many are enough for several threads."""
 _LARGEST_ROW = 1 << 15
 """Bytes of a row that are kept on the stack of a thread."""
 _LARGEST_SHARE = 32
@@ -152,8 +157,13 @@ class _Chooser:
             return None
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
-            axes = _matched(nest, cut.members(self._parts))
-            if axes is not None and (has_products or _is_along(nest, axes)):
+            members = cut.members(self._parts)
+            axes = _matched(nest, members, by_reads=has_products)
+            if axes is None and has_products:
+                axes = _matched(nest, members)
+            if axes is None or (not has_products and not _is_along(nest, axes)):
+                continue
+            if has_products or not Member(nest, tuple(axis.name for axis in axes)).is_inner_sum:
                 return replace(cut, axes=(*cut.axes, axes))
         return None
 
@@ -176,7 +186,7 @@ class _Chooser:
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""
         members = candidate.members(self._parts)
-        if len(members) < 2 or any(member.is_sum for member in members):
+        if len(members) < 2:
             return None
         batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
         others = [at for at in range(len(candidate.axes[0])) if at not in batch]
@@ -187,18 +197,44 @@ class _Chooser:
             axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
         )
         members = turned.members(self._parts)
-        row = self._touched(members)
-        shared = self._touched(turned.cut(len(batch)).members(self._parts)) if batch else 0
-        extent = members[0].axes[-1].extent
-        block = max((shared - row) // max(extent - 1, 1), 1)  # bytes that grow with the block
-        fixed = row - block
-        size = _largest_divisor(extent, self._far // 2 // block)
-        own = self._own(turned, members, size, self._far // 2)
+        nbytes = self._needed_by_a_row(turned, members)
+        size = self._block_size(members[0].axes[-1].extent, nbytes)
+        if not _are_complete(members, size):
+            return None
+        own = self._own(turned, members, size, self._last // 4)
         saved = sum(self._nodes[node].nbytes for node in own)
-        if saved <= self._far or fixed > self._far or size < min(_LEAST_BLOCK, extent):
+        if saved <= max(self._far, _LEAST_GAIN * size * nbytes):
+            return None
+        if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return Group(parts, Together(members, size, contracted=own))
+
+    def _block_size(self, extent: int, nbytes: int) -> int:
+        """Returns how many rows fit into a cache with what the nests need of each; the second cache
+        if that is enough of them, otherwise the last one.
+        """
+        size = _largest_divisor(extent, self._far // 2 // nbytes)
+        if size >= _LEAST_BLOCK:
+            return size
+        most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
+        return max(size, _largest_divisor(extent, most))
+
+    def _needed_by_a_row(self, candidate: _Candidate, members: Sequence[Member]) -> int:
+        """Returns the bytes of a row, where nodes that are in the same place count once."""
+        own = self._own(candidate, members, 1, self._last)
+        places = shared_places([member.nest for member in members], own, self._nodes)
+        row: dict[TensorNode, int] = {}
+        for member in members:
+            extents = {axis.var: axis.extent for axis in member.axes}
+            for root in member.nest.roots:
+                for access in accesses(root):
+                    used = {var for index in access.indices or () for var in variables(index)}
+                    if member.vars[-1] in used:
+                        rows = prod(extents[var] for var in extents if var in used)
+                        node = places.get(access.node, access.node)
+                        row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
+        return max(sum(row.values()), 1)
 
     # ----- choosing -------------------------------------------------------------------------
 
@@ -275,6 +311,19 @@ class _Chooser:
         return sum(self._nodes[node].nbytes for node in touched) > self._far
 
 
+def _are_complete(members: Sequence[Member], size: int) -> bool:
+    """True if sums over rows are complete where the loop over blocks of them is: then they are for
+    one thread, so the loops around it are to be enough for several.
+    """
+    sums = [member for member in members if member.is_sum]
+    if any(
+        [axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums
+    ):
+        return False
+    batch = prod(axis.extent for axis in members[0].axes[:-1])
+    return not sums or size == members[0].axes[-1].extent or batch >= _LEAST_BATCH
+
+
 def _is_joinable(nest: CellNest) -> bool:
     is_plain = all(
         axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
@@ -325,8 +374,16 @@ def _are_separate(members: Sequence[Member], at: int) -> bool:
 # ----- matching -----------------------------------------------------------------------------------
 
 
-def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | None:
-    """Returns the axes of a nest that are the rows of others; None if it must wait for them."""
+def _matched(
+    nest: CellNest, members: Sequence[Member], *, by_reads: bool = False
+) -> tuple[Axis, ...] | None:
+    """Returns the axes of a nest that are the rows of others; None if it must wait for them.
+
+    Args:
+        nest: The nest.
+        members: The others.
+        by_reads: True if rows of what nests only read are the same rows, too.
+    """
     homes: dict[TensorNode, tuple[int, ...]] = {}
     finished: set[TensorNode] = set()
     needed: set[TensorNode] = set()
@@ -342,8 +399,8 @@ def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | No
     new = Member(nest, ())
     if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
         return None
-    axes = _aligned(nest, members, homes)
-    if axes is None or len({axis.is_reduced for axis in axes}) != 1:
+    axes = _aligned(nest, members, {**(_read_homes(members) if by_reads else {}), **homes})
+    if axes is None:
         return None
     new = Member(nest, tuple(axis.name for axis in axes))
     if new.is_sum:
@@ -356,6 +413,18 @@ def _matched(nest: CellNest, members: Sequence[Member]) -> tuple[Axis, ...] | No
             return None
     is_private = all(_stays_in_rows(member, homes) for member in (*members, new))
     return axes if is_private else None
+
+
+def _read_homes(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]]:
+    """Returns where the rows are in the nodes of which every nest reads its own row."""
+    found: dict[TensorNode, tuple[int, ...] | None] = {}
+    for member in members:
+        for root in member.nest.roots:
+            for access in accesses(root):
+                dims = row_dims(access.indices or (), member.vars)
+                if found.setdefault(access.node, dims) != dims:
+                    found[access.node] = None
+    return {node: dims for node, dims in found.items() if dims is not None}
 
 
 def _aligned(

@@ -9,7 +9,8 @@ The axes that the nests share become the outer loops. Inside of them, each nest 
 axes, which has a schedule of its own. This is safe where each iteration touches only cells of its
 own among all that the nests write, and that is verified. A node that nothing else reads is
 *contracted* to what one row needs. A nest that sums over the rows adds to partial results while the
-rows run; those of all groups of rows are combined at the end, so its sums are in another order. A
+rows run; those of all groups of rows are combined at the end, so its sums are in another order. If
+it sums over the innermost of the shared axes alone, its results are complete after that loop. A
 row of a *streamed* node goes to memory past the caches when it is complete.
 """
 
@@ -60,7 +61,14 @@ class Member:
     @property
     def is_sum(self) -> bool:
         """True if it combines rows, so that its results are complete after the last one."""
-        return self.axes[0].is_reduced
+        return any(axis.is_reduced for axis in self.axes)
+
+    @property
+    def is_inner_sum(self) -> bool:
+        """True if it combines rows, but not along all of the axes whose loops are shared: its
+        results are complete after the last row of the inner ones.
+        """
+        return self.is_sum and not all(axis.is_reduced for axis in self.axes)
 
     @property
     def written(self) -> tuple[TensorNode, ...]:

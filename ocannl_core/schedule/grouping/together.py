@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.grouping.frame import Frame
+from ocannl_core.schedule.grouping.frame import Frame, Rule
 from ocannl_core.schedule.grouping.group import Group
 from ocannl_core.schedule.joining.part import Part, joined_part, rebuilt
 from ocannl_core.schedule.plan import Nest
-from ocannl_core.schedule.transforms import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +31,16 @@ class Run:
 
 def run_together(
     group: Group,
-    rule: Callable[[CellNest, Mapping[TensorNode, NodeInfo]], Schedule | None],
+    rule: Rule,
     nodes: Mapping[TensorNode, NodeInfo],
 ) -> Run:
     """Returns the kernel of a group; each nest has the rule's schedule inside of shared loops."""
     frame = Frame(group.plan, nodes)
-    known = {**nodes, **frame.made}
-    tails = tuple(rule(nest, known) or () if nest is not None else () for nest in frame.loops())
+    tails = frame.tails(rule)
     result = frame.joined(tails)
     step = rebuilt(joined_part(group.parts), result.body)
     members = zip(group.parts, group.plan.members, strict=True)
-    sums = [part for part, each in members if each.is_sum]
+    sums = [part for part, each in members if each.is_sum and not each.is_inner_sum]
     return Run(
         replace(step, schedule=group.plan.schedule(tails)),
         tuple(

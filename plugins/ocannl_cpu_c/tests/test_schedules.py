@@ -18,6 +18,7 @@ from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.default import scheduled, scheduled_by
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Target
+from ocannl_core.testing.blocks import random_block_programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import fitting_schedules, random_reductions
 from ocannl_core.testing.rows import random_row_programs
@@ -128,6 +129,21 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
         return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1)))
 
     check(example, schedule)
+
+
+@settings(
+    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=random_block_programs(), threads=st.sampled_from([1, 3]))
+def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads: int) -> None:
+    """The scores do not fit into these caches."""
+
+    def schedule(plan: Plan, target: Target) -> Plan:
+        caches = (256, 1024, 1 << 20)
+        return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches))
+
+    with core_settings.overrides(threads=threads):
+        check(example, schedule)
 
 
 @pytest.mark.parametrize("function", [oc.maximum, oc.minimum])

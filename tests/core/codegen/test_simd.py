@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import bfloat16, float32, int32
+from ocannl_core.dtypes import bfloat16, float32, int32, uint8
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -116,6 +116,29 @@ def test_choices_are_made_lane_by_lane(build):
     assert build.body(vector(j, 8, Store(out, (VarIndex(j),), clipped))) == snapshot("""\
 const float32x8 v0 = *(const float32x8_cells *)&a0[0];
 *(float32x8_cells *)&a1[0] = float32x8_max(float32x8_select(v0 < float32x8_splat(0.0f), float32x8_splat(0.0f), v0), v0);\
+""")
+
+
+def test_bytes_choose_lane_by_lane(build):
+    out, x, flags = build.node("out", 16), build.node("x", 16), build.node("flags", 16, dtype=uint8)
+    (j,) = build.vars(1)
+    shown = build.load(flags, VarIndex(j))
+    chosen = Ternary(
+        TernaryOp.WHERE, shown, build.load(x, VarIndex(j)), Const(-9.0, float32), float32
+    )
+    assert build.body(vector(j, 16, Store(out, (VarIndex(j),), chosen))) == snapshot("""\
+  const uint8_t *restrict a0,
+  const float *restrict a1,
+  float *restrict a2) {
+const float32x16 v0 = *(const float32x16_cells *)&a1[0];
+*(float32x16_cells *)&a2[0] = float32x16_select(int32x16_from_bytes(&a0[0], 16) != int32x16_splat(0), v0, float32x16_splat(-9.0f));\
+""")
+    assert build.body(vector(j, 5, Store(out, (VarIndex(j),), chosen))) == snapshot("""\
+  const uint8_t *restrict a0,
+  const float *restrict a1,
+  float *restrict a2) {
+const float32x8 v0 = float32x8_load(&a1[0], 5);
+float32x8_store(&a2[0], float32x8_select(int32x8_from_bytes(&a0[0], 5) != int32x8_splat(0), v0, float32x8_splat(-9.0f)), 5);\
 """)
 
 

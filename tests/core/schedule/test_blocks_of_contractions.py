@@ -6,21 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import fresh_var
-from ocannl_core.loopir.nodes import Allocate, Binary, Block, Fill, LoopProgram, Scope, Stmt
+from ocannl_core.loopir.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.cells import CellNest, cell_nest
 from ocannl_core.schedule.default import scheduled
 from ocannl_core.schedule.grouping.frame import joined
+from ocannl_core.schedule.grouping.places import shared_places
 from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.schedule.split import split
-from ocannl_core.schedule.transforms import Rows, parse
+from ocannl_core.schedule.transforms import Pack, Rows, parse
 from ocannl_core.target import Target
+from ocannl_core.testing.blocks import block_program, random_block_programs
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 
 BATCH, HEADS, KEYS, DEPTH = 4, 3, 8, 5
@@ -143,3 +147,90 @@ def test_any_block_of_queries_is_right() -> None:
     before = interp.run(attention.program, attention.arrays)
     after = interp.run(together, attention.arrays)
     np.testing.assert_array_equal(after[attention.out], before[attention.out])
+
+
+# ----- sums over rows, copies and places ----------------------------------------------------------
+
+
+def planned(example: Example) -> Plan:
+    return by_blocks(split(example.program), subject_named("interp").target)
+
+
+def in_blocks(plan: Plan) -> list[Nest]:
+    """Returns the kernels that run together a block of rows at a time."""
+    steps = [step for step in plan.steps if isinstance(step, Nest) and step.schedule]
+    return [s for s in steps if isinstance(s.schedule[0], Rows) and s.schedule[0].size > 1]
+
+
+@settings(
+    max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(example=random_block_programs())
+def test_gradients_by_blocks_are_those_of_the_whole(example: Example) -> None:
+    interp = subject_named("interp")
+    before = interp.run(example.program, example.arrays)
+    after = interp.run(example.program, example.arrays, (), by_blocks)
+    for node in example.program.params:
+        np.testing.assert_array_equal(after[node], before[node])
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_no_matrix_of_a_gradient_is_stored(is_masked: bool) -> None:
+    example = block_program((2, 4), 96, 8, 3, is_masked=is_masked)
+    plan = planned(example)
+    (kernel,) = in_blocks(plan)
+    assert kernel.schedule[0] == Rows(("i", "k", "j"), 48)
+    assert [rows.axes for rows in kernel.schedule if isinstance(rows, Rows)].count(
+        ("i", "k", "n")
+    ) == 2, "sums over the rows of blocks"
+    used = {node for step in plan.steps if isinstance(step, Nest) for node in step.arguments}
+    assert used.isdisjoint(plan.scratch)
+    before = subject_named("interp").run(example.program, example.arrays)
+    after = subject_named("interp").run(example.program, example.arrays, (), by_blocks)
+    for node in example.program.params:
+        np.testing.assert_array_equal(after[node], before[node])
+
+
+def test_copies_that_all_blocks_use_are_made_once() -> None:
+    (kernel,) = in_blocks(planned(block_program((2, 4), 96, 8, 3, gradients=())))
+    packs = [each for each in kernel.schedule if isinstance(each, Pack)]
+    assert packs
+    assert all(pack.inside is None for pack in packs)
+
+
+def test_a_few_sums_over_rows_are_left_to_kernels_of_their_own() -> None:
+    """They would keep all but one or two threads waiting."""
+    plan = planned(block_program((1, 2), 480, 33, 3, gradients=("keys",)))
+    together = in_blocks(plan)
+    assert together
+    assert all("keys_grad" not in step.title for step in together)
+
+
+def test_nodes_take_the_places_of_those_that_nobody_reads_any_more() -> None:
+    draft = Draft("places")
+    i, j = fresh_var("i"), fresh_var("j")
+    a, b, c, d = (draft.scratch(name, float32, 3, 4) for name in "abcd")
+    out, x = draft.node("out", float32, 3, 4), draft.node("x", float32, 3, 4)
+
+    def nest(target: TensorNode, *sources: TensorNode) -> CellNest:
+        value: Expr = draft.load(sources[0], i, j)
+        for source in sources[1:]:
+            value = Binary(BinaryOp.ADD, value, draft.load(source, i, j), float32)
+        found = cell_nest(Block((loop(i, 3, loop(j, 4, draft.store(target, i, j, value=value))),)))
+        assert found is not None
+        return found
+
+    def turned(target: TensorNode, source: TensorNode) -> CellNest:
+        store = draft.store(target, i, j, value=draft.load(source, j, i))
+        found = cell_nest(Block((loop(i, 3, loop(j, 3, store)),)))
+        assert found is not None
+        return found
+
+    def places(*nests: CellNest) -> dict[TensorNode, TensorNode]:
+        return shared_places(nests, (a, b, c, d), draft.nodes)
+
+    assert places(nest(a, x), nest(b, a), nest(c, b), nest(out, c)) == {b: a, c: a}
+    assert places(nest(a, x), nest(b, a), nest(out, a, b)) == {}  # a is still read
+    assert places(nest(a, x), nest(b, x), nest(c, a, b), nest(out, c)) == {c: a}
+    assert places(nest(a, x), turned(b, a), nest(out, b)) == {}  # at other cells
+    assert places(nest(a, x), nest(b, a), nest(b, x), nest(out, b)) == {b: a}

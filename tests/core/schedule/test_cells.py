@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ocannl_core.dtypes import DType, bfloat16, float32, int64
-from ocannl_core.indexing import affine, fresh_var
+from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
     Block,
     Const,
+    Expr,
     For,
+    IndexValue,
     Load,
     Local,
     LocalRead,
@@ -99,6 +101,24 @@ def test_an_update_by_an_inlined_reduction_is_its_finish() -> None:
         assert nest.reduction is not None
         assert nest.reduction.term == PRODUCT
         assert [axis.name for axis in nest.reduced] == ["k"]
+
+
+def test_a_sum_that_numbers_choose_runs_always_and_one_that_positions_guard_does_not() -> None:
+    total = Local(3, float32)
+    added = Binary(BinaryOp.ADD, LocalRead(total), PRODUCT, float32)
+    body = Block((SetLocal(total, Const(0.0, float32)), loop(K, 6, SetLocal(total, added))))
+
+    def chosen(condition: Expr) -> CellNest | None:
+        rest = Const(-9.0, float32)
+        value = Ternary(TernaryOp.WHERE, condition, Scoped(total, body), rest, float32)
+        store = DRAFT.store(C, I, J, value=value)
+        return cell_nest(Block((loop(I, 4, loop(J, 5, store)),)))
+
+    nest = chosen(DRAFT.load(V, J))
+    assert nest is not None
+    assert nest.reduction is not None
+    assert nest.reduction.term == PRODUCT
+    assert chosen(IndexValue(VarIndex(J), float32)) is None
 
 
 def test_stores_without_a_reduction_are_all_finish() -> None:
