@@ -22,13 +22,13 @@ from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.paired import PairedLoop
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.registers import register_lanes
 from ocannl_core.codegen.shares import shares_of
 from ocannl_core.codegen.simd import (
     MOST_LANES,
     NotVectorisedError,
-    VectorLoop,
 )
 from ocannl_core.codegen.text import Text
 from ocannl_core.codegen.vector_types import ELEMENTS
@@ -368,7 +368,7 @@ class _Kernel:
 
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
-        vector_loop = VectorLoop(
+        vector_loop = PairedLoop(
             loop,
             self._dialect,
             self._names,
@@ -381,6 +381,10 @@ class _Kernel:
         match loop.body.stmts:
             case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
                 vector_loop.render_square(inner, copy)
+            case (
+                For(kind=AxisKind.VECTOR, body=Block((For(kind=AxisKind.PAIR) as pair,))) as inner,
+            ):
+                vector_loop.render_square_of_pairs(inner, pair)
             case _:
                 vector_loop.render(loop.body)
 

@@ -120,7 +120,7 @@ class Expressions:
     def value(self, expr: Expr) -> Text:
         """Returns the value of an expression; writes first the statements that it needs."""
         text = self.unrounded(expr)
-        if expr.dtype.is_narrow and not _is_exact(expr):
+        if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
@@ -569,7 +569,7 @@ def _is_logical(expr: Unary | Binary) -> bool:
     return bool(expr.op.value.gives_truth)
 
 
-def _is_exact(expr: Expr) -> bool:
+def is_exact(expr: Expr) -> bool:
     """True if computing in float32 gives a number of the narrow format already."""
     match expr:
         case Load() | Gather() | LocalRead() | Scoped() | Const():

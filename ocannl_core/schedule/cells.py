@@ -94,12 +94,15 @@ class Reduction:
         term: What; reads nothing that the nest writes.
         initial: What the result starts from; depends on the cell only.
         result: The variable by which the finish refers to the result.
+        may_pair: True if products may come from instructions that take numbers below 2**-126 for
+            zero.
     """
 
     op: BinaryOp
     term: Expr
     initial: Expr
     result: Local
+    may_pair: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -151,6 +154,15 @@ class CellNest:
         if self.reduction is None:
             return self.finish
         return (self.reduction.term, self.reduction.initial, *self.finish)
+
+    @property
+    def rounds_often(self) -> bool:
+        """True if it adds up or multiplies narrow floats, which rounds after every term: their
+        order matters more than that of others.
+        """
+        reduction = self.reduction
+        exact = (BinaryOp.MAX, BinaryOp.MIN)
+        return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
 
     @property
     def mentioned(self) -> frozenset[TensorNode]:
@@ -330,8 +342,8 @@ def _combined(value: Expr, cell: Load | LocalRead) -> tuple[BinaryOp, Expr] | No
     cell - a         -->  ADD, -a
     """
     dtype = value.dtype
-    if (dtype.is_float and dtype.nbytes < 4) or dtype.kind is Kind.WORD:
-        return None  # every sum of a narrow float rounds, so their order matters more
+    if dtype.kind is Kind.WORD:
+        return None
     match value:
         case Binary(op, left, right) if op in REORDERED and left == cell:
             parts = op, right

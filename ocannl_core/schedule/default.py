@@ -13,6 +13,7 @@ from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
 from ocannl_core.schedule.choosing.stages import staged
+from ocannl_core.schedule.choosing.widen import widened
 from ocannl_core.schedule.grouping.group import Group, far_cache, grouped
 from ocannl_core.schedule.grouping.repeated import repeated
 from ocannl_core.schedule.grouping.together import run_together
@@ -113,11 +114,13 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     products of several factors in stages, those that run together in groups, long reductions to few
     cells divided.
     """
+    accumulation = settings.current().accumulation
     apart = separated(plan.steps)
-    nodes = {**plan.nodes, **apart.made}
-    scratch = (*plan.scratch, *apart.made)
-    joined, of_stages = staged(forwarded(fused(apart.steps, nodes), scratch), nodes)
-    partial = {**apart.made, **of_stages}
+    nodes, scratch = {**plan.nodes, **apart.made}, (*plan.scratch, *apart.made)
+    found = fused(apart.steps, nodes, rounds_often=accumulation == "exact")
+    wide, of_sums = widened(forwarded(found, scratch), nodes, may_pair=accumulation == "fast")
+    joined, of_stages = staged(wide, {**nodes, **of_sums})
+    partial = {**apart.made, **of_sums, **of_stages}
     nodes = {**plan.nodes, **partial}
     plan = replace(plan, steps=apart.steps, scratch=(*plan.scratch, *partial), nodes=nodes)
     parts: list[Part | Group] = []

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
+from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -35,6 +36,8 @@ _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
 )
+_PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
+"""What processors with products of pairs of bfloat16 have."""
 _SHOWN_LINES = 40
 
 
@@ -50,6 +53,7 @@ class Compiler:
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
         has_fma: True if it may use instructions that multiply and add.
+        pair_products: Formats of which it may use instructions that add two products.
         identity: A hash of everything that what it makes depends on: the flags, the version, and
             what they mean on this machine.
     """
@@ -61,6 +65,7 @@ class Compiler:
     vector_bytes: int
     vector_registers: int
     has_fma: bool
+    pair_products: tuple[DType, ...]
     identity: str
 
     def start(self, source: Path, target: Path, *, quick: bool = False) -> Compilation:
@@ -205,6 +210,7 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
         has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA"} & macros.keys()),
+        pair_products=(bfloat16,) if is_gcc and macros.keys() >= _PAIRS else (),
         identity=identity,
     )
 
