@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.loopir.nodes import Gather, Load, Store
-from ocannl_core.loopir.traverse import accesses, free_variables, walk
+from ocannl_core.loopir.traverse import free_variables
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
@@ -233,12 +232,11 @@ class _Chooser:
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for root in member.nest.roots:
-                for access in accesses(root):
-                    used = {var for index in access.indices or () for var in variables(index)}
-                    rows = prod(extents[var] for var in extents if var in used)
-                    nbytes = self._nodes[access.node].nbytes // rows
-                    total[access.node] = max(total.get(access.node, 0), nbytes)
+            for access in member.nest.accesses:
+                used = {var for index in access.indices or () for var in variables(index)}
+                rows = prod(extents[var] for var in extents if var in used)
+                nbytes = self._nodes[access.node].nbytes // rows
+                total[access.node] = max(total.get(access.node, 0), nbytes)
         return sum(total.values())
 
     def _own(
@@ -286,12 +284,11 @@ def _is_along(nest: CellNest, rows: Sequence[Axis]) -> bool:
     """True if what a row needs lies together: its axes are inside of those of the rows."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
-    for root in nest.roots:
-        for access in accesses(root):
-            used = [set(variables(index)) for index in access.indices or ()]
-            first = next((at for at, each in enumerate(used) if each & inner), len(used))
-            if any(each & outer for each in used[first:]):
-                return False
+    for access in nest.accesses:
+        used = [set(variables(index)) for index in access.indices or ()]
+        first = next((at for at, each in enumerate(used) if each & inner), len(used))
+        if any(each & outer for each in used[first:]):
+            return False
     return True
 
 
@@ -365,19 +362,16 @@ def _aligned(
     by_var = {axis.var: axis for axis in nest.axes}
     rows = members[0].axes
     chosen: list[Axis | None] = [None] * len(rows)
-    for root in nest.roots:
-        for access in accesses(root):
-            if access.node not in homes:
-                continue
-            for at, place in enumerate(homes[access.node]):
-                match (access.indices or ())[place : place + 1]:
-                    case (VarIndex(var),) if var in by_var:
-                        axis = by_var[var]
-                    case _:
-                        return None
-                if chosen[at] not in (None, axis):
+    for access in nest.accesses:
+        for at, place in enumerate(homes.get(access.node, ())):
+            match (access.indices or ())[place : place + 1]:
+                case (VarIndex(var),) if var in by_var:
+                    axis = by_var[var]
+                case _:
                     return None
-                chosen[at] = axis
+            if chosen[at] not in (None, axis):
+                return None
+            chosen[at] = axis
     kinds = {axis.is_reduced for axis in chosen if axis is not None} or {False, True}
     for is_reduced in sorted(kinds):
         free = [a for a in nest.axes if a.is_reduced == is_reduced and a not in chosen]
@@ -390,14 +384,11 @@ def _aligned(
 
 def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
     """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
-    for root in member.nest.roots:
-        for each in walk(root):
-            if isinstance(each, Gather) and each.node in homes:
-                return False
-            if (
-                isinstance(each, Load | Store)
-                and each.node in homes
-                and row_dims(each.indices, member.vars) != homes[each.node]
-            ):
-                return False
-    return True
+    nest = member.nest
+    if not nest.gathered.isdisjoint(homes):
+        return False
+    return all(
+        row_dims(access.indices or (), member.vars) == homes[access.node]
+        for access in nest.accesses
+        if access.node in homes and not access.merge
+    )
