@@ -69,6 +69,9 @@ from ocannl_core.schedule.sharing.workspace import STACK_BYTES
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
 
+_VECTORS_PER_PLAIN = 16
+"""A kernel with so many vector loops for each plain one consists of vectors."""
+
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
@@ -86,8 +89,8 @@ class KernelText:
         private: The bytes of each buffer of which every thread has its own, given after indices.
         bounds: How many pairs of a first iteration and an end it is given last: none, those of its
             loops, and those of the loops right inside.
-        is_explicit: True if its loops are written in vectors, so that nothing is left for a
-            compiler to vectorise.
+        is_explicit: True if most of its text is written in vectors, so that little or nothing is
+            left for a compiler to find out.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -183,6 +186,7 @@ class _Kernel:
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
+        self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
@@ -197,9 +201,10 @@ class _Kernel:
 
     @property
     def is_explicit(self) -> bool:
-        """True if no loop is left that a compiler could vectorise."""
+        """True if hardly a loop is left that a compiler could vectorise."""
         maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
-        return self._has_vectors and not self._plain_loops and not maps
+        is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
+        return self._has_vectors and is_rare and not maps
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -364,6 +369,7 @@ class _Kernel:
 
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
+        self._vector_loops += 1
         vector_loop = VectorLoop(
             loop,
             self._dialect,

@@ -76,21 +76,17 @@ class _Candidate:
     axes: tuple[tuple[Axis, ...], ...]
     """For each kernel, its axes that are the rows, outermost first."""
 
-    def members(self, parts: Sequence[Part]) -> tuple[Member, ...]:
-        nests = [part.cells for part in parts[self.start : self.start + len(self.axes)]]
-        return tuple(
-            Member(nest, tuple(axis.name for axis in axes))
-            for nest, axes in zip(nests, self.axes, strict=True)
-            if nest is not None
-        )
-
     def cut(self, depth: int) -> _Candidate:
         """Returns the same kernels with fewer shared axes."""
         return replace(self, axes=tuple(axes[:depth] for axes in self.axes))
 
 
 class _Chooser:
-    """What is known of a plan while its kernels are grouped."""
+    """What is known of a plan while its kernels are grouped.
+
+    Candidates differ in a kernel or an axis, so members are asked for again and again; each is made
+    once, with what is known of it.
+    """
 
     def __init__(self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target) -> None:
         self._parts = parts
@@ -100,10 +96,25 @@ class _Chooser:
         self._near = (known or _CACHES)[0]
         self._far = known[1] if len(known) > 1 else _CACHES[1]
         self._last = known[-1] if len(known) > 1 else _LAST_CACHE
+        self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
             for node in part.mentioned:
                 self._uses.setdefault(node, []).append(at)
+
+    def _members(self, candidate: _Candidate) -> tuple[Member, ...]:
+        return tuple(
+            self._member(at, tuple([axis.name for axis in axes]))
+            for at, axes in enumerate(candidate.axes, candidate.start)
+        )
+
+    def _member(self, at: int, rows: tuple[str, ...]) -> Member:
+        found = self._known.get((at, rows))
+        if found is None:
+            nest = self._parts[at].cells
+            assert nest is not None  # of a candidate
+            found = self._known[at, rows] = Member(nest, rows)
+        return found
 
     def group(self, start: int) -> Group | None:
         """Returns the longest group of kernels from a position on, if it is worth while."""
@@ -146,12 +157,12 @@ class _Chooser:
             return None
         if _is_product(nest) and not has_products:
             return None
-        near = {node for each in candidate.members(self._parts) for node in each.nest.mentioned}
+        near = {node for each in self._members(candidate) for node in each.nest.mentioned}
         if near.isdisjoint(nest.mentioned):
             return None
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
-            axes = _matched(nest, cut.members(self._parts))
+            axes = _matched(nest, self._members(cut))
             if axes is not None and (has_products or _is_along(nest, axes)):
                 return replace(cut, axes=(*cut.axes, axes))
         return None
@@ -174,7 +185,7 @@ class _Chooser:
 
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""
-        members = candidate.members(self._parts)
+        members = self._members(candidate)
         if len(members) < 2 or any(member.is_sum for member in members):
             return None
         batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
@@ -185,9 +196,9 @@ class _Chooser:
             candidate,
             axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
         )
-        members = turned.members(self._parts)
+        members = self._members(turned)
         row = self._touched(members)
-        shared = self._touched(turned.cut(len(batch)).members(self._parts)) if batch else 0
+        shared = self._touched(self._members(turned.cut(len(batch)))) if batch else 0
         extent = members[0].axes[-1].extent
         block = max((shared - row) // max(extent - 1, 1), 1)  # bytes that grow with the block
         fixed = row - block
@@ -206,7 +217,7 @@ class _Chooser:
         deepest = len(candidate.axes[0])
         for depth in range(1, deepest + 1):
             cut = candidate.cut(depth)
-            members = cut.members(self._parts)
+            members = self._members(cut)
             nbytes = self._touched(members)
             most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
             if nbytes > most:
@@ -384,11 +395,6 @@ def _aligned(
 
 def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
     """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
-    nest = member.nest
-    if not nest.gathered.isdisjoint(homes):
+    if not member.nest.gathered.isdisjoint(homes):
         return False
-    return all(
-        row_dims(access.indices or (), member.vars) == homes[access.node]
-        for access in nest.accesses
-        if access.node in homes and not access.merge
-    )
+    return all(homes.get(node, places) == places for node, places in member.places)

@@ -69,6 +69,15 @@ class Member:
         return tuple(dict.fromkeys(store.node for store in self.nest.finish))
 
     @cached_property
+    def places(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+        """For every cell that it reads or writes, along which axes of the node the rows run."""
+        return tuple(
+            (access.node, row_dims(access.indices or (), self.vars))
+            for access in self.nest.accesses
+            if not access.merge
+        )
+
+    @cached_property
     def mentioned_last(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
         assert self.nest.reduction is not None

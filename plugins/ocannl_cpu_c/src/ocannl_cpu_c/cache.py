@@ -38,7 +38,7 @@ class Unit:
     Attributes:
         keys: Those of the kernels that its table lists.
         text: The file.
-        quick: True if it leaves nothing to vectorise.
+        quick: True if it leaves little to vectorise.
     """
 
     keys: tuple[str, ...]

@@ -27,7 +27,12 @@ _ARITHMETIC = (
 )
 """Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
-_FULL = "-O3"
+_FULL = ("-O3",)
+_QUICK = ("-O2",)
+_QUICK_GCC = ("-O1", "-ftree-loop-vectorize", "-fvect-cost-model=dynamic", "-fno-ivopts")
+"""Registers and addresses are chosen in the text. Plain loops that are left are still vectorised;
+choosing induction variables takes a sixth of the time, and changes nothing that counts.
+"""
 _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
@@ -42,7 +47,7 @@ class Compiler:
     Attributes:
         command: How it is called.
         flags: What it is given before the files, whatever they are.
-        quick: The level of optimisation for code that leaves nothing to vectorise.
+        quick: How code is optimised that leaves little to vectorise.
         version: Its name and version.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
@@ -53,7 +58,7 @@ class Compiler:
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
-    quick: str
+    quick: tuple[str, ...]
     version: str
     vector_bytes: int
     vector_registers: int
@@ -66,11 +71,11 @@ class Compiler:
         Args:
             source: The file.
             target: Where the object will be.
-            quick: True if the code leaves nothing to vectorise, so that it compiles faster.
+            quick: True if the code leaves little to vectorise, so that it compiles faster.
         """
         level = self.quick if quick else _FULL
         files = ("-o", str(target), str(source), "-lm", "-pthread")
-        command = [*self.command, level, *self.flags, *files]
+        command = [*self.command, *level, *self.flags, *files]
         return Compilation(command, target, _start(command))
 
 
@@ -188,8 +193,8 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
-    quick = "-O1" if is_gcc else "-O2"
-    content = [*command, _FULL, quick, *flags, meaning]
+    quick = _QUICK_GCC if is_gcc else _QUICK
+    content = [*command, *_FULL, *quick, *flags, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
