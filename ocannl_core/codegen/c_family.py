@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from textwrap import dedent
 from typing import assert_never
 
@@ -70,10 +71,20 @@ CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
 
 _VECTORS_PER_PLAIN = 16
-"""A kernel with so many vector loops for each plain one consists of vectors."""
+"""So many vector loops for each plain one make a kernel one that consists of vectors."""
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
+
+
+class Loops(Enum):
+    """What of a kernel is left for a compiler to vectorise."""
+
+    VECTORS = "nothing"
+    """All its loops are written in vectors."""
+    MIXED = "little"
+    """Most of its text is written in vectors, but some loops are not."""
+    PLAIN = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +100,7 @@ class KernelText:
         private: The bytes of each buffer of which every thread has its own, given after indices.
         bounds: How many pairs of a first iteration and an end it is given last: none, those of its
             loops, and those of the loops right inside.
-        is_explicit: True if most of its text is written in vectors, so that little or nothing is
-            left for a compiler to find out.
+        loops: What is left for a compiler to vectorise.
         author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
             in this are equal.
     """
@@ -102,7 +112,7 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
-    is_explicit: bool = False
+    loops: Loops = Loops.PLAIN
     author: str = field(default="", compare=False)
 
 
@@ -141,7 +151,7 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
         *kernel.launch,
         kernel.private,
         kernel.bounds,
-        kernel.is_explicit,
+        kernel.loops,
     )
 
 
@@ -200,11 +210,15 @@ class _Kernel:
         return max((share.level for share in self._dealt.values()), default=0)
 
     @property
-    def is_explicit(self) -> bool:
-        """True if hardly a loop is left that a compiler could vectorise."""
+    def loops(self) -> Loops:
+        """What is left for a compiler to vectorise."""
         maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
+        if maps or not self._has_vectors:
+            return Loops.PLAIN
+        if not self._plain_loops:
+            return Loops.VECTORS
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
-        return self._has_vectors and is_rare and not maps
+        return Loops.MIXED if is_rare else Loops.PLAIN
 
     @property
     def private(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
+from ocannl_core.codegen.c_family import Loops
 from ocannl_core.errors import CompileError
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -27,11 +28,14 @@ _ARITHMETIC = (
 )
 """Every operation rounds on its own; nobody looks at errno or at floating-point traps."""
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
-_FULL = ("-O3",)
-_QUICK = ("-O2",)
-_QUICK_GCC = ("-O1", "-ftree-loop-vectorize", "-fvect-cost-model=dynamic", "-fno-ivopts")
-"""Registers and addresses are chosen in the text. Plain loops that are left are still vectorised;
-choosing induction variables takes a sixth of the time, and changes nothing that counts.
+_LEVELS = (("-O2",), ("-O2",), ("-O3",))
+_LEVELS_OF_GCC = (
+    ("-O1",),
+    ("-O1", "-ftree-loop-vectorize", "-fvect-cost-model=dynamic"),
+    ("-O3",),
+)
+"""For each kind of loops: where most of the text is vectors, the higher levels take twice as long
+and find nothing but the plain loops.
 """
 _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
@@ -47,7 +51,7 @@ class Compiler:
     Attributes:
         command: How it is called.
         flags: What it is given before the files, whatever they are.
-        quick: How code is optimised that leaves little to vectorise.
+        levels: How much it optimises, for each kind of loops.
         version: Its name and version.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
@@ -58,22 +62,22 @@ class Compiler:
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
-    quick: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
     version: str
     vector_bytes: int
     vector_registers: int
     has_fma: bool
     identity: str
 
-    def start(self, source: Path, target: Path, *, quick: bool = False) -> Compilation:
+    def start(self, source: Path, target: Path, loops: Loops = Loops.PLAIN) -> Compilation:
         """Starts to compile a C file into a shared object.
 
         Args:
             source: The file.
             target: Where the object will be.
-            quick: True if the code leaves little to vectorise, so that it compiles faster.
+            loops: What is left to vectorise; less compiles faster.
         """
-        level = self.quick if quick else _FULL
+        level = self.levels[list(Loops).index(loops)]
         files = ("-o", str(target), str(source), "-lm", "-pthread")
         command = [*self.command, *level, *self.flags, *files]
         return Compilation(command, target, _start(command))
@@ -193,13 +197,13 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
-    quick = _QUICK_GCC if is_gcc else _QUICK
-    content = [*command, *_FULL, *quick, *flags, meaning]
+    levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
+    content = [*command, *(flag for level in levels for flag in level), *flags, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
         flags,
-        quick,
+        levels,
         _version(macros),
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
