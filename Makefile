@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test fuzz lint types docs bench clean
+.PHONY: demo test fuzz lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -35,7 +35,10 @@ docs: $(VENV)/.for-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(VENV)/.for-examples
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/report.py $(ARGS)
+
+# What the benchmarks compare with; gigabytes, so only on request. tinygrad calls clang, PyTensor g++.
+peers: $(VENV)/.for-peers
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov

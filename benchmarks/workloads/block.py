@@ -19,11 +19,13 @@ def workloads() -> Iterator[Function]:
     """Yields the block forward, and forward and backward."""
     for gradients in (False, True):
         yield Function(
-            "transformer block" + (" and gradients" if gradients else ""),
-            _arrays,
-            _own,
-            _torch,
-            _jax,
+            name="transformer block" + (" and gradients" if gradients else ""),
+            arrays=_arrays,
+            own=_own,
+            torch=_torch,
+            jax=_jax,
+            tinygrad=_tinygrad,
+            pytensor=_pytensor,
             batch_axes={"x": 2, "result": 2},
             input_axes={"q": 1, "k": 1, "v": 1, "o": 2, "up": 1, "down": 1},
             result=(_BATCH, _LENGTH, _WIDTH),
@@ -97,3 +99,41 @@ def _jax(x: Any, **p: Any) -> Any:
     x = x + jnp.einsum("bshd,nhd->bsn", found, p["o"])
     y = normalised(x, 1)
     return x + jax.nn.relu(y @ p["up"].T + p["up_bias"]) @ p["down"].T + p["down_bias"]
+
+
+def _tinygrad(x: Any, **p: Any) -> Any:
+    y = x.layernorm(eps=1e-5) * p["gamma0"] + p["beta0"]
+    shape = (_BATCH, _LENGTH, _HEADS, _HEAD)
+    queries, keys, values = (
+        y.linear(p[each].reshape(_WIDTH, _WIDTH).T).reshape(shape).transpose(1, 2) for each in "qkv"
+    )
+    found = queries.scaled_dot_product_attention(keys, values).transpose(1, 2)
+    x = x + found.reshape(x.shape).linear(p["o"].reshape(_WIDTH, _WIDTH).T)
+    y = x.layernorm(eps=1e-5) * p["gamma1"] + p["beta1"]
+    hidden = y.linear(p["up"].T, p["up_bias"]).relu()
+    return x + hidden.linear(p["down"].T, p["down_bias"])
+
+
+def _pytensor(x: Any, **p: Any) -> Any:
+    import pytensor.tensor as pt
+
+    def normalised(x: Any, number: int) -> Any:
+        difference = x - x.mean(-1, dtype="float32", keepdims=True)
+        variance = (difference * difference).mean(-1, dtype="float32", keepdims=True)
+        scaled = difference / pt.sqrt(variance + np.float32(1e-5))
+        return p[f"gamma{number}"] * scaled + p[f"beta{number}"]
+
+    def linear(x: Any, weights: Any) -> Any:  # one product of matrices
+        return x @ weights.reshape((-1, x.shape[-1])).T
+
+    rows, shape = (_BATCH * _LENGTH, _WIDTH), (_BATCH, _LENGTH, _HEADS, _HEAD)
+    x = x.reshape(rows)
+    y = normalised(x, 0)
+    queries, keys, values = (
+        linear(y, p[each]).reshape(shape).transpose(0, 2, 1, 3) for each in "qkv"
+    )
+    scores = (queries @ keys.transpose(0, 1, 3, 2)) * np.float32(_HEAD**-0.5)
+    found = pt.special.softmax(scores, axis=-1) @ values
+    x = x + linear(found.transpose(0, 2, 1, 3).reshape(rows), p["o"])
+    hidden = pt.maximum(linear(normalised(x, 1), p["up"]) + p["up_bias"], np.float32(0))
+    return (x + linear(hidden, p["down"]) + p["down_bias"]).reshape((_BATCH, _LENGTH, _WIDTH))

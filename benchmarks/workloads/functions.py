@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
+Loss = Literal["cross entropy", "hinge"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """A function of arrays; with its gradients, if asked for.
 
@@ -22,12 +23,17 @@ class Function:
         own: The function as an expression of this project; arguments are named as the arrays are.
         torch: The function in PyTorch.
         jax: The function in JAX.
+        tinygrad: The function in tinygrad.
+        pytensor: The function in PyTensor; None if that cannot say it.
+        numpy: The function in NumPy, if one call of NumPy does it; takes `out`, too.
+        exact: The value in double precision by NumPy, if contenders must agree with that.
         batch_axes: How many leading axes of an argument are batch axes in this project; 0 if not
             named.
         input_axes: How many trailing axes of an argument are input axes in this project.
         result: The extents of the value, of which so many leading ones as `batch_axes["result"]`
             tells are batch axes; needed where there are gradients.
         gradients: Whether gradients of a weighted sum of the cells are computed, too.
+        flops: Multiplications and additions, where a rate is of interest.
     """
 
     name: str
@@ -35,49 +41,64 @@ class Function:
     own: Callable[..., Any]
     torch: Callable[..., Any]
     jax: Callable[..., Any]
+    tinygrad: Callable[..., Any]
+    pytensor: Callable[..., Any] | None
+    numpy: Callable[..., Any] | None = None
+    exact: Callable[..., Any] | None = None
     batch_axes: Mapping[str, int] = field(default_factory=dict)
     input_axes: Mapping[str, int] = field(default_factory=dict)
     result: tuple[int, ...] = ()
     gradients: bool = False
+    flops: float | None = None
 
     def weights(self) -> Array:
         """Returns the weights with which cells of the value are summed up to be differentiated."""
         return np.random.default_rng(2).standard_normal(self.result, dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of gradient descent with momentum on one minibatch.
+    """A step of gradient descent on one minibatch.
 
     Attributes:
         name: What is trained, for readers.
         parameters: Makes the parameters to start from, by name.
         batches: Makes the inputs of all minibatches, stacked along the first axis.
-        classes: How many classes there are.
-        own: Scores from inputs and parameters, `b|n`, as an expression of this project.
+        targets: Makes what is to be predicted, in the same way: numbers of classes for the mean
+            cross entropy, and 1 or -1 for the mean hinge loss, `minibatch, example`.
+        loss: Which of them is minimised.
+        own: Scores from inputs and parameters, `b|n`, as an expression of this project; of extent
+            1 for the hinge loss.
         torch: The same in PyTorch.
         jax: The same in JAX.
+        tinygrad: The same in tinygrad.
+        pytensor: The same in PyTensor; None if that cannot say it.
         input_axes: How many trailing axes of a parameter are input axes in this project.
+        rate: The learning rate.
+        momentum: What is left of a velocity after a step; 0 for none.
     """
 
     name: str
     parameters: Callable[[], dict[str, Array]]
     batches: Callable[[], Array]
-    classes: int
+    targets: Callable[[], Array]
+    loss: Loss
     own: Callable[..., Any]
     torch: Callable[..., Any]
     jax: Callable[..., Any]
+    tinygrad: Callable[..., Any]
+    pytensor: Callable[..., Any] | None
     input_axes: Mapping[str, int] = field(default_factory=dict)
     rate: float = 0.01
     momentum: float = 0.9
 
-    def labels(self) -> Array:
-        """Returns the class of every example of every minibatch."""
-        count, batch = self.batches().shape[:2]
-        return np.random.default_rng(1).integers(0, self.classes, (count, batch))
-
 
 Workload = Function | Step
+
+
+def classes(count: int, batches: int, batch: int) -> Array:
+    """Returns a class for every example of every minibatch."""
+    return np.random.default_rng(1).integers(0, count, (batches, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +106,37 @@ class Contender:
     """One framework's way to do a workload.
 
     Attributes:
-        name: The framework, and its settings where there are several.
         run: Does the work so many times and returns when all of it is finished.
         results: What must agree with other frameworks: for a function, its value and gradients; for
             a step, the parameters, to be asked for after the same number of steps.
     """
 
-    name: str
     run: Callable[[int], None]
     results: Callable[[], list[Array]]
+
+
+Attempts = Mapping[str, Callable[[], Contender]]
+"""What makes each contender ready, by the name of the framework with its settings."""
+
+
+def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
+    """Returns what calls a function so many times."""
+
+    def run(times: int) -> None:
+        for _ in range(times):
+            once()
+
+    return run
+
+
+def stepping(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
+    """Returns what takes so many steps, through minibatches in turn."""
+    done = 0
+
+    def run(times: int) -> None:
+        nonlocal done
+        for number in range(done, done + times):
+            step(number % count)
+        done += times
+
+    return run

@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads.functions import Contender, Function, Step
+from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
 
 
-def contenders(work: Function | Step) -> list[Contender]:
+def contenders(work: Function | Step) -> Attempts:
     """Returns the workload compiled."""
-    return [function(work) if isinstance(work, Function) else step(work)]
+    match work:
+        case Function():
+            return {"jax": functools.partial(function, work)}
+        case Step():
+            return {"jax": functools.partial(step, work)}
 
 
 def function(work: Function) -> Contender:
@@ -40,40 +44,48 @@ def function(work: Function) -> Contender:
             return [np.asarray(found)]
         return [np.asarray(found[0]), *(np.asarray(found[1][name]) for name in arguments)]
 
-    def run(times: int) -> None:
-        for _ in range(times):
-            jax.block_until_ready(once())
-
-    return Contender("jax", run, results)
+    return Contender(repeated(lambda: jax.block_until_ready(once())), results)
 
 
 def step(work: Step) -> Contender:
     """Returns the training step; parameters and velocities are updated in their memory."""
     parameters = {name: jnp.asarray(cells) for name, cells in work.parameters().items()}
-    velocities = jax.tree.map(jnp.zeros_like, parameters)
-
-    def loss_of(parameters: Any, inputs: Any, labels: Any) -> Any:
-        logarithms = jax.nn.log_softmax(work.jax(inputs, **parameters))
-        return -jnp.take_along_axis(logarithms, labels[:, None], 1).mean()
+    velocities = jax.tree.map(jnp.zeros_like, parameters) if work.momentum else {}
+    value_and_gradients = jax.value_and_grad(functools.partial(_loss, work))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(parameters: Any, velocities: Any, inputs: Any, labels: Any) -> Any:
-        loss, gradients = jax.value_and_grad(loss_of)(parameters, inputs, labels)
-        velocities = jax.tree.map(lambda v, g: work.momentum * v + g, velocities, gradients)
-        parameters = jax.tree.map(lambda p, v: p - work.rate * v, parameters, velocities)
+    def update(parameters: Any, velocities: Any, inputs: Any, targets: Any) -> Any:
+        loss, changes = value_and_gradients(parameters, inputs, targets)
+        if work.momentum:
+            velocities = jax.tree.map(lambda v, g: work.momentum * v + g, velocities, changes)
+            changes = velocities
+        parameters = jax.tree.map(lambda p, c: p - work.rate * c, parameters, changes)
         return parameters, velocities, loss
 
     inputs = [jnp.asarray(each) for each in work.batches()]
-    labels = [jnp.asarray(each.astype(np.int32)) for each in work.labels()]
-    state = [parameters, velocities]
-    done = 0
+    targets = [jnp.asarray(each) for each in _narrow(work.targets())]
+    state = [parameters, velocities, None]
+
+    def take(number: int) -> None:
+        state[:] = update(state[0], state[1], inputs[number], targets[number])
+
+    steps = stepping(take, len(inputs))
 
     def run(times: int) -> None:
-        nonlocal done
-        for _ in range(times):
-            number = done % len(inputs)
-            *state[:], loss = update(*state, inputs[number], labels[number])
-            done += 1
-        jax.block_until_ready((state, loss))
+        steps(times)
+        jax.block_until_ready(state)
 
-    return Contender("jax", run, lambda: [np.asarray(state[0][name]) for name in parameters])
+    return Contender(run, lambda: [np.asarray(state[0][name]) for name in parameters])
+
+
+def _narrow(targets: Any) -> Any:
+    """Returns integers in 32 bits, which is what JAX works with."""
+    return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
+
+
+def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:
+    scores = work.jax(inputs, **parameters)
+    if work.loss == "hinge":
+        return jax.nn.relu(1 - targets * scores[:, 0]).mean()
+    logarithms = jax.nn.log_softmax(scores)
+    return -jnp.take_along_axis(logarithms, targets[:, None], 1).mean()

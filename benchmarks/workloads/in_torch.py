@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import harness
 import torch
+import torch._dynamo
 
-from workloads.functions import Contender, Function, Step
+from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
 
 torch.set_num_threads(harness.THREADS)
+torch._dynamo.config.recompile_limit = 100  # one function is compiled for many extents
+
+_compiled = partial(torch.compile, dynamic=False)  # extents never change here
 
 
-def contenders(work: Function | Step, *, compiled: bool) -> list[Contender]:
-    """Returns the workload as written and, if wanted, compiled."""
-    build = function if isinstance(work, Function) else step
-    kinds = (False, True) if compiled else (False,)
-    return [build(work, each) for each in kinds]  # type: ignore[arg-type]
+def contenders(work: Function | Step) -> Attempts:
+    """Returns the workload as written and compiled; a step also compiled as a whole."""
+    match work:
+        case Function():
+            return {
+                "torch": partial(function, work, lambda each: each),
+                "torch compiled": partial(function, work, _compiled),
+            }
+        case Step():
+            return {
+                "torch": partial(step, work, lambda each: each),
+                "torch compiled": partial(step, work, _compiled),
+                "torch compiled as a whole": partial(whole_step, work),
+            }
 
 
-def function(work: Function, compiled: bool) -> Contender:
+def function(work: Function, compiled: Any) -> Contender:
     """Returns the function, on tensors whose last axis is next to itself in memory."""
-    name = "torch compiled" if compiled else "torch"
-    apply = torch.compile(work.torch) if compiled else work.torch
+    apply = compiled(work.torch)
     arguments = {
         key: torch.from_numpy(cells).requires_grad_(work.gradients)
         for key, cells in work.arrays().items()
@@ -33,7 +46,7 @@ def function(work: Function, compiled: bool) -> Contender:
             with torch.no_grad():
                 return apply(**arguments)
 
-        return Contender(name, _repeated(evaluate), lambda: [evaluate().numpy()])
+        return Contender(repeated(evaluate), lambda: [evaluate().numpy()])
     weights = torch.from_numpy(work.weights())
 
     def differentiate() -> Any:
@@ -48,12 +61,11 @@ def function(work: Function, compiled: bool) -> Contender:
         tensors = [value.detach(), *(each.grad for each in arguments.values())]
         return [each.contiguous().numpy() for each in tensors]
 
-    return Contender(name, _repeated(differentiate), results)
+    return Contender(repeated(differentiate), results)
 
 
-def step(work: Step, compiled: bool) -> Contender:
+def step(work: Step, compiled: Any) -> Contender:
     """Returns the training step with the fused optimiser."""
-    name = "torch compiled" if compiled else "torch"
     parameters = {
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
         for key, cells in work.parameters().items()
@@ -61,30 +73,53 @@ def step(work: Step, compiled: bool) -> Contender:
     optimiser = torch.optim.SGD(
         list(parameters.values()), lr=work.rate, momentum=work.momentum, fused=True
     )
+    apply = compiled(partial(_loss, work))
+    inputs, targets = _minibatches(work)
 
-    def loss_of(inputs: Any, labels: Any) -> Any:
-        scores = work.torch(inputs, **parameters)
-        return torch.nn.functional.cross_entropy(scores, labels)
+    def take(number: int) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        apply(parameters, inputs[number], targets[number]).backward()
+        optimiser.step()
 
-    apply = torch.compile(loss_of) if compiled else loss_of
-    inputs = list(torch.from_numpy(work.batches()).unbind(0))
-    labels = list(torch.from_numpy(work.labels()).unbind(0))
-    done = 0
+    def results() -> list[Any]:
+        return [each.detach().numpy() for each in parameters.values()]
 
-    def run(times: int) -> None:
-        nonlocal done
-        for _ in range(times):
-            optimiser.zero_grad(set_to_none=True)
-            apply(inputs[done % len(inputs)], labels[done % len(inputs)]).backward()
-            optimiser.step()
-            done += 1
-
-    return Contender(name, run, lambda: [p.detach().numpy() for p in parameters.values()])
+    return Contender(stepping(take, len(inputs)), results)
 
 
-def _repeated(once: Any) -> Any:
-    def run(times: int) -> None:
-        for _ in range(times):
-            once()
+def whole_step(work: Step) -> Contender:
+    """Returns the training step as one compiled function, gradients and optimiser included."""
+    parameters = {key: torch.from_numpy(cells.copy()) for key, cells in work.parameters().items()}
+    velocities = {key: torch.zeros_like(cells) for key, cells in parameters.items()}
+    gradients_of = torch.func.grad_and_value(partial(_loss, work))
 
-    return run
+    def update(parameters: Any, velocities: Any, inputs: Any, targets: Any) -> Any:
+        gradients, loss = gradients_of(parameters, inputs, targets)
+        for key, gradient in gradients.items():
+            if work.momentum:
+                gradient = velocities[key].mul_(work.momentum).add_(gradient)
+            parameters[key].sub_(gradient * work.rate)
+        return loss
+
+    apply = _compiled(update)
+    inputs, targets = _minibatches(work)
+
+    def take(number: int) -> None:
+        apply(parameters, velocities, inputs[number], targets[number])
+
+    return Contender(
+        stepping(take, len(inputs)), lambda: [each.numpy() for each in parameters.values()]
+    )
+
+
+def _minibatches(work: Step) -> tuple[list[Any], list[Any]]:
+    return tuple(
+        list(torch.from_numpy(each).unbind(0)) for each in (work.batches(), work.targets())
+    )
+
+
+def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:
+    scores = work.torch(inputs, **parameters)
+    if work.loss == "hinge":
+        return torch.relu(1 - targets * scores.squeeze(-1)).mean()
+    return torch.nn.functional.cross_entropy(scores, targets)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
+from results import OWN
 
 import ocannl_core as oc
-from workloads.functions import Contender, Function, Step
+from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
 
 
-def contenders(work: Function | Step, backend: str | None) -> list[Contender]:
+def contenders(work: Function | Step, backend: str | None) -> Attempts:
     """Returns the workload compiled; a step with and without its intermediate values kept."""
-    if isinstance(work, Function):
-        return [function(work, backend)]
-    return [step(work, backend, ()), step(work, backend, None)]
+    match work:
+        case Function():
+            return {OWN: partial(function, work, backend)}
+        case Step():
+            return {
+                OWN: partial(step, work, backend, ()),
+                f"{OWN}, all kept": partial(step, work, backend, None),
+            }
 
 
 def function(work: Function, backend: str | None) -> Contender:
@@ -40,12 +48,7 @@ def function(work: Function, backend: str | None) -> Contender:
             loss = oc.einsum("... => 0", value * weights)
             kept = [value, *(each.grad for each in arguments.values())]
             routine = context.compile(oc.train.grad_update(loss), keep=kept)
-
-    def run(times: int) -> None:
-        for _ in range(times):
-            routine()
-
-    return Contender("compiled", run, lambda: [np.array(context[each]) for each in kept])
+    return Contender(repeated(routine), lambda: [np.array(context[each]) for each in kept])
 
 
 def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
@@ -55,28 +58,39 @@ def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> C
         count = len(batches)
         number = oc.static_index("minibatch", range=count)
         inputs = oc.tensor(batches, batch_axes=2)[number]
-        hot = np.eye(work.classes, dtype=np.float32)[work.labels()]
-        targets = oc.tensor(hot, batch_axes=2)[number]
+        targets = oc.tensor(_targets(work), batch_axes=2)[number]
         parameters = {
             name: oc.param(name, init=oc.tensor(cells, input_axes=work.input_axes.get(name, 0)))
             for name, cells in work.parameters().items()
         }
-        scores = work.own(inputs, **parameters)
-        shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
-        log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
-        loss = oc.einsum("...|... => 0", targets * (log_total - shifted)) / batches.shape[1]
+        loss = _loss(work, work.own(inputs, **parameters), targets) / batches.shape[1]
         context = oc.Context(backend)
         update = oc.train.grad_update(loss)
         update += oc.train.sgd_update(loss, learning_rate=work.rate, momentum=work.momentum)
         routine = context.compile(update, bindings=[number], keep=keep)
         context.init_params(loss)
-    done = 0
 
-    def run(times: int) -> None:
-        nonlocal done
-        for _ in range(times):
-            routine(minibatch=done % count)
-            done += 1
+    def take(number: int) -> None:
+        routine(minibatch=number)
 
-    name = "compiled" if keep is not None else "compiled, all kept"
-    return Contender(name, run, lambda: [np.array(context[p]) for p in parameters.values()])
+    def results() -> list[Any]:
+        return [np.array(context[each]) for each in parameters.values()]
+
+    return Contender(stepping(take, count), results)
+
+
+def _targets(work: Step) -> Any:
+    """Returns them as scores are: `minibatch, example, class`."""
+    targets = work.targets()
+    if work.loss == "hinge":
+        return targets[..., np.newaxis]
+    return np.eye(targets.max() + 1, dtype=np.float32)[targets]
+
+
+def _loss(work: Step, scores: Any, targets: Any) -> Any:
+    """Returns the sum over the examples."""
+    if work.loss == "hinge":
+        return oc.einsum("...|... => 0", oc.relu(1 - targets * scores))
+    shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
+    log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
+    return oc.einsum("...|... => 0", targets * (log_total - shifted))

@@ -29,6 +29,9 @@ def _arrays(*vectors: str) -> dict[str, Array]:
     return arrays | {name: random.standard_normal(_SHAPE[1:], dtype=np.float32) for name in vectors}
 
 
+# ----- a chain of pointwise operations ----------------------------------------------------------
+
+
 def _chain_own(x: Any, w: Any, b: Any) -> Any:
     return oc.relu(x * w + b) * oc.tanh(x) + oc.exp(-x * x)
 
@@ -45,15 +48,30 @@ def _chain_jax(x: Any, w: Any, b: Any) -> Any:
     return jnp.maximum(x * w + b, 0) * jnp.tanh(x) + jnp.exp(-x * x)
 
 
+def _chain_tinygrad(x: Any, w: Any, b: Any) -> Any:
+    return (x * w + b).relu() * x.tanh() + (-x * x).exp()
+
+
+def _chain_pytensor(x: Any, w: Any, b: Any) -> Any:
+    import pytensor.tensor as pt
+
+    return pt.maximum(x * w + b, np.float32(0)) * pt.tanh(x) + pt.exp(-x * x)
+
+
 _CHAIN = Function(
-    "pointwise chain",
-    lambda: _arrays("w", "b"),
-    _chain_own,
-    _chain_torch,
-    _chain_jax,
+    name="pointwise chain",
+    arrays=lambda: _arrays("w", "b"),
+    own=_chain_own,
+    torch=_chain_torch,
+    jax=_chain_jax,
+    tinygrad=_chain_tinygrad,
+    pytensor=_chain_pytensor,
     batch_axes={"x": 1, "result": 1},
     result=_SHAPE,
 )
+
+
+# ----- softmax ----------------------------------------------------------------------------------
 
 
 def _softmax_torch(x: Any) -> Any:
@@ -68,15 +86,26 @@ def _softmax_jax(x: Any) -> Any:
     return jax.nn.softmax(x)
 
 
+def _softmax_pytensor(x: Any) -> Any:
+    import pytensor.tensor as pt
+
+    return pt.special.softmax(x, axis=-1)
+
+
 _SOFTMAX = Function(
-    "softmax",
-    _arrays,
-    lambda x: nn.softmax("...|... => ...|0", x),
-    _softmax_torch,
-    _softmax_jax,
+    name="softmax",
+    arrays=_arrays,
+    own=lambda x: nn.softmax("...|... => ...|0", x),
+    torch=_softmax_torch,
+    jax=_softmax_jax,
+    tinygrad=lambda x: x.softmax(),
+    pytensor=_softmax_pytensor,
     batch_axes={"x": 1, "result": 1},
     result=_SHAPE,
 )
+
+
+# ----- layer normalisation ----------------------------------------------------------------------
 
 
 def _layer_norm_own(x: Any, gamma: Any, beta: Any) -> Any:
@@ -99,12 +128,22 @@ def _layer_norm_jax(x: Any, gamma: Any, beta: Any) -> Any:
     return gamma * (difference * jax.lax.rsqrt(variance + _EPSILON)) + beta
 
 
+def _layer_norm_pytensor(x: Any, gamma: Any, beta: Any) -> Any:
+    import pytensor.tensor as pt
+
+    difference = x - x.mean(-1, dtype="float32", keepdims=True)
+    variance = (difference * difference).mean(-1, dtype="float32", keepdims=True)
+    return gamma * (difference / pt.sqrt(variance + np.float32(_EPSILON))) + beta
+
+
 _LAYER_NORM = Function(
-    "layer norm",
-    lambda: _arrays("gamma", "beta"),
-    _layer_norm_own,
-    _layer_norm_torch,
-    _layer_norm_jax,
+    name="layer norm",
+    arrays=lambda: _arrays("gamma", "beta"),
+    own=_layer_norm_own,
+    torch=_layer_norm_torch,
+    jax=_layer_norm_jax,
+    tinygrad=lambda x, gamma, beta: x.layernorm(eps=_EPSILON) * gamma + beta,
+    pytensor=_layer_norm_pytensor,
     batch_axes={"x": 1, "result": 1},
     result=_SHAPE,
 )

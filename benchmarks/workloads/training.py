@@ -10,7 +10,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import nn
-from workloads.functions import Array, Step
+from workloads.functions import Array, Step, classes
 
 
 def workloads() -> Iterator[Step]:
@@ -53,14 +53,29 @@ def _perceptron_jax(x: Any, w0: Any, b0: Any, w1: Any, b1: Any, w2: Any, b2: Any
     return relu(relu(x @ w0.T + b0) @ w1.T + b1) @ w2.T + b2
 
 
+def _perceptron_tinygrad(x: Any, w0: Any, b0: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    return x.linear(w0.T, b0).relu().linear(w1.T, b1).relu().linear(w2.T, b2)
+
+
+def _perceptron_pytensor(x: Any, w0: Any, b0: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    import pytensor.tensor as pt
+
+    zero = np.float32(0)
+    x = pt.maximum(x @ w0.T + b0, zero)
+    return pt.maximum(x @ w1.T + b1, zero) @ w2.T + b2
+
+
 _PERCEPTRON = Step(
-    "perceptron 784-512-256-10",
-    _perceptron_parameters,
-    lambda: _normal(np.random.default_rng(5), 8, 128, _WIDTHS[0], scale=1.0),
-    _WIDTHS[-1],
-    _perceptron_own,
-    _perceptron_torch,
-    _perceptron_jax,
+    name="perceptron 784-512-256-10",
+    parameters=_perceptron_parameters,
+    batches=lambda: _normal(np.random.default_rng(5), 8, 128, _WIDTHS[0], scale=1.0),
+    targets=lambda: classes(_WIDTHS[-1], 8, 128),
+    loss="cross entropy",
+    own=_perceptron_own,
+    torch=_perceptron_torch,
+    jax=_perceptron_jax,
+    tinygrad=_perceptron_tinygrad,
+    pytensor=_perceptron_pytensor,
     input_axes={"w0": 1, "w1": 1, "w2": 1},
 )
 
@@ -128,13 +143,26 @@ def _lenet_jax(
     return hidden @ w1.T + b1
 
 
+def _lenet_tinygrad(
+    x: Any, c0: Any, d0: Any, c1: Any, d1: Any, w0: Any, b0: Any, w1: Any, b1: Any
+) -> Any:
+    x = x.permute(0, 3, 1, 2)
+    x = x.conv2d(c0.permute(0, 3, 1, 2), d0, padding=2).relu().max_pool2d()
+    x = x.conv2d(c1.permute(0, 3, 1, 2), d1, padding=2).relu().max_pool2d()
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    return x.linear(w0.flatten(1).T, b0).relu().linear(w1.T, b1)
+
+
 _LENET = Step(
-    "LeNet",
-    _lenet_parameters,
-    lambda: _normal(np.random.default_rng(5), 8, 64, 28, 28, 1, scale=1.0),
-    10,
-    _lenet_own,
-    _lenet_torch,
-    _lenet_jax,
+    name="LeNet",
+    parameters=_lenet_parameters,
+    batches=lambda: _normal(np.random.default_rng(5), 8, 64, 28, 28, 1, scale=1.0),
+    targets=lambda: classes(10, 8, 64),
+    loss="cross entropy",
+    own=_lenet_own,
+    torch=_lenet_torch,
+    jax=_lenet_jax,
+    tinygrad=_lenet_tinygrad,
+    pytensor=None,
     input_axes={"c0": 3, "c1": 3, "w0": 3, "w1": 1},
 )

@@ -21,6 +21,7 @@ from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.registers import register_lanes
@@ -31,7 +32,7 @@ from ocannl_core.codegen.simd import (
     VectorLoop,
 )
 from ocannl_core.codegen.text import Text
-from ocannl_core.codegen.vector_prelude import ELEMENTS
+from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
@@ -211,9 +212,12 @@ class _Kernel:
 
     @property
     def loops(self) -> Loops:
-        """What is left for a compiler to vectorise."""
-        maps = any("_map_" in helper for helper in self.writer.helpers)  # loops over lanes
-        if maps or not self._has_vectors:
+        """What is left for a compiler to do well: loops that it could vectorise, over lanes too, and
+        elementary functions, whose constants it should keep in registers.
+        """
+        functions = (each.partition("_")[2] for each in self.writer.helpers)
+        works = any(each in OWN_FUNCTIONS or each.startswith("map_") for each in functions)
+        if works or not self._has_vectors:
             return Loops.PLAIN
         if not self._plain_loops:
             return Loops.VECTORS

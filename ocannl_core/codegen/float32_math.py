@@ -1,14 +1,20 @@
-"""Elementary functions of float32 in C, such that compilers turn loops over them into vector code.
+"""Elementary functions of float32 in C, of one number and of vectors of any width alike.
 
-They have no branches and call nothing. Compared with correctly rounded results over all numbers of
-the format, exp, exp2 and log are within 0.9 units in the last place, log2 and tanh within 1.4, sin
-and cos (every third number) within 0.51; so is pow, on 10^8 random pairs. Signed zeros, infinities,
-NaN and subnormal numbers are as in C. Where the hardware has no fused multiply-add, the functions
-of the C library stand in.
+Each function is written once, over types that stand for a number or for a vector: FLOAT, INT (32
+bits), DOUBLE, WORD (64 bits); `FLOAT_below(x, y)` calls a function of such numbers. So numbers and
+lanes get the same bits. There are no branches but one, for angles of a million turns, and nothing
+is called, so that compilers vectorise loops over them, too.
 
-The polynomials are minimax fits (Remez). sin and cos reduce their argument in the manner of Payne
-and Hanek: for every exponent, 2/pi times that power of two, modulo whole turns, is a sum of two
-doubles.
+Compared with correctly rounded results over all numbers of the format, exp, exp2 and log are within
+0.9 units in the last place, log2 and tanh within 1.4, sin and cos within 0.51; so is pow, on 10^8
+random pairs. Where the processor has no fused multiply-add, products are rounded before something
+is added, and the first five are within 2 units. Signed zeros, infinities, NaN and subnormal numbers
+are as in C.
+
+The polynomials are minimax fits (Remez). sin, cos and pow compute with doubles, in half as many
+lanes. Angles are reduced by as many quarter turns as there are, and large ones in the manner of
+Payne and Hanek: for every exponent, 2/pi times that power of two, modulo whole turns, is a sum of
+two doubles.
 """
 
 from __future__ import annotations
@@ -16,7 +22,9 @@ from __future__ import annotations
 from fractions import Fraction
 from textwrap import fill
 
+from ocannl_core.codegen.generic import Generic
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.vector_types import Vector
 
 
 def _pi(bits: int) -> Fraction:
@@ -36,14 +44,20 @@ def _pi(bits: int) -> Fraction:
     return Fraction(16 * arctangent_of_reciprocal(5) - 4 * arctangent_of_reciprocal(239), one)
 
 
+_LEAST_FAR = 22
+"""Angles from this power of two on take the table."""
+
+
 def _quarters_per_exponent() -> tuple[list[float], list[float]]:
-    """Returns `2/pi * 2^(e - 23)` modulo 4, as a sum of two numbers, for e from -1 to 127."""
+    """Returns `2/pi * 2^(e - 23)` modulo 4 for every exponent e of a far angle, as sums of a number
+    of 29 bits, whose products with the 24 bits of a float32 are exact, and of another one.
+    """
     quarters = 2 / _pi(256)
     high, low = [], []
-    for exponent in range(-1, 128):
+    for exponent in range(_LEAST_FAR, 128):
         rest = quarters * Fraction(2) ** (exponent - 23)
         rest -= 4 * ((rest + 2) // 4)
-        high.append(float(rest))
+        high.append(float(Fraction(round(rest * 2**27), 2**27)))
         low.append(float(rest - Fraction(high[-1])))
     return high, low
 
@@ -58,43 +72,42 @@ def _tables() -> str:
     )
 
 
-def _polynomial(name: str, variable: str, coefficients: str, function: str = "fmaf") -> str:
+def _polynomial(name: str, variable: str, coefficients: str, kind: str = "FLOAT") -> str:
     """Returns the evaluation of a polynomial, highest coefficient first (Horner)."""
     first, *others = coefficients.split()
-    kind = "float" if function == "fmaf" else "double"
-    lines = [f"  {kind} {name} = {first};"]
-    lines += [f"  {name} = {function}({name}, {variable}, {each});" for each in others]
+    lines = [f"  {kind} {name} = {kind}_splat({first});"]
+    lines += [f"  {name} = {kind}_madd({name}, {variable}, {kind}_splat({c}));" for c in others]
     return "\n".join(lines)
 
 
-EXP_COEFFICIENTS = (
-    "0x1.9f02cap-13f 0x1.6d945cp-10f 0x1.11128p-7f 0x1.555486p-5f 0x1.555554p-3f 0.5f 1.0f 1.0f"
-)
-"""Of exp(r) for |r| up to log(2) / 2, highest first."""
-
-TANH_COEFFICIENTS = (
-    "0x1.159ce6p-9f -0x1.0b1502p-7f 0x1.635f1ap-6f -0x1.b9eaa2p-5f 0x1.111052p-3f -0x1.555554p-2f"
-)
-"""Of (tanh(x) / x - 1) / x^2 in x^2, for |x| up to 0.625."""
+# ----- with numbers of 32 bits --------------------------------------------------------------------
 
 _EXP = f"""\
-INLINE float exp_float32(float x) {{
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -105.0f ? -105.0f : c;
-  /* x = n * log 2 + r */
-  const float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
-  const float n = shifted - 0x1.8p23f;
-  const float r = fmaf(n, 0x1.05c610p-29f, fmaf(n, -0x1.62e430p-1f, c));
-{_polynomial("p", "r", EXP_COEFFICIENTS)}
-  return scaled_float32(p, (int32_t)bits_of(shifted) - 0x4b400000);
+INLINE FLOAT FLOAT_exp(FLOAT x) {{
+  const FLOAT c = FLOAT_above(FLOAT_below(x, FLOAT_splat(89.0f)), FLOAT_splat(-105.0f));
+  /* x = n * log 2 + r; products of n with the first part of log 2 are exact */
+  const FLOAT shift = FLOAT_splat(0x1.8p23f);
+  const FLOAT shifted = FLOAT_madd(c, FLOAT_splat(0x1.715476p+0f), shift);
+  const FLOAT n = shifted - shift;
+  FLOAT r = FLOAT_madd(n, FLOAT_splat(-0x1.62e4p-1f), c);
+  r = FLOAT_madd(n, FLOAT_splat(-0x1.7f7d1cp-20f), r);
+{
+    _polynomial(
+        "p",
+        "r",
+        "0x1.9f02cap-13f 0x1.6d945cp-10f 0x1.11128p-7f 0x1.555486p-5f 0x1.555554p-3f 0.5f 1.0f "
+        "1.0f",
+    )
+}
+  return FLOAT_scaled(p, shifted);
 }}"""
 
 _EXP2 = f"""\
-INLINE float exp2_float32(float x) {{
-  float c = x > 129.0f ? 129.0f : x;
-  c = c < -151.0f ? -151.0f : c;
-  const float shifted = c + 0x1.8p23f;
-  const float r = c - (shifted - 0x1.8p23f);
+INLINE FLOAT FLOAT_exp2(FLOAT x) {{
+  const FLOAT c = FLOAT_above(FLOAT_below(x, FLOAT_splat(129.0f)), FLOAT_splat(-151.0f));
+  const FLOAT shift = FLOAT_splat(0x1.8p23f);
+  const FLOAT shifted = c + shift;
+  const FLOAT r = c - (shifted - shift);
 {
     _polynomial(
         "p",
@@ -103,20 +116,20 @@ INLINE float exp2_float32(float x) {{
         "0x1.ebfbe0p-3f 0x1.62e430p-1f 1.0f",
     )
 }
-  return scaled_float32(p, (int32_t)bits_of(shifted) - 0x4b400000);
+  return FLOAT_scaled(p, shifted);
 }}"""
 
 _SCALED = """\
-/* x * 2^n for n from -252 to 254 */
-INLINE float scaled_float32(float x, int32_t n) {
-  const int32_t half = n >> 1;
-  const float one = float_of((uint32_t)(half + 127) << 23);
-  return x * one * float_of((uint32_t)(n - half + 127) << 23);
+/* x * 2^n for n from -252 to 254, given as 0x1.8p23 + n */
+INLINE FLOAT FLOAT_scaled(FLOAT x, FLOAT shifted) {
+  const INT n = FLOAT_bits(shifted) - 0x4b400000;
+  const INT half = n >> 1;
+  return x * INT_float((half + 127) << 23) * INT_float((n - half + 127) << 23);
 }"""
 
-_LOG_PARTS = f"""\
+_LOG_REST = f"""\
 /* log(1 + f) - f for 1 + f from sqrt(1/2) to sqrt(2) */
-INLINE float log_rest_float32(float f) {{
+INLINE FLOAT FLOAT_log_rest(FLOAT f) {{
 {
     _polynomial(
         "q",
@@ -125,128 +138,157 @@ INLINE float log_rest_float32(float f) {{
         "-0x1.555c4ep-3f 0x1.99a4b6p-3f -0x1.000006p-2f 0x1.555548p-2f",
     )
 }
-  const float square = f * f;
-  return fmaf(square * f, q, -0.5f * square);
-}}
-
-/* the logarithm of a positive finite x is y; of others it is this */
-INLINE float log_edge_float32(float x, float y) {{
-  const float edge = x == 0 ? -INFINITY : x < 0 ? NAN : x;
-  return x > 0 && x < INFINITY ? y : edge;
+  const FLOAT square = f * f;
+  return FLOAT_madd(square * f, q, FLOAT_splat(-0.5f) * square);
 }}"""
+
+_LOG_EDGE = """\
+/* the logarithm of a positive finite x is y; of others it is this */
+INLINE FLOAT FLOAT_log_edge(FLOAT x, FLOAT y) {
+  const FLOAT zero = FLOAT_splat(0.0f);
+  const FLOAT finite = FLOAT_select(x < FLOAT_splat(INFINITY), y, x);
+  const FLOAT edge = FLOAT_select(x == zero, FLOAT_splat(-INFINITY), FLOAT_splat(NAN));
+  return FLOAT_select(x > zero, finite, edge);
+}"""
 
 _LOG_SPLIT = """\
   /* x = 2^e * (1 + f) */
-  const int is_small = x < 0x1p-126f;
-  const int32_t bits = (int32_t)bits_of(is_small ? x * 0x1p23f : x);
-  const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-  const float e = (float)(exponent - (is_small ? 23 : 0));
-  const float f = float_of((uint32_t)bits - ((uint32_t)exponent << 23)) - 1.0f;"""
+  const INT is_small = x < FLOAT_splat(0x1p-126f);
+  const INT bits = FLOAT_bits(FLOAT_select(is_small, x * FLOAT_splat(0x1p23f), x));
+  const INT exponent = (bits - 0x3f3504f3) >> 23;
+  const FLOAT low = FLOAT_select(is_small, FLOAT_splat(-23.0f), FLOAT_splat(0.0f));
+  const FLOAT e = FLOAT_of(exponent) + low;
+  const FLOAT f = INT_float(bits - ((bits - 0x3f3504f3) & -0x800000)) - FLOAT_splat(1.0f);"""
 
 _LOG = f"""\
-INLINE float log_float32(float x) {{
+INLINE FLOAT FLOAT_log(FLOAT x) {{
 {_LOG_SPLIT}
-  const float rest = fmaf(e, -0x1.05c610p-29f, log_rest_float32(f));
-  return log_edge_float32(x, fmaf(e, 0x1.62e430p-1f, f + rest));
+  const FLOAT rest = FLOAT_madd(e, FLOAT_splat(0x1.7f7d1cp-20f), FLOAT_log_rest(f));
+  return FLOAT_log_edge(x, FLOAT_madd(e, FLOAT_splat(0x1.62e4p-1f), f + rest));
 }}"""
 
 _LOG2 = f"""\
-INLINE float log2_float32(float x) {{
+INLINE FLOAT FLOAT_log2(FLOAT x) {{
 {_LOG_SPLIT}
   /* log2 e = 1 + 0x1.c551d9p-2 */
-  const float rest = log_rest_float32(f);
-  const float y = fmaf(f, 0x1.c551d9p-2f, rest * 0x1.c551d9p-2f);
-  return log_edge_float32(x, ((y + rest) + f) + e);
+  const FLOAT factor = FLOAT_splat(0x1.c551d9p-2f);
+  const FLOAT rest = FLOAT_log_rest(f);
+  const FLOAT y = FLOAT_madd(f, factor, rest * factor);
+  return FLOAT_log_edge(x, ((y + rest) + f) + e);
 }}"""
 
 _TANH = f"""\
-INLINE float tanh_float32(float x) {{
-  const float a = x < 0 ? -x : x;
-  const float z = x * x;
-{_polynomial("p", "z", TANH_COEFFICIENTS)}
-  const float near = fmaf(p * z, x, x);
-  const float far = 1.0f - 2.0f / (exp_float32(2.0f * a) + 1.0f);
-  const float near_or_zero = x == 0 ? x : near;
-  return a < 0.625f ? near_or_zero : a == a ? copysignf(far, x) : x;
+INLINE FLOAT FLOAT_tanh(FLOAT x) {{
+  const INT sign = FLOAT_bits(x) & INT32_MIN;
+  const FLOAT a = INT_float(FLOAT_bits(x) & INT32_MAX), one = FLOAT_splat(1.0f);
+  const FLOAT z = x * x;
+{
+    _polynomial(
+        "p",
+        "z",
+        "0x1.159ce6p-9f -0x1.0b1502p-7f 0x1.635f1ap-6f -0x1.b9eaa2p-5f 0x1.111052p-3f "
+        "-0x1.555554p-2f",
+    )
+}
+  const FLOAT near = FLOAT_madd(p * z, a, a);
+  const FLOAT far = one - FLOAT_splat(2.0f) / (FLOAT_exp(a + a) + one);
+  const FLOAT size = FLOAT_select(a < FLOAT_splat(0.625f), near, far);
+  return INT_float(FLOAT_bits(size) | sign);
+}}"""
+
+# ----- with numbers of 64 bits --------------------------------------------------------------------
+
+_FAR = f"""\
+/* the quarter turns of a far angle as 0x1.8p52 + n, and what is left, at most half a quarter */
+INLINE void far_float64(double a, double *angle, double *shifted) {{
+  /* a = mantissa * 2^(exponent - 23); its quarter turns, without whole turns: */
+  const uint64_t bits = float64_bits(a);
+  const int exponent = bits >> 52 < 1023 + 127 ? (int)(bits >> 52) - 1023 : 127;
+  const double mantissa = (double)(int64_t)((bits >> 29 & 0x7fffff) | 0x800000);
+  const double product = mantissa * quarters_high[exponent - {_LEAST_FAR}];
+  const double rest = mantissa * quarters_low[exponent - {_LEAST_FAR}];
+  *shifted = product + 0x1.8p52;
+  *angle = ((product - (*shifted - 0x1.8p52)) + rest) * 0x1.921fb54442d18p+0;
 }}"""
 
 _SINE = f"""\
-/* sin(x + quarters * pi/2) */
-INLINE float sine_float32(float x, int32_t quarters) {{
-  const int32_t bits = (int32_t)(bits_of(x) & 0x7fffffff);
-  int32_t exponent = (bits >> 23) - 126;
-  exponent = exponent < 0 ? 0 : exponent > 128 ? 128 : exponent;
-  /* |x| = mantissa * 2^(exponent - 24); its quarter turns, without whole turns: */
-  const double mantissa = (double)((bits & 0x7fffff) | 0x800000);
-  const double high = quarters_high[exponent];
-  const double product = mantissa * high;
-  const double rest = fma(mantissa, high, -product) + mantissa * quarters_low[exponent];
-  const double shifted = product + 0x1.8p52;
-  const double turned = (product - (shifted - 0x1.8p52)) + rest;
-  const int is_small = bits < 0x3f000000, is_negative = bits_of(x) >> 31;
-  const double size = (double)float_of((uint32_t)bits);
-  const double t = is_small ? size : turned * 0x1.921fb54442d18p+0;
-  const int32_t turns = is_small ? 0 : (int32_t)(uint32_t)float64_bits(shifted);
-  const int32_t quarter = (is_negative ? -turns : turns) + quarters;
-  const double angle = is_negative ? -t : t;
-  const double z = angle * angle;
+/* sin(x) or, with one quarter turn more, cos(x) */
+INLINE DOUBLE DOUBLE_sine(DOUBLE x, int quarters) {{
+  const WORD sign = quarters ? WORD_splat(0) : DOUBLE_bits(x) & 0x8000000000000000;
+  const DOUBLE a = WORD_double(DOUBLE_bits(x) & 0x7fffffffffffffff);
+  /* products of numbers of 22 bits with the first part of a quarter turn are exact */
+  const DOUBLE shift = DOUBLE_splat(0x1.8p52);
+  DOUBLE shifted = DOUBLE_madd(a, DOUBLE_splat(0x1.45f306dc9c883p-1), shift);
+  const DOUBLE n = shifted - shift;
+  DOUBLE angle = DOUBLE_madd(n, DOUBLE_splat(-0x1.921fb544p+0), a);
+  angle = DOUBLE_madd(n, DOUBLE_splat(-0x1.0b4611a626331p-34), angle);
+  if (DOUBLE_any(a >= DOUBLE_splat(0x1p{_LEAST_FAR}))) {{
+    double each[3][LANES];
+    memcpy(each[0], &a, sizeof a);
+    memcpy(each[1], &angle, sizeof a);
+    memcpy(each[2], &shifted, sizeof a);
+    for (int l = 0; l < LANES; ++l)
+      if (each[0][l] >= 0x1p{_LEAST_FAR}) far_float64(each[0][l], &each[1][l], &each[2][l]);
+    memcpy(&angle, each[1], sizeof a);
+    memcpy(&shifted, each[2], sizeof a);
+  }}
+  const WORD quarter = DOUBLE_bits(shifted) + (uint64_t)quarters;
+  const DOUBLE z = angle * angle, one = DOUBLE_splat(1.0);
 {
     _polynomial(
         "s",
         "z",
         "0x1.6cd1b08f16a46p-19 -0x1.a00f7e148c41bp-13 0x1.111108690b81ap-7 -0x1.5555554c6ffbap-3",
-        "fma",
+        "DOUBLE",
     )
 }
-  s = fma(s * z, angle, angle);
+  s = DOUBLE_madd(s * z, angle, angle);
 {
     _polynomial(
         "c",
         "z",
         "-0x1.241e6a92a3e99p-22 0x1.a010dddf84794p-16 -0x1.6c16b828a5e71p-10 0x1.5555554ed82ccp-5",
-        "fma",
+        "DOUBLE",
     )
 }
-  c = fma(c * z, z, fma(-0.5, z, 1.0));
-  const double y = quarter & 1 ? c : s;
-  return bits < 0x7f800000 ? (float)(quarter & 2 ? -y : y) : NAN;
+  c = DOUBLE_madd(c * z, z, DOUBLE_madd(DOUBLE_splat(-0.5), z, one));
+  const DOUBLE y = DOUBLE_select((quarter & 1) != 0, c, s);
+  const DOUBLE signed_y = WORD_double(DOUBLE_bits(y) ^ sign ^ (quarter & 2) << 62);
+  return DOUBLE_select(a < DOUBLE_splat(INFINITY), signed_y, DOUBLE_splat(NAN));
 }}"""
 
-_SIN = """\
-INLINE float sin_float32(float x) {
-  return x == 0 ? x : sine_float32(x, 0);
-}"""
-
-_COS = """\
-INLINE float cos_float32(float x) {
-  return sine_float32(x, 1);
-}"""
-
-_POW = f"""\
-INLINE float power_float32(float x, float y) {{
-  /* a = |x| = 2^e * m, log2 m as a series in (m - 1) / (m + 1) */
-  const double a = (double)float_of(bits_of(x) & 0x7fffffff);
-  const int64_t bits = (int64_t)float64_bits(a);
-  const int64_t e = (bits - 0x3fe6a09e667f3bcd) >> 52;
-  const double m = float64_of((uint64_t)bits - ((uint64_t)e << 52));
-  const double s = (m - 1.0) / (m + 1.0);
-  const double z = s * s;
+_POWER = f"""\
+INLINE DOUBLE DOUBLE_power(DOUBLE x, DOUBLE y) {{
+  const DOUBLE zero = DOUBLE_splat(0.0), one = DOUBLE_splat(1.0), large = DOUBLE_splat(INFINITY);
+  const WORD sign = DOUBLE_bits(x) & 0x8000000000000000;
+  const DOUBLE a = WORD_double(DOUBLE_bits(x) ^ sign);
+  /* a = 2^e * m, log2 m as a series in (m - 1) / (m + 1) */
+  const WORD biased = DOUBLE_bits(a) - 0x3fe6a09e667f3bcd + 0x4000000000000000;
+  const DOUBLE bias = DOUBLE_splat(0x1.00000000004p52);
+  const DOUBLE e = WORD_double(biased >> 52 | 0x4330000000000000) - bias;
+  const DOUBLE m = WORD_double(
+      DOUBLE_bits(a) - (biased & 0xfff0000000000000) + 0x4000000000000000);
+  const DOUBLE s = (m - one) / (m + one);
+  const DOUBLE z = s * s;
 {
     _polynomial(
         "q",
         "z",
         "0x1.b542542a3a0b0p-3 0x1.c4775cfa4602ep-3 0x1.0ca129ad129cdp-2 0x1.484afcc1f6a16p-2 "
         "0x1.a61762d27cbd2p-2 0x1.2776c50ee6f3ap-1 0x1.ec709dc3a0457p-1",
-        "fma",
+        "DOUBLE",
     )
 }
-  const double finite = (double)e + fma(q * z, s, s * 0x1.71547652b82fep+1);
-  const double logarithm = a == 0 ? -INFINITY : a < INFINITY ? finite : a;
-  const double scaled = (double)y * logarithm;
-  const double above = scaled < -200.0 ? -200.0 : scaled;
-  const double c = above > 200.0 ? 200.0 : above;
-  const double shifted = c + 0x1.8p52;
-  const double r = c - (shifted - 0x1.8p52);
+  const DOUBLE finite =
+      e + DOUBLE_madd(q * z, s, s * DOUBLE_splat(0x1.71547652b82fep+1));
+  const DOUBLE logarithm =
+      DOUBLE_select(a == zero, -large, DOUBLE_select(a < large, finite, a));
+  const DOUBLE scaled = y * logarithm;
+  const DOUBLE c =
+      DOUBLE_below(DOUBLE_above(scaled, DOUBLE_splat(-200.0)), DOUBLE_splat(200.0));
+  const DOUBLE shift = DOUBLE_splat(0x1.8p52);
+  const DOUBLE shifted = c + shift;
+  const DOUBLE r = c - (shifted - shift);
 {
     _polynomial(
         "p",
@@ -254,20 +296,93 @@ INLINE float power_float32(float x, float y) {{
         "0x1.61c4ed436ca38p-20 0x1.00d85325e540fp-16 0x1.430aa88573f2ap-13 "
         "0x1.5d874d072e5b2p-10 0x1.3b2ab5ed6ed72p-7 0x1.c6b08dced329ap-5 "
         "0x1.ebfbdff8ede86p-3 0x1.62e42fef89d1fp-1 1.0",
-        "fma",
+        "DOUBLE",
     )
 }
-  const uint64_t n = float64_bits(shifted) - 0x4338000000000000;
-  const float size = (float)(p * float64_of((n + 1023) << 52));
-  const float half = y * 0.5f;
-  const int is_whole = truncf(y) == y, is_negative = bits_of(x) >> 31;
-  const int is_odd = is_whole && truncf(half) != half;
-  const float sized = is_negative && is_odd ? -size : size;
-  const int is_undefined = is_negative && !is_whole && a > 0 && a < INFINITY;
-  const float defined = is_undefined || x != x || y != y ? NAN : sized;
-  const int is_bounded = a == 1 && (y == INFINITY || y == -INFINITY);
-  return y == 0 || x == 1 || is_bounded ? 1.0f : defined;
+  const DOUBLE size = p * WORD_double((DOUBLE_bits(shifted) + 1023) << 52);
+  /* negative numbers have powers for integers only; those for odd ones are negative */
+  const DOUBLE b = WORD_double(DOUBLE_bits(y) & 0x7fffffffffffffff), half = DOUBLE_splat(0.5) * b;
+  const DOUBLE unit = DOUBLE_splat(0x1p52);
+  const DOUBLE odd = WORD_double(DOUBLE_bits(size) | sign);
+  const DOUBLE whole = DOUBLE_select((half + unit) - unit == half, size, odd);
+  const LONG is_undefined = (sign != 0) & (a > zero) & (a < large);
+  const DOUBLE broken = DOUBLE_select(is_undefined, DOUBLE_splat(NAN), size);
+  const DOUBLE power = DOUBLE_select((b + unit) - unit == b, whole, broken);
+  const LONG is_one = (y == zero) | (x == one) | ((a == one) & (b == large));
+  return DOUBLE_select(is_one, one, power);
 }}"""
+
+# ----- by name ------------------------------------------------------------------------------------
+
+_GENERIC = (
+    Generic("FLOAT_scaled", _SCALED),
+    Generic("FLOAT_exp", _EXP),
+    Generic("FLOAT_exp2", _EXP2),
+    Generic("FLOAT_log_rest", _LOG_REST),
+    Generic("FLOAT_log_edge", _LOG_EDGE),
+    Generic("FLOAT_log", _LOG),
+    Generic("FLOAT_log2", _LOG2),
+    Generic("FLOAT_tanh", _TANH),
+    Generic("DOUBLE_sine", _SINE, ("far_float64",)),
+    Generic("DOUBLE_power", _POWER),
+)
+
+_WITH_DOUBLES = {
+    "sin": ("sine", ("x",), ("0",)),
+    "cos": ("sine", ("x",), ("1",)),
+    "pow": ("power", ("x", "y"), ()),
+}
+"""Functions that are computed with doubles: by which one, of what, and what else it is given."""
+
+OWN_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh"} | _WITH_DOUBLES.keys())
+"""Functions of the C library that code of our own computes for float32."""
+
+
+def own_function(name: str) -> str | None:
+    """Returns the helper that computes a function of the C library for float32, if there is one."""
+    return f"{name}_float32" if name in OWN_FUNCTIONS else None
+
+
+def float32_function(name: str, vector: Vector) -> Helper | None:
+    """Returns a function of vectors, or a part of one, by the name that follows that of its type:
+    an elementary function of float32, or what it is made of.
+    """
+    for generic in _GENERIC:
+        if (generic.dtype, generic.function) == (vector.dtype, name):
+            return generic.of_vectors(vector.lanes)
+    if vector.dtype == "float32" and name in _WITH_DOUBLES and vector.lanes > 1:
+        return _by_halves(name, vector)
+    return None
+
+
+def _by_halves(name: str, vector: Vector) -> Helper:
+    """Returns a function that computes with doubles, half of the lanes at a time."""
+    core, parameters, more = _WITH_DOUBLES[name]
+    doubles = Vector("float64", vector.lanes // 2)
+    function = f"{doubles.name}_{core}" if doubles.lanes > 1 else f"{core}_float64"
+    needs = [function, *(f"{vector.name}_{part}" for part in ("low", "high", "joined"))]
+    halves = []
+    for part in ("low", "high"):
+        given = [f"{vector.name}_{part}({each})" for each in parameters]
+        halves.append(f"{function}({', '.join([*given, *more])})")
+    head = f"{vector.name}_{name}({', '.join(f'{vector.name} {each}' for each in parameters)})"
+    body = f"  return {vector.name}_joined(\n      {halves[0]},\n      {halves[1]});"
+    return Helper(f"INLINE {vector.name} {head} {{\n{body}\n}}", (vector.name, *needs))
+
+
+def _of_number(name: str) -> Helper:
+    """Returns a function of one number that is computed with doubles."""
+    core, parameters, more = _WITH_DOUBLES[name]
+    given = ", ".join([*(f"(double){each}" for each in parameters), *more])
+    head = f"float {name}_float32({', '.join(f'float {each}' for each in parameters)})"
+    text = f"INLINE {head} {{\n  return (float){core}_float64({given});\n}}"
+    return Helper(text, (f"{core}_float64",))
+
+
+_OF = """\
+INLINE float of_float32(int32_t x) {
+  return (float)x;
+}"""
 
 _FLOAT64_OF = """\
 INLINE double float64_of(uint64_t bits) {
@@ -276,41 +391,12 @@ INLINE double float64_of(uint64_t bits) {
   return x;
 }"""
 
-
-def _fused(text: str, function: str, library: str) -> str:
-    """Returns a definition for hardware with fused multiply-adds, and the library's for others."""
-    arguments = "x, y" if library == "powf" else "x"
-    parameters = ", ".join(f"float {name}" for name in arguments.split(", "))
-    return (
-        f"#ifdef FP_FAST_FMAF\n{text}\n#else\n"
-        f"INLINE float {function}({parameters}) {{\n  return {library}({arguments});\n}}\n#endif"
-    )
-
-
 FLOAT32_MATH: dict[str, Helper] = {
     "float64_of": Helper(_FLOAT64_OF),
-    "scaled_float32": Helper(_SCALED, ("float_of",)),
-    "exp_float32": Helper(_fused(_EXP, "exp_float32", "expf"), ("bits_of", "scaled_float32")),
-    "exp2_float32": Helper(_fused(_EXP2, "exp2_float32", "exp2f"), ("bits_of", "scaled_float32")),
-    "log_parts": Helper(_LOG_PARTS, ("bits_of", "float_of")),
-    "log_float32": Helper(_fused(_LOG, "log_float32", "logf"), ("log_parts",)),
-    "log2_float32": Helper(_fused(_LOG2, "log2_float32", "log2f"), ("log_parts",)),
-    "tanh_float32": Helper(_fused(_TANH, "tanh_float32", "tanhf"), ("exp_float32",)),
     "quarters": Helper(_tables()),
-    "sine_float32": Helper(_SINE, ("bits_of", "float_of", "float64_bits", "quarters")),
-    "sin_float32": Helper(_fused(_SIN, "sin_float32", "sinf"), ("sine_float32",)),
-    "cos_float32": Helper(_fused(_COS, "cos_float32", "cosf"), ("sine_float32",)),
-    "power_float32": Helper(
-        _fused(_POW, "power_float32", "powf"), ("bits_of", "float_of", "float64_bits", "float64_of")
-    ),
+    "far_float64": Helper(_FAR, ("float64_bits", "quarters")),
+    "of_float32": Helper(_OF),
+    **{f"{generic.function}_{generic.dtype}": generic.of_numbers() for generic in _GENERIC},
+    **{f"{name}_float32": _of_number(name) for name in _WITH_DOUBLES},
 }
-"""The functions, and what they need, by name."""
-
-_SPELLED = {"pow": "power_float32"} | {
-    name: f"{name}_float32" for name in ("exp", "exp2", "log", "log2", "tanh", "sin", "cos")
-}
-
-
-def own_function(name: str) -> str | None:
-    """Returns the helper that computes a function of the C library for float32, if there is one."""
-    return _SPELLED.get(name)
+"""The functions of one number, and what they need, by name."""

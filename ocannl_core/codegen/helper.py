@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -16,3 +17,15 @@ class Helper:
 
     text: str
     needs: tuple[str, ...] = ()
+
+
+def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
+    """Returns the first text whose condition the compiler finds true, and else the plain one."""
+    lines: list[str] = []
+    for condition, text in special:
+        lines += [f"#{'elif' if lines else 'if'} {condition}", text]
+    return "\n".join([*lines, "#else", plain, "#endif"]) if lines else plain
+
+
+FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
+"""Where an instruction multiplies and adds with one rounding."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
-from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.helper import FUSES, Helper, chosen
 from ocannl_core.codegen.vector_prelude import vector_helper
 from ocannl_core.dtypes import NARROW
 
@@ -77,6 +77,30 @@ INLINE T mod_NAME(T a, T b) {
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }""",
 }
+
+_PARTS = {
+    "below": """\
+INLINE T below_NAME(T x, T limit) {
+  return limit < x ? limit : x;
+}""",
+    "above": """\
+INLINE T above_NAME(T x, T limit) {
+  return limit > x ? limit : x;
+}""",
+    "select": """\
+INLINE T select_NAME(int is_first, T a, T b) {
+  return is_first ? a : b;
+}""",
+    "any": """\
+INLINE int any_NAME(int x) {
+  return x;
+}""",
+    "madd": f"""\
+INLINE T madd_NAME(T a, T b, T c) {{
+{chosen([(FUSES, "  return fmaSUFFIX(a, b, c);")], "  return a * b + c;")}
+}}""",
+}
+"""What elementary functions are made of: of one number what vectors have instructions for."""
 
 _ANY_INTEGER = {
     "where": """\
@@ -372,7 +396,7 @@ def _instances() -> dict[str, Helper]:
     """Returns the helpers that exist once per number format, named `function_format`."""
     made: dict[str, Helper] = {}
     for name, (type_name, suffix) in _FLOATS.items():
-        for function, template in (_ANY_NUMBER | _ANY_FLOAT).items():
+        for function, template in (_ANY_NUMBER | _ANY_FLOAT | _PARTS).items():
             made[f"{function}_{name}"] = _instance(template, name, type_name, suffix)
     for name, type_name in _INTEGERS.items():
         division = _UNSIGNED if name.startswith("u") else _SIGNED

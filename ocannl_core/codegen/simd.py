@@ -16,7 +16,7 @@ from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
-from ocannl_core.codegen.vector_prelude import ELEMENTS, mask_type
+from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
@@ -319,8 +319,8 @@ class VectorLoop:
             case _ if op in _MAPPED:
                 name = op.value.name
                 own = self._dialect.own_function(name, dtype)
-                function = own or self._dialect.function(name, dtype)
-                return call(self._helper(dtype, f"map_{function}"), x)
+                mapped = f"map_{self._dialect.function(name, dtype)}"
+                return call(self._helper(dtype, name if own else mapped), x)
             case _:
                 raise NotVectorisedError
 
@@ -343,6 +343,8 @@ class VectorLoop:
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
+        if op is BinaryOp.POW and self._dialect.own_function("pow", dtype) is not None:
+            return call(self._helper(dtype, "pow"), self._value(left), self._value(right))
         a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:
@@ -405,7 +407,7 @@ class VectorLoop:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> Text:
-        mask = mask_type(dtype.name, self._lanes)
+        mask = Vector(dtype.name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return Text(f"({mask}){{{flags}}}")

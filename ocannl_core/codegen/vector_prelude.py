@@ -1,268 +1,249 @@
-"""Vector types and the functions on them that generated C uses, by the vector extensions of GCC and
-Clang.
+"""Vector types and the functions on them that generated C uses, by name.
 
-A type is called `float32x16`; a helper `float32x16_load`. Parts of vectors are loaded and stored
-with masks where the processor has them, and with copies of constant size otherwise. A fused
-multiply-add is the processor's instruction where there is one; nothing else computes it exactly.
+A type is called `float32x16`; a helper `float32x16_load`. A processor's own instruction is used
+where there is one and the compiler has a name for it; what stands in for it gives the same bits.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
-from ocannl_core.codegen.float32_math import FLOAT32_MATH
-from ocannl_core.codegen.float32x16_math import FLOAT32X16_MATH
-from ocannl_core.codegen.helper import Helper
-
-ELEMENTS = {
-    "float32": ("float", 4),
-    "float64": ("double", 8),
-    "int32": ("int32_t", 4),
-    "uint32": ("uint32_t", 4),
-    "int64": ("int64_t", 8),
-    "uint64": ("uint64_t", 8),
-}
-"""Formats that vectors are made of: the type in C and its size."""
+from ocannl_core.codegen import vector_memory
+from ocannl_core.codegen.float32_math import float32_function
+from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.vector_types import ELEMENTS, HAS_BUILTIN, Vector, instruction
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
-_GNU_MASKS = "defined(__AVX512VL__) && defined(__GNUC__) && !defined(__clang__)"
-_MASKED = {("float32", 16): "ps512", ("float32", 8): "ps256", ("float32", 4): "ps128"}
-_MASKED |= {("float64", 8): "pd512", ("float64", 4): "pd256"}
 _FUSED = {
-    ("float32", 16): (
-        "__AVX512F__",
-        "__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4)",
-    ),
-    ("float64", 8): (
-        "__AVX512F__",
-        "__builtin_ia32_vfmaddpd512_mask(a, b, c, (unsigned char)-1, 4)",
-    ),
-    ("float32", 8): ("__FMA__", "__builtin_ia32_vfmaddps256(a, b, c)"),
-    ("float64", 4): ("__FMA__", "__builtin_ia32_vfmaddpd256(a, b, c)"),
-    ("float32", 4): ("__FMA__", "__builtin_ia32_vfmaddps(a, b, c)"),
-    ("float64", 2): ("__FMA__", "__builtin_ia32_vfmaddpd(a, b, c)"),
+    ("float32", 16): ("__AVX512F__", "ia32_vfmaddps512_mask", "a, b, c, (unsigned short)-1, 4"),
+    ("float64", 8): ("__AVX512F__", "ia32_vfmaddpd512_mask", "a, b, c, (unsigned char)-1, 4"),
+    ("float32", 8): ("__FMA__", "ia32_vfmaddps256", "a, b, c"),
+    ("float64", 4): ("__FMA__", "ia32_vfmaddpd256", "a, b, c"),
+    ("float32", 4): ("__FMA__", "ia32_vfmaddps", "a, b, c"),
+    ("float64", 2): ("__FMA__", "ia32_vfmaddpd", "a, b, c"),
 }
+_BLENDED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__", "ps")}
+_BLENDED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
+_LIMITED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
+_LIMITED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
+_SCALED = {
+    ("float32", 16): ("__AVX512F__", "ia32_scalefps512_mask", "(unsigned short)-1, 4"),
+    ("float32", 8): ("__AVX512VL__", "ia32_scalefps256_mask", "(unsigned char)-1"),
+    ("float32", 4): ("__AVX512VL__", "ia32_scalefps128_mask", "(unsigned char)-1"),
+}
+_SHUFFLES = "__has_builtin(__builtin_shufflevector)"
+_WHOLE = "defined(__AVX512F__) && !defined(__clang__)"
+"""Where GCC has instructions for sixteen numbers that it does not make of its vectors."""
+_ALL = "(unsigned short)-1"
+_LIMITS = {"max": ">=", "min": "<="}
 
 
 @cache
 def vector_helper(name: str) -> Helper | None:
     """Returns the vector type or function of this name; None if it is the name of neither."""
+    if name == "has_builtin":
+        return HAS_BUILTIN
     if name == "stream_end":
-        return Helper(_STREAM_END)
+        return Helper(vector_memory.STREAM_END)
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in ELEMENTS:
         return None
-    dtype, lanes = found["dtype"], int(found["lanes"])
-    vector = f"{dtype}x{lanes}"
+    vector = Vector(found["dtype"], int(found["lanes"]))
     function = found["function"]
-    if function is None:
-        return Helper(_type(vector, dtype, lanes))
-    mask = mask_type(dtype, lanes)
-    needs = (vector,) if mask == vector else (vector, mask)
+    return vector.definition if function is None else _function(vector, function)
+
+
+def _function(vector: Vector, function: str) -> Helper | None:
+    needs = ("has_builtin", *dict.fromkeys((vector.name, vector.mask)))
     match function:
         case "load":
-            return Helper(_load(vector, dtype, lanes), needs)
+            return Helper(vector_memory.load(vector), needs)
         case "store":
-            return Helper(_store(vector, dtype, lanes), needs)
+            return Helper(vector_memory.store(vector), needs)
         case "stream":
-            return Helper(_stream(vector, dtype, lanes), needs)
-        case "splat":
-            cells = ", ".join(["x"] * lanes)
-            head = f"INLINE {vector} {name}({ELEMENTS[dtype][0]} x)"
-            return Helper(f"{head} {{\n  return ({vector}){{{cells}}};\n}}", needs)
-        case "select":
-            return Helper(_select(vector, mask), needs)
+            return Helper(vector_memory.stream(vector), needs)
         case "transpose":
-            return Helper(_transpose(vector, dtype, lanes), needs)
+            return Helper(vector_memory.transpose(vector), needs)
+        case "splat":
+            cells = ", ".join(["x"] * vector.lanes)
+            head = f"INLINE {vector.name} {vector.name}_splat({vector.element} x)"
+            return Helper(f"{head} {{\n  return ({vector.name}){{{cells}}};\n}}", needs)
+        case "select":
+            return Helper(_select(vector), needs)
         case "fma":
-            return Helper(_fma(vector, dtype, lanes), needs)
+            return Helper(_fma(vector), needs)
         case "max" | "min":
-            return Helper(_limit(vector, dtype, lanes, function), (*needs, f"{vector}_select"))
+            return Helper(_limit(vector, function), (*needs, f"{vector.name}_select"))
+        case "below" | "above":
+            return Helper(_kept(vector, function), (*needs, f"{vector.name}_select"))
+        case "madd":
+            return Helper(_madd(vector), (*needs, f"{vector.name}_fma"))
+        case "of":
+            return Helper(_of(vector), needs)
+        case "any":
+            return Helper(_any(vector), needs)
+        case "low" | "high" | "joined":
+            return _half(vector, function)
+        case "scaled" if (vector.dtype, vector.lanes) in _SCALED:
+            return _scaled(vector)
         case _ if function.startswith("map_"):
-            return _mapped(name, vector, dtype, lanes, function.removeprefix("map_"))
+            return Helper(_map(vector, function.removeprefix("map_")), needs)
         case _:
-            return None
+            return float32_function(function, vector)
 
 
-def mask_type(dtype: str, lanes: int) -> str:
-    """Returns the type of a comparison of vectors: all bits of a lane, or none."""
-    return f"int{8 * ELEMENTS[dtype][1]}x{lanes}"
+def _select(vector: Vector) -> str:
+    """Returns a choice between the lanes of two vectors."""
+    name, mask = vector.name, vector.mask
+    special = []
+    if (vector.dtype, vector.lanes) in _BLENDED:
+        macro, kind = _BLENDED[vector.dtype, vector.lanes]
+        blend = f"ia32_blendv{kind}"
+        text = f"  return __builtin_{blend}(b, a, ({name})m);"
+        special.append((f"!defined(__clang__) && {instruction(macro, blend)}", text))
+    plain = f"  return ({name})((m & ({mask})a) | (~m & ({mask})b));"
+    body = chosen(special, plain)
+    return f"INLINE {name} {name}_select({mask} m, {name} a, {name} b) {{\n{body}\n}}"
 
 
-def _type(vector: str, dtype: str, lanes: int) -> str:
-    element, nbytes = ELEMENTS[dtype]
-    size = f"vector_size({nbytes * lanes})"
-    return (
-        f"typedef {element} {vector} __attribute__(({size}));\n"
-        f"typedef {element} {vector}_cells __attribute__(({size}, aligned({nbytes}), may_alias));"
-    )
-
-
-def _load(vector: str, dtype: str, lanes: int) -> str:
-    element = ELEMENTS[dtype][0]
-    plain = f"  {vector} x = {{0}};\n  __builtin_memcpy(&x, p, n * sizeof *p);\n  return x;"
-    masked = None
-    if (dtype, lanes) in _MASKED:
-        kind = _MASKED[dtype, lanes]
-        call = f"__builtin_ia32_loadu{kind}_mask(p, ({vector}){{0}}, {_mask(lanes)})"
-        masked = f"  return {call};"
-    body = _either(_GNU_MASKS, masked, plain)
-    return f"INLINE {vector} {vector}_load(const {element} *p, int n) {{\n{body}\n}}"
-
-
-def _store(vector: str, dtype: str, lanes: int) -> str:
-    element = ELEMENTS[dtype][0]
-    plain = "  __builtin_memcpy(p, &x, n * sizeof *p);"
-    masked = None
-    if (dtype, lanes) in _MASKED:
-        kind = _MASKED[dtype, lanes]
-        masked = f"  __builtin_ia32_storeu{kind}_mask(p, x, {_mask(lanes)});"
-    body = _either(_GNU_MASKS, masked, plain)
-    return f"INLINE void {vector}_store({element} *p, {vector} x, int n) {{\n{body}\n}}"
-
-
-_STREAM_END = """\
-/* cells that went past the caches have arrived */
-INLINE void stream_end(void) {
-#ifdef __SSE__
-  __builtin_ia32_sfence();
-#endif
-}"""
-_STREAMED = {
-    64: ("__AVX512F__", "__builtin_ia32_movntps512"),
-    32: ("__AVX__", "__builtin_ia32_movntps256"),
-    16: ("__SSE__", "__builtin_ia32_movntps"),
-}
-
-
-def _stream(vector: str, dtype: str, lanes: int) -> str:
-    """Returns a function that stores a vector past the caches, where it is aligned."""
-    element, nbytes = ELEMENTS[dtype]
-    size = nbytes * lanes
-    lines = [f"  *({vector}_cells *)p = x;"]
-    if size in _STREAMED:
-        macro, call = _STREAMED[size]
-        floats = f"__attribute__((vector_size({size}))) float"
-        lines = [
-            f"#if defined({macro}) && defined(__GNUC__) && !defined(__clang__)",
-            f"  if ((uintptr_t)p % {size} == 0)",
-            f"    {call}((float *)p, ({floats})x);",
-            "  else",
-            "#endif",
-            *(f"  {line}" for line in lines),
-        ]
-    body = "\n".join(lines)
-    return f"INLINE void {vector}_stream({element} *p, {vector} x) {{\n{body}\n}}"
-
-
-def _mask(lanes: int) -> str:
-    return f"(unsigned {'short' if lanes > 8 else 'char'})((1u << n) - 1)"
-
-
-def _fma(vector: str, dtype: str, lanes: int) -> str:
-    scalar = "fmaf" if dtype == "float32" else "fma"
-    plain = f"  {vector} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
+def _fma(vector: Vector) -> str:
+    """Returns a multiply-add with one rounding."""
+    name, lanes = vector.name, vector.lanes
+    scalar = "fmaf" if vector.dtype == "float32" else "fma"
+    plain = f"  {name} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
     plain += "\n  return x;"
-    fused = None
-    condition = ""
-    if (dtype, lanes) in _FUSED:
-        macro, call = _FUSED[dtype, lanes]
-        condition = f"defined({macro}) && defined(__GNUC__) && !defined(__clang__)"
-        fused = f"  return {call};"
-    body = _either(condition, fused, plain)
-    return f"INLINE {vector} {vector}_fma({vector} a, {vector} b, {vector} c) {{\n{body}\n}}"
+    special = []
+    if (vector.dtype, lanes) in _FUSED:
+        macro, fused, given = _FUSED[vector.dtype, lanes]
+        special.append((instruction(macro, fused), f"  return __builtin_{fused}({given});"))
+    fused = "elementwise_fma"
+    special.append((f"__has_builtin(__builtin_{fused})", f"  return __builtin_{fused}(a, b, c);"))
+    body = chosen(special, plain)
+    return f"INLINE {name} {name}_fma({name} a, {name} b, {name} c) {{\n{body}\n}}"
 
 
-def _transpose(vector: str, dtype: str, lanes: int) -> str:
-    """Returns a function that copies a square of cells, rows becoming columns.
+def _madd(vector: Vector) -> str:
+    """Returns a multiply-add, with one rounding where an instruction does that."""
+    name = vector.name
+    body = chosen([(FUSES, f"  return {name}_fma(a, b, c);")], "  return a * b + c;")
+    return f"INLINE {name} {name}_madd({name} a, {name} b, {name} c) {{\n{body}\n}}"
 
-    Interleaving the first half of the rows with the second one, as often as the number of rows can
-    be halved, turns the square.
-    """
-    element, half = ELEMENTS[dtype][0], lanes // 2
-    low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
-    high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
-    mask = mask_type(dtype, lanes)
-    rows = [f"x{row}" for row in range(lanes)]
-    lines = [
-        f"  {vector} {name} = *(const {vector}_cells *)(p + {row} * stride);"
-        for row, name in enumerate(rows)
-    ]
-    for stage in range(lanes.bit_length() - 1):
-        new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
-        for pair in range(half):
-            for name, order in ((new[2 * pair], low), (new[2 * pair + 1], high)):
-                a, b = rows[pair], rows[pair + half]
-                lines.append(f"  const {vector} {name} = SHUFFLE({a}, {b}, {order});")
-        rows = new
-    lines += [f"  *({vector}_cells *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
-    head = (
-        f"INLINE void {vector}_transpose(\n"
-        f"    const {element} *p, int64_t stride, {element} *q, int64_t step) {{"
+
+def _of(vector: Vector) -> str:
+    """Returns a conversion of integers of the same size."""
+    name = vector.name
+    text = f"  return __builtin_convertvector(x, {name});"
+    return f"INLINE {name} {name}_of({vector.mask} x) {{\n{text}\n}}"
+
+
+def _any(vector: Vector) -> str:
+    """Returns whether a condition holds in any lane."""
+    lanes = " | ".join(f"x[{lane}]" for lane in range(vector.lanes))
+    return f"INLINE int {vector.name}_any({vector.mask} x) {{\n  return ({lanes}) != 0;\n}}"
+
+
+def _half(vector: Vector, function: str) -> Helper:
+    """Returns a half of a vector of float32 as float64, or both such halves as one vector."""
+    name, count = vector.name, vector.lanes // 2
+    half, wide = Vector("float32", count), Vector("float64", count)
+    if count == 1:
+        first = {"low": 0, "high": 1}
+        if function == "joined":
+            text = f"INLINE {name} {name}_joined(double a, double b) {{\n"
+            return Helper(f"{text}  return ({name}){{(float)a, (float)b}};\n}}", (name,))
+        text = f"INLINE double {name}_{function}({name} x) {{\n  return x[{first[function]}];\n}}"
+        return Helper(text, (name,))
+    needs = ("has_builtin", name, half.name, wide.name)
+    if function == "joined":
+        lanes = ", ".join(map(str, range(vector.lanes)))
+        cells = ", ".join(f"{part}[{lane}]" for part in "xy" for lane in range(count))
+        whole = chosen(
+            [(_SHUFFLES, f"  return __builtin_shufflevector(x, y, {lanes});")],
+            f"  return ({name}){{{cells}}};",
+        )
+        text = (
+            f"INLINE {name} {name}_joined({wide.name} a, {wide.name} b) {{\n"
+            f"  const {half.name} x = __builtin_convertvector(a, {half.name});\n"
+            f"  const {half.name} y = __builtin_convertvector(b, {half.name});\n{whole}\n}}"
+        )
+        return Helper(text, needs)
+    places = range(count) if function == "low" else range(count, vector.lanes)
+    part = chosen(
+        [(_SHUFFLES, f"  const {half.name} y = __builtin_shufflevector(x, x, {_listed(places)});")],
+        f"  const {half.name} y = {{{', '.join(f'x[{lane}]' for lane in places)}}};",
     )
-    gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({mask}){{__VA_ARGS__}})"
-    clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
-    shuffle = _either("defined(__clang__)", clang, gnu)
-    return "\n".join([shuffle, head, *lines, "}", "#undef SHUFFLE"])
+    text = f"  return __builtin_convertvector(y, {wide.name});"
+    return Helper(f"INLINE {wide.name} {name}_{function}({name} x) {{\n{part}\n{text}\n}}", needs)
 
 
-def _either(condition: str, special: str | None, plain: str) -> str:
-    if special is None:
-        return plain
-    return f"#if {condition}\n{special}\n#else\n{plain}\n#endif"
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
-def _select(vector: str, mask: str) -> str:
-    return (
-        f"INLINE {vector} {vector}_select({mask} m, {vector} a, {vector} b) {{\n"
-        f"  return ({vector})((m & ({mask})a) | (~m & ({mask})b));\n}}"
-    )
-
-
-_WHOLE = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
-"""Where sixteen numbers have instructions that vectors of GCC do not express."""
-
-_ALL = "(unsigned short)-1"
-_LIMITS = {"max": ">=", "min": "<="}
-
-
-def _limit(vector: str, dtype: str, lanes: int, function: str) -> str:
+def _limit(vector: Vector, function: str) -> str:
     """Returns the larger or smaller of two vectors; of numbers, NaN wins, the first one of two."""
-    chosen = f"(a != a) | (a {_LIMITS[function]} b)" if dtype.startswith("float") else ""
-    plain = f"  return {vector}_select({chosen or f'a {_LIMITS[function]} b'}, a, b);"
-    whole = None
-    if (dtype, lanes) == ("float32", 16):
+    name, place = vector.name, (vector.dtype, vector.lanes)
+    is_float = vector.dtype.startswith("float")
+    compared = f"a {_LIMITS[function]} b"
+    plain = f"  return {name}_select({f'(a != a) | ({compared})' if is_float else compared}, a, b);"
+    special = []
+    if place == ("float32", 16):
         # the instruction returns its second operand if one is NaN
-        whole = (
-            f"  const {vector} x = __builtin_ia32_{function}ps512_mask(b, a, a, {_ALL}, 4);\n"
+        text = (
+            f"  const {name} x = __builtin_ia32_{function}ps512_mask(b, a, a, {_ALL}, 4);\n"
             f"  return __builtin_ia32_blendmps_512_mask(\n"
             f"      x, b, __builtin_ia32_cmpps512_mask(b, b, 3, {_ALL}, 4));"
         )
-    body = _either(_WHOLE, whole, plain)
-    return f"INLINE {vector} {vector}_{function}({vector} a, {vector} b) {{\n{body}\n}}"
+        special.append((_WHOLE, text))
+    elif place in _LIMITED:
+        macro, kind = _LIMITED[place]
+        text = f"  return {name}_select(b != b, b, __builtin_ia32_{function}{kind}(b, a));"
+        special.append((instruction(macro, f"ia32_{function}{kind}"), text))
+    body = chosen(special, plain)
+    return f"INLINE {name} {name}_{function}({name} a, {name} b) {{\n{body}\n}}"
 
 
-def _mapped(name: str, vector: str, dtype: str, lanes: int, function: str) -> Helper:
-    """Returns a function of each lane."""
-    mask = mask_type(dtype, lanes)
-    needs = (vector,) if mask == vector else (vector, mask)
-    own = (function,) if function in FLOAT32_MATH else ()
-    plain = _map(name, vector, dtype, lanes, function)
-    if lanes != 16 or function not in FLOAT32X16_MATH:
-        return Helper(plain, (*needs, *own))
-    also = tuple(f"{vector}_{each}" for each in FLOAT32X16_MATH[function].needs)
-    whole = FLOAT32X16_MATH[function].text
-    return Helper(_either(_WHOLE, whole, plain), (*needs, *own, *also))
+def _kept(vector: Vector, function: str) -> str:
+    """Returns numbers, or a limit in place of those that are not below or above it; NaN stays."""
+    name, place = vector.name, (vector.dtype, vector.lanes)
+    short, compared = ("min", "<") if function == "below" else ("max", ">")
+    plain = f"  return {name}_select(limit {compared} x, limit, x);"
+    special = []
+    # the instructions return their second operand if one is NaN
+    if place == ("float32", 16):
+        text = f"  return __builtin_ia32_{short}ps512_mask(limit, x, x, {_ALL}, 4);"
+        special.append((_WHOLE, text))
+    elif place in _LIMITED:
+        macro, kind = _LIMITED[place]
+        text = f"  return __builtin_ia32_{short}{kind}(limit, x);"
+        special.append((instruction(macro, f"ia32_{short}{kind}"), text))
+    body = chosen(special, plain)
+    return f"INLINE {name} {name}_{function}({name} x, {name} limit) {{\n{body}\n}}"
 
 
-def _map(name: str, vector: str, dtype: str, lanes: int, function: str) -> str:
+def _scaled(vector: Vector) -> Helper:
+    """Returns a multiplication by a power of two, of which AVX-512 makes one instruction."""
+    macro, name, mask = _SCALED[vector.dtype, vector.lanes]
+    shift = f"{vector.name}_splat(0x1.8p23f)"
+    text = (
+        f"INLINE {vector.name} {vector.name}_scaled({vector.name} x, {vector.name} shifted) {{\n"
+        f"  return __builtin_{name}(x, shifted - {shift}, x, {mask});\n}}"
+    )
+    plain = float32_function("scaled", vector)
+    assert plain is not None
+    needs = dict.fromkeys(("has_builtin", f"{vector.name}_splat", *plain.needs))
+    return Helper(chosen([(instruction(macro, name), text)], plain.text), tuple(needs))
+
+
+def _map(vector: Vector, function: str) -> str:
     """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
-    element = ELEMENTS[dtype][0]
+    name, lanes = vector.name, vector.lanes
     return (
-        f"INLINE {vector} {name}({vector} x) {{\n"
-        f"  {element} cells[{lanes}];\n"
+        f"INLINE {name} {name}_map_{function}({name} x) {{\n"
+        f"  {vector.element} cells[{lanes}];\n"
         f"  __builtin_memcpy(cells, &x, sizeof x);\n"
         f"  for (int l = 0; l < {lanes}; ++l) cells[l] = {function}(cells[l]);\n"
         f"  __builtin_memcpy(&x, cells, sizeof x);\n"

@@ -12,6 +12,7 @@ from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
+from ocannl_core.schedule.choosing.stages import staged
 from ocannl_core.schedule.grouping.group import Group, grouped
 from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
@@ -84,7 +85,7 @@ class Kernels:
 
     Attributes:
         parts: Kernels that run alone, and groups of them that run together, in order.
-        partial: The nodes of partial results, which the program does not have.
+        partial: The nodes of partial results and of stages, which the program does not have.
     """
 
     parts: tuple[Part | Group, ...]
@@ -103,17 +104,18 @@ class Kernels:
 
 
 def kernels_of(plan: Plan, target: Target | None) -> Kernels:
-    """Returns the kernels of a plan as they are scheduled: joined, without needless stores, those
-    that run together in groups, long reductions to few cells divided.
+    """Returns the kernels of a plan as they are scheduled: joined, without needless stores, sums of
+    products of several factors in stages, those that run together in groups, long reductions to few
+    cells divided.
     """
-    joined = forwarded(fused(plan.steps, plan.nodes), plan.scratch)
+    joined, partial = staged(forwarded(fused(plan.steps, plan.nodes), plan.scratch), plan.nodes)
+    nodes = {**plan.nodes, **partial}
     parts: list[Part | Group] = []
-    partial: dict[TensorNode, NodeInfo] = {}
-    for part in joined if target is None else grouped(joined, plan, plan.nodes, target):
+    for part in joined if target is None else grouped(joined, plan, nodes, target):
         if isinstance(part, Group):
             parts.append(part)
             continue
-        pieces, made = divided([part], plan.nodes)
+        pieces, made = divided([part], nodes)
         parts += pieces
         partial.update(made)
     return Kernels(tuple(parts), partial)

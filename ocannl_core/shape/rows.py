@@ -149,15 +149,8 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     elif surplus < 0:
         left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
         behind = behind[:surplus]
-    ranks.record(state, left_tail, right_tail, 0, constraint)
-    ranks.record(state, right_tail, left_tail, 0, constraint)
     skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
-    kept = RowEqual(Row(ahead, left_tail), Row((), right_tail, behind), constraint.origin, skipped)
-    if not state.is_suspended(kept):
-        state.suspend(kept)
-        for tail in (left_tail, right_tail):
-            compared = state.suspended.get(tail, ())
-            state.agenda.extend(each for each in compared if isinstance(each, RowBelow))
+    _keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
 
 
 def _grow(
@@ -248,6 +241,7 @@ def refine(state: State, constraint: RowBelow) -> None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
         tail, dims = extend(state, res.tail, missing, constraint)
         res = Flat(res.leading, tail, dims + res.trailing)
+    _name_right_end(state, res, opnd.known, constraint)
     paired = min(len(res.trailing), len(opnd.trailing))
     _refine_axes(state, res.trailing, opnd.trailing, constraint)
     res = Flat(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
@@ -284,9 +278,9 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
     rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped)
-    for below in _right_ends(state, res):
-        for above in _right_ends(state, opnd):
-            _refine_axes(state, below, above, rest)
+    for below in _right_forms(state, res):
+        for above in _right_forms(state, opnd):
+            _refine_axes(state, below.trailing, above.trailing, rest)
     if opnd.tail is None:
         if res.tail is not None:
             state.anchor(res.tail)
@@ -311,14 +305,12 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
         state.suspend(rest)
 
 
-def _right_ends(
-    state: State, row: Flat, seen: frozenset[RowVar] = frozenset()
-) -> Iterator[tuple[Dim, ...]]:
-    """Yields the axes at the right end of a row, also those that equations of rows know there.
+def _right_forms(state: State, row: Flat, seen: frozenset[RowVar] = frozenset()) -> Iterator[Flat]:
+    """Yields a row, and the same row with more axes at its right end by equations of rows.
 
-    (a, v) where (a, v) = (w, c)  -->  (), (c)
+    (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
     """
-    yield row.trailing
+    yield row
     if row.tail is None or row.tail in seen:
         return
     for constraint in state.suspended.get(row.tail, ()):
@@ -330,8 +322,47 @@ def _right_ends(
             ahead = map(state.current, row.leading[max(cut, 0) :])
             is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
             if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
-                end = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
-                yield from _right_ends(state, end, seen | {row.tail})
+                form = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
+                yield from _right_forms(state, form, seen | {row.tail})
+
+
+def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
+    """Gives as many axes at the right end of a result a name as it is to be compared with.
+
+    Axes that are counted from the left may be among them.
+
+    (a, v) below (c)  -->  (a, v) = (w, d) is kept, so that d below c
+    """
+    if not res.leading or res.tail is None:
+        return
+    form = max(_right_forms(state, res), key=lambda each: len(each.trailing))
+    unnamed = min(number - len(form.trailing), len(form.leading))
+    if unnamed <= 0 or form.tail is None:
+        return
+    tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
+    ranks.born_within(state, tail, form.tail, 0)
+    if (leaf := ranks.leaf_of(state, form.tail)) is not None:
+        for dim in dims:
+            state.mark_dim(dim, leaf)
+    ahead = form.leading[len(form.leading) - unnamed :]
+    _keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
+
+
+def _keep_crossing(
+    state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
+) -> None:
+    """Keeps an equation of a row that begins with axes and one that ends with as many."""
+    assert left.tail is not None
+    assert right.tail is not None
+    ranks.record(state, left.tail, right.tail, 0, cause)
+    ranks.record(state, right.tail, left.tail, 0, cause)
+    kept = RowEqual(left, right, cause.origin, skipped)
+    if state.is_suspended(kept):
+        return
+    state.suspend(kept)
+    for tail in (left.tail, right.tail):
+        compared = state.suspended.get(tail, ())
+        state.agenda.extend(each for each in compared if isinstance(each, RowBelow))
 
 
 def _refine_axes(

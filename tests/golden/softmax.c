@@ -2,6 +2,22 @@
 #include <stdint.h>
 #include <string.h>
 
+static inline float above_float32(float x, float limit) {
+  return limit > x ? limit : x;
+}
+
+static inline float below_float32(float x, float limit) {
+  return limit < x ? limit : x;
+}
+
+static inline float madd_float32(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)
+  return fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 static inline uint32_t bits_of(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -14,42 +30,37 @@ static inline float float_of(uint32_t bits) {
   return x;
 }
 
-/* x * 2^n for n from -252 to 254 */
-static inline float scaled_float32(float x, int32_t n) {
+/* x * 2^n for n from -252 to 254, given as 0x1.8p23 + n */
+static inline float scaled_float32(float x, float shifted) {
+  const int32_t n = (int32_t)bits_of(shifted) - 0x4b400000;
   const int32_t half = n >> 1;
-  const float one = float_of((uint32_t)(half + 127) << 23);
-  return x * one * float_of((uint32_t)(n - half + 127) << 23);
+  return x * float_of((half + 127) << 23) * float_of((n - half + 127) << 23);
 }
 
-#ifdef FP_FAST_FMAF
 static inline float exp_float32(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -105.0f ? -105.0f : c;
-  /* x = n * log 2 + r */
-  const float shifted = fmaf(c, 0x1.715476p+0f, 0x1.8p23f);
-  const float n = shifted - 0x1.8p23f;
-  const float r = fmaf(n, 0x1.05c610p-29f, fmaf(n, -0x1.62e430p-1f, c));
+  const float c = above_float32(below_float32(x, 89.0f), -105.0f);
+  /* x = n * log 2 + r; products of n with the first part of log 2 are exact */
+  const float shift = 0x1.8p23f;
+  const float shifted = madd_float32(c, 0x1.715476p+0f, shift);
+  const float n = shifted - shift;
+  float r = madd_float32(n, -0x1.62e4p-1f, c);
+  r = madd_float32(n, -0x1.7f7d1cp-20f, r);
   float p = 0x1.9f02cap-13f;
-  p = fmaf(p, r, 0x1.6d945cp-10f);
-  p = fmaf(p, r, 0x1.11128p-7f);
-  p = fmaf(p, r, 0x1.555486p-5f);
-  p = fmaf(p, r, 0x1.555554p-3f);
-  p = fmaf(p, r, 0.5f);
-  p = fmaf(p, r, 1.0f);
-  p = fmaf(p, r, 1.0f);
-  return scaled_float32(p, (int32_t)bits_of(shifted) - 0x4b400000);
+  p = madd_float32(p, r, 0x1.6d945cp-10f);
+  p = madd_float32(p, r, 0x1.11128p-7f);
+  p = madd_float32(p, r, 0x1.555486p-5f);
+  p = madd_float32(p, r, 0x1.555554p-3f);
+  p = madd_float32(p, r, 0.5f);
+  p = madd_float32(p, r, 1.0f);
+  p = madd_float32(p, r, 1.0f);
+  return scaled_float32(p, shifted);
 }
-#else
-static inline float exp_float32(float x) {
-  return expf(x);
-}
-#endif
 
 static inline float max_float32(float a, float b) {
   return a != a || a >= b ? a : b;
 }
 
-static void k_fa169e8e5be2e7d8_body(
+static void k_fa6488c476524c20_body(
     float *restrict a0,
     const float *restrict a1,
     float *restrict a2) {
@@ -68,6 +79,6 @@ static void k_fa169e8e5be2e7d8_body(
   }
 }
 
-void k_fa169e8e5be2e7d8(void *const *args) {
-  k_fa169e8e5be2e7d8_body(args[0], args[1], args[2]);
+void k_fa6488c476524c20(void *const *args) {
+  k_fa6488c476524c20_body(args[0], args[1], args[2]);
 }

@@ -9,9 +9,10 @@ computes the node is known, with what it reads inlined already, so the decision 
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
 5. Nothing that the definition reads may be written between it and the read; but a reader may write
    the very cell that it reads.
-6. Cells read more often than `max_visits` must be cheap, and come without conditions. Equal reads
-   in one stored value count once, unless they are of a reduction: shared, that would be no
-   contraction any more.
+6. Cells read more often than `max_visits` must be cheap, and come without conditions: copies,
+   constants, what depends on the position alone, and products of a few numbers that are spread over
+   far more cells than those have. Equal reads in one stored value count once, unless they are of a
+   reduction: shared, that would be no contraction any more.
 7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
    up inside another one, and the scheduler finds contractions with what follows them. It must
    run along rows: schedules join others with what follows them as well, and have more freedom while
@@ -35,6 +36,7 @@ from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
+from ocannl_core.passes.cost import cost
 from ocannl_core.passes.coverage import assigns_all
 from ocannl_core.passes.inline.computation import (
     MOST_DEPTH,
@@ -54,6 +56,10 @@ from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.units import Site, Unit
 
+_LEAST_SPREAD = 2
+"""So many times as large as all its operands together is a node that is computed at every read."""
+_MOST_SPREAD_COST = 5
+"""The most that computing such a cell costs: two operations on three numbers."""
 _MOST_KEPT_ITERATIONS = 16
 """How many iterations may be tried for a cell because its position does not say which wrote it."""
 
@@ -326,9 +332,26 @@ class _Attempt:
         )
         if facts.is_constant or (facts.info.size == 1 and not accessing):
             return self.policy.inline_scalar_constexprs
-        if is_complex:
+        if is_complex and not (not is_inside and self._is_spread(parts)):
             return self.policy.inline_complex_computations
         return self.policy.inline_simple_computations
+
+    def _is_spread(self, parts: list[Computation]) -> bool:
+        """True if a node is a few operations on nodes that are small beside it, `a[i] * b[j]`:
+        reading it from memory would take no less than computing it from what is near.
+        """
+        if len(parts) != 1 or parts[0].repeats or not parts[0].is_fresh_start:
+            return False
+        if len(parts[0].operands) < 2:
+            return False
+        (part,) = parts
+        stores = [each for each in walk(part.body) if isinstance(each, Store)]
+        sizes = [self.program.nodes[operand].size for operand in part.operands]
+        return (
+            len(stores) == 1
+            and cost(stores[0].value) <= _MOST_SPREAD_COST
+            and self.program.nodes[part.node].size >= _LEAST_SPREAD * sum(sizes)
+        )
 
     def _is_copy(self, parts: list[Computation]) -> bool:
         """True if a node starts at zero and one load is added, which is the load itself."""

@@ -28,7 +28,14 @@ from math import gcd, prod
 
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.lanes import has_lanes
-from ocannl_core.schedule.choosing.model import LATENCY, PER_CYCLE, Model, Operand, Tile
+from ocannl_core.schedule.choosing.model import (
+    LATENCY,
+    LEAST_GATHERED,
+    PER_CYCLE,
+    Model,
+    Operand,
+    Tile,
+)
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -50,6 +57,8 @@ _LEAST_BLOCKS = 16
 """Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
 _LEAST_SUM = 64
 """Registers that collect fewer terms than this are stored too often."""
+_STREAMED_SUM = 8
+"""As many rows of memory are read side by side; registers collect as many terms then."""
 _LINE_BYTES = 64
 _ALIASED_BYTES = 4096
 """Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
@@ -309,12 +318,29 @@ class _AlongCells:
             return None
         (name,) = self._reduced
         extent = model.extents[name]
-        pieces = self._form.pieces or self._pieces(extent)
+        pieces = self._form.pieces or self._streamed_pieces(name) or self._pieces(extent)
         if pieces == 1:
             return None
         part = _blocks(splits, model, name, -(-extent // pieces), evenly=False)
         self._reduced = [part.inner]
         return part
+
+    def _streamed_pieces(self, name: str) -> int | None:
+        """Returns into how many pieces an axis is cut for vectors that are used once to be read in
+        the order of memory: all cells of a few rows at a time. None if that is not the point.
+        """
+        model, lane = self._model, self._lane
+        if lane.number is None or not model.outer(lane.axis):
+            return None
+        vectors = model.vector_operands(lane.axis)
+        is_read_once = all(
+            model.reuse(each) == 1 and each.stride(name) * each.nbytes >= _ALIASED_BYTES
+            for each in vectors
+        )
+        nbytes = model.extents[lane.axis] * max(each.nbytes for each in vectors)
+        if not is_read_once or nbytes > model.cache(0):
+            return None
+        return -(-model.extents[name] // _STREAMED_SUM)
 
     def _most_steps(self) -> int:
         """Returns over how many steps of a sum the vectors of a block stay in the cache."""
@@ -334,8 +360,10 @@ class _AlongCells:
         """Returns the loop over accumulators of one cell, if a block would wait for its results."""
         model = self._model
         needed = int(LATENCY * PER_CYCLE) // (tile.vectors * tile.rows)
-        if needed < 2 or not self._reduced:
-            return None
+        if needed < 2 or not self._reduced or model.shifting:
+            return (
+                None  # what moves over the cells uses vectors again, which pays if they are packed
+            )
         name = max(self._reduced, key=lambda each: model.extents[each])
         if model.extents[name] < 4 * needed:
             return None
@@ -376,7 +404,8 @@ class _AlongCells:
         decided = self._form.copy(operand.position)
         if decided is not None:
             return decided is not Copy.NONE
-        if model.reuse(operand) < _LEAST_REUSE:
+        is_apart = operand.stride(self._lane.axis) != 1
+        if model.reuse(operand) < (LEAST_GATHERED if is_apart else _LEAST_REUSE):
             return False
         if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
             return operand.stride(self._lane.axis) != 1
@@ -456,12 +485,29 @@ def _along_reduced(model: Model, lane: str, form: Form) -> Schedule:
     cells = [rows[name].number if name in rows else name for name in model.cells]
     reduced = [name for name in model.reduced if name != lane]
     reduced += [along.number] if along.number is not None else []
+    order = (*(n for n in cells if n is not None), *model.shifting, *reduced, *kept)
     return (
         *splits,
-        Order((*(n for n in cells if n is not None), *model.shifting, *reduced, *kept)),
+        Order(order),
         *_kinds(model, kept),
+        *_packs_along_reduced(model, lane, order, form),
         Accumulate((reduced or kept)[0], model.is_fused),
     )
+
+
+def _packs_along_reduced(
+    model: Model, lane: str, order: Sequence[str], form: Form
+) -> Iterator[Transform]:
+    """Yields the packing of operands that are used often and not contiguous along the lanes."""
+    for operand in model.operands:
+        decided = form.copy(operand.position)
+        is_spread = lane in operand.axes and operand.stride(lane) != 1
+        is_packed = is_spread and model.is_gathered_once(operand)
+        if is_packed if decided is None else decided is not Copy.NONE:
+            leaves = [name for name in order if name[0] in operand.axes]
+            yield Pack(
+                operand.position, None, tuple(sorted(leaves, key=lambda name: name[0] == lane))
+            )
 
 
 def _shared_rows(model: Model, rows: int | None) -> dict[str, int]:

@@ -58,7 +58,7 @@ def _is_expressible(expr: Expr) -> bool:
         case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
             return True
         case Binary(BinaryOp.POW, _, right):
-            return right in (Const(2.0, dtype), Const(-1.0, dtype))
+            return dtype is float32 or right in (Const(2.0, dtype), Const(-1.0, dtype))
         case Binary(op, left) if op in LOGICAL:
             return left.dtype.nbytes == dtype.nbytes
         case Binary(op):

@@ -31,6 +31,12 @@ _MOST_VECTORS = 4
 _SCATTERED = 6.0
 _GATHERED = 1.5
 _TURNED = 0.5
+_COMBINED = 2.5  # for each lane
+
+LEAST_GATHERED = 8
+"""Operands of which a cell is used as often as this are copied, if their lanes are apart."""
+_LEAST_COPIED = 32
+"""The same, if the lanes are along a reduced axis."""
 
 _CACHES = (32 << 10, 512 << 10)
 """Sizes of the caches where a target does not tell them."""
@@ -125,7 +131,15 @@ class Model:
 
     def reuse(self, operand: Operand) -> int:
         """Returns how often each cell of an operand is used."""
-        return self.size(name for name in self.cells if name not in operand.axes)
+        names = (*self.cells, *self.shifting)
+        return self.size(name for name in names if name not in operand.axes)
+
+    def is_gathered_once(self, operand: Operand) -> bool:
+        """True if an operand whose lanes are apart is copied so that they lie together: it is used
+        often, and the copy stays in the second cache.
+        """
+        nbytes = self.size(operand.axes) * operand.nbytes
+        return self.reuse(operand) >= _LEAST_COPIED and nbytes <= self.cache(1) // 4
 
     def rows(self, lane: str) -> list[str]:
         """Returns the axes along which a vector operand is used again."""
@@ -164,11 +178,11 @@ class Model:
 
     def cycles(self, lane: str) -> float:
         """Returns about how long the nest takes with its lanes along an axis."""
-        cells = self.size(self.cells)
+        cells = self.size((*self.cells, *self.shifting))  # as often as each of them is stored
         if lane in self.reduced:
             steps = self.size(self.extents) / self.extents[lane]
             vectors = self._vectors(lane) * (1.0 if self.rows(lane) else 2.0)
-            total = steps * vectors / PER_CYCLE + cells * 1.5 * self.lanes
+            total = steps * vectors / PER_CYCLE + cells * _COMBINED * self.lanes
         else:
             total = self.tile(lane).cycles
             apart = sum(strides.get(lane, 0) != 1 for strides in self._stores)
@@ -176,19 +190,21 @@ class Model:
         for operand in self.operands:
             if operand.is_contiguous(lane):
                 continue
-            if lane not in self.reduced and self.reuse(operand) >= 8:
+            if lane in self.reduced and self.is_gathered_once(operand):
+                total += _GATHERED * self.size(operand.axes)
+            elif lane not in self.reduced and self.reuse(operand) >= LEAST_GATHERED:
                 turns = operand.is_load and any(operand.stride(k) == 1 for k in self.reduced)
                 total += (_TURNED if turns else _GATHERED) * self.size(operand.axes)
             else:
                 total += _GATHERED * self.size(self.extents)
         return total
 
-    @property
-    def _accumulators(self) -> int:
-        """The most registers that accumulate: the others hold operands, and what the finish needs,
-        which would wait in memory for the end of the sums otherwise.
+    def _accumulators(self, vectors: int) -> int:
+        """Returns the most registers that accumulate: the others hold the vectors of a step and one
+        spread number, or an accumulator would wait in memory for each step; and what the finish
+        needs, which would wait there for the end of the sums.
         """
-        return self.registers * 3 // 4
+        return min(self.registers * 3 // 4, self.registers - vectors - 1)
 
     def _vectors(self, lane: str) -> int:
         return -(-self.extents[lane] // self.lanes)
@@ -199,7 +215,7 @@ class Model:
         steps = self.size(self.extents) / (rows * self.extents[lane])
         tiles = []
         for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            most = max(1, self._accumulators // vectors)
+            most = max(1, self._accumulators(vectors) // vectors)
             blocks = -(-rows // most)
             low, larger = divmod(rows, blocks)
             full, rest = divmod(self._vectors(lane), vectors)

@@ -110,8 +110,23 @@ def in_parts(
 def _block(nest: CellNest, reduction: Reduction) -> int:
     """Returns how many cells are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
-    is_shared = any(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
-    return _SHARED_BLOCK if is_shared else _BLOCK
+    is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
+    return _SHARED_BLOCK if is_shared or _is_across(nest, reduction) else _BLOCK
+
+
+def _is_across(nest: CellNest, reduction: Reduction) -> bool:
+    """True if sums that share a factor run across the rows of memory: parts, which have rows of
+    their own, read it in its order then, all cells of a few rows at a time.
+    """
+    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    summed = {axis.var for axis in nest.reduced}
+    return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
+        isinstance(factor, Load)
+        and rows.issubset(free_variables(factor))
+        and summed.isdisjoint(variables(factor.indices[-1]))
+        for factor in reduction.factors
+        if isinstance(factor, Load) and factor.indices
+    )
 
 
 def _cut_axis(reduced: Iterable[Axis], parts: int) -> Axis:

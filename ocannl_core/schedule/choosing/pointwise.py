@@ -9,9 +9,10 @@ lanes explicitly.
 
 from __future__ import annotations
 
-from ocannl_core.loopir.nodes import Load, Store, Unary
+from ocannl_core.dtypes import float32
+from ocannl_core.loopir.nodes import Binary, Load, Store, Unary
 from ocannl_core.loopir.traverse import walk
-from ocannl_core.ops import UnaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.choosing.lanes import has_lanes, widest
 from ocannl_core.schedule.choosing.model import strides
@@ -19,8 +20,19 @@ from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Order, Schedule, Split, Vectorise
 from ocannl_core.target import Target
 
-_FUNCTIONS = frozenset({UnaryOp.EXP, UnaryOp.TANH})
-"""Elementary functions that whole registers have code of their own for."""
+_FUNCTIONS = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.EXP2,
+        UnaryOp.LOG,
+        UnaryOp.LOG2,
+        UnaryOp.TANH,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        BinaryOp.POW,
+    }
+)
+"""Elementary functions of float32, that whole registers have code of their own for."""
 
 
 def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | None:
@@ -42,7 +54,7 @@ def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule
 
 def _calls_functions(nest: CellNest) -> bool:
     return any(
-        isinstance(each, Unary) and each.op in _FUNCTIONS
+        isinstance(each, Unary | Binary) and each.op in _FUNCTIONS and each.dtype is float32
         for store in nest.finish
         for each in walk(store)
     )

@@ -38,15 +38,17 @@ import ocannl_core as oc
 
 context = oc.Context("cpu_c")
 random = np.random.default_rng(0)
-a, b = (oc.tensor(random.standard_normal((300, 1024)).astype(np.float32)) for _ in range(2))
+images = oc.tensor(random.standard_normal((1, 58, 58, 64)).astype(np.float32), batch_axes=1)
+weights = oc.tensor(random.standard_normal((64, 3, 3, 64)).astype(np.float32), input_axes=3)
 long = oc.tensor(random.standard_normal((40000, 7)).astype(np.float32))
-product = oc.einsum("ij; kj => ik", a, b)
+spec = "...|1*y<+v, 1*x<+u, i; v, u, i -> o => ...|y, x, o"
+result = oc.einsum(spec, images, weights)
 total = oc.einsum("ij => j", long)
-step = context.compile(oc.train.forward(product) + oc.train.forward(total), keep=[product, total])
+step = context.compile(oc.train.forward(result) + oc.train.forward(total), keep=[result, total])
 for _ in range(20):
     step()
 kernels = oc.explain(step).kernels
-assert sum(kernel.is_parallel for kernel in kernels) >= 3, kernels
+assert sum(kernel.is_parallel for kernel in kernels) >= 2, kernels
 assert "p0 = " in step.source  # memory of each thread
 print("shared")
 """

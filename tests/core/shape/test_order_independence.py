@@ -219,6 +219,18 @@ _OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
             ),
             id="an axis that one order counts from the right, another from the left",
         ),
+        pytest.param(
+            _Program(
+                [([], None, [2, 2]), ([], [], None), ([], None, None), ([], [], None), _OPEN],
+                [(0, False), (1, True)],
+                [
+                    (Pointwise(), 2, (0, 1)),
+                    (Einsum(parse_spec("a, ...; i^j, => a, ...")), 3, (2, 0)),
+                    (Compose(), 4, (2, 1)),
+                ],
+            ),
+            id="a row with a first axis that is as long as an operand",
+        ),
     ],
 )
 def test_every_order_gives_the_same_shapes(program: _Program) -> None:

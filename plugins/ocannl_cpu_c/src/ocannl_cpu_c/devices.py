@@ -48,8 +48,18 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
     return (
         f"compiler {shlex.join(compiler.command)}: {compiler.version}",
         f"flags {' '.join(compiler.flags)}",
+        f"processor {settings.current().cc_arch}: {_abilities(compiler)}",
         f"cache {settings.cache_directory() / 'cpu_c'}",
     )
+
+
+def _abilities(compiler: Compiler) -> str:
+    """Returns what code is generated for."""
+    if not compiler.vector_bytes:
+        return "no vectors"
+    fused = "with" if compiler.has_fma else "without"
+    count, size = compiler.vector_registers, compiler.vector_bytes
+    return f"{count} registers of {size} bytes, {fused} fused multiply-adds"
 
 
 @cache

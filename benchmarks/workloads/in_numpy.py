@@ -1,0 +1,23 @@
+"""Workloads that are one call of NumPy, into memory that is there."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from workloads.functions import Attempts, Contender, Function, Step, repeated
+
+
+def contenders(work: Function | Step) -> Attempts:
+    """Returns the workload, if NumPy does it."""
+    if isinstance(work, Step) or work.numpy is None:
+        return {}
+    return {"numpy": partial(_function, work)}
+
+
+def _function(work: Function) -> Contender:
+    assert work.numpy is not None
+    arguments = work.arrays()
+    out = np.empty_like(work.numpy(**arguments, out=None))
+    return Contender(repeated(partial(work.numpy, **arguments, out=out)), lambda: [out])

@@ -1,0 +1,90 @@
+"""Workloads as tinygrad runs them: captured by its JIT, on its device for processors.
+
+The environment variable `BEAM` has it search for kernels, which takes minutes for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tinygrad import Device, Tensor, TinyJit, nn
+from tinygrad.helpers import Context, getenv
+
+from workloads.functions import Attempts, Contender, Function, Step, stepping
+
+
+def contenders(work: Function | Step) -> Attempts:
+    """Returns the workload captured."""
+    beam = getenv("BEAM", 0)
+    name = f"tinygrad, beam {beam}" if beam else "tinygrad"
+    match work:
+        case Function():
+            return {name: partial(function, work)}
+        case Step():
+            return {name: partial(step, work)}
+
+
+def function(work: Function) -> Contender:
+    """Returns the function, with its gradients if it has any."""
+    arguments = {name: Tensor(cells).realize() for name, cells in work.arrays().items()}
+    weights = Tensor(work.weights()).realize() if work.gradients else None
+
+    @TinyJit
+    def once(**arguments: Any) -> Any:
+        value = work.tinygrad(**arguments)
+        found = [value.contiguous()]
+        if weights is not None:
+            found += value.gradient(*arguments.values(), gradient=weights)
+        return Tensor.realize(*found), found
+
+    def call() -> Any:
+        return once(**arguments)
+
+    def run(times: int) -> None:
+        _finished(lambda: [call() for _ in range(times)])
+
+    return Contender(run, lambda: [each.numpy() for each in call()[1]])
+
+
+def step(work: Step) -> Contender:
+    """Returns the training step with the library's optimiser."""
+    parameters = {
+        name: Tensor(cells.copy()).realize().is_param_()
+        for name, cells in work.parameters().items()
+    }
+    optimiser = nn.optim.SGD(list(parameters.values()), lr=work.rate, momentum=work.momentum)
+
+    @TinyJit
+    def update(inputs: Any, targets: Any) -> Any:
+        optimiser.zero_grad()
+        loss = _loss(work, work.tinygrad(inputs, **parameters), targets)
+        loss.backward()
+        return loss.realize(*optimiser.schedule_step())
+
+    inputs = [Tensor(each).realize() for each in work.batches()]
+    targets = [Tensor(each).realize() for each in _narrow(work.targets())]
+    steps = stepping(lambda number: update(inputs[number], targets[number]), len(inputs))
+
+    def run(times: int) -> None:
+        with Context(TRAINING=1):
+            _finished(lambda: steps(times))
+
+    return Contender(run, lambda: [each.numpy() for each in parameters.values()])
+
+
+def _narrow(targets: Any) -> Any:
+    return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
+
+
+def _loss(work: Step, scores: Any, targets: Any) -> Any:
+    if work.loss == "hinge":
+        return (1 - targets * scores.squeeze(-1)).relu().mean()
+    return scores.sparse_categorical_crossentropy(targets)
+
+
+def _finished(work: Callable[[], Any]) -> None:
+    work()
+    Device[Device.DEFAULT].synchronize()

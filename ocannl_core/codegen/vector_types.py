@@ -1,0 +1,77 @@
+"""The types of vectors in generated C, by the vector extensions of GCC and Clang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ocannl_core.codegen.helper import Helper
+
+ELEMENTS = {
+    "float32": ("float", 4),
+    "float64": ("double", 8),
+    "int32": ("int32_t", 4),
+    "uint32": ("uint32_t", 4),
+    "int64": ("int64_t", 8),
+    "uint64": ("uint64_t", 8),
+}
+"""Formats that vectors are made of: the type in C and its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A type of vectors.
+
+    Attributes:
+        dtype: The name of the format.
+        lanes: How many numbers a vector has.
+    """
+
+    dtype: str
+    lanes: int
+
+    @property
+    def name(self) -> str:
+        """The type in C; names of functions on it begin with it."""
+        return f"{self.dtype}x{self.lanes}"
+
+    @property
+    def element(self) -> str:
+        """The type of a number in C."""
+        return ELEMENTS[self.dtype][0]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of a vector."""
+        return self.lanes * ELEMENTS[self.dtype][1]
+
+    @property
+    def mask(self) -> str:
+        """The type of a comparison in C: all bits of a lane, or none."""
+        return f"int{8 * ELEMENTS[self.dtype][1]}x{self.lanes}"
+
+    @property
+    def cells(self) -> str:
+        """A vector in memory: aligned as a number is."""
+        return f"{self.name}_cells"
+
+    @property
+    def definition(self) -> Helper:
+        """The definition of the type."""
+        size = f"vector_size({self.nbytes})"
+        own = f"{size}, aligned({self.nbytes // self.lanes}), may_alias"
+        return Helper(
+            f"typedef {self.element} {self.name} __attribute__(({size}));\n"
+            f"typedef {self.element} {self.cells} __attribute__(({own}));"
+        )
+
+
+HAS_BUILTIN = Helper("#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif")
+"""For compilers that cannot be asked for the instructions that they have names for."""
+
+
+def instruction(macro: str, name: str) -> str:
+    """Returns the condition that a processor has an instruction and the compiler a name for it.
+
+    A compiler may know the names of instructions that the processor lacks, so both are asked.
+    """
+    return f"defined({macro}) && __has_builtin(__builtin_{name})"

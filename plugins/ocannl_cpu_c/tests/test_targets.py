@@ -1,0 +1,152 @@
+"""The same programs for several processors and compilers: those that this machine can run.
+
+A processor with wide vectors runs the code for narrow ones, so that what most machines have is
+tested on all of them.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core import nn
+from ocannl_cpu_c import compiler, devices
+
+Array = np.ndarray[Any, Any]
+
+_NEEDED = {
+    "x86-64": (),
+    "x86-64-v2": ("sse4_2", "ssse3", "popcnt"),
+    "x86-64-v3": ("avx2", "fma", "bmi2"),
+    "x86-64-v4": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
+}
+"""What Linux must tell of a processor that runs code for another one."""
+_CLANG = ("clang", *(f"clang-{version}" for version in range(30, 13, -1)))
+_WIDTHS = (1, 3, 6, 8, 13, 17)
+_FUNCTIONS = {
+    "exp": (oc.exp, np.exp),
+    "exp2": (oc.exp2, np.exp2),
+    "log": (oc.log, np.log),
+    "log2": (oc.log2, np.log2),
+    "tanh": (oc.tanh, np.tanh),
+    "sin": (oc.sin, np.sin),
+    "cos": (oc.cos, np.cos),
+    "pow": (lambda x: x**0.3, lambda x: np.power(x, np.float64(np.float32(0.3)))),
+}
+
+
+def _flags() -> frozenset[str]:
+    """Returns what Linux tells of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((each for each in lines if each.startswith("flags")), "").split())
+
+
+_TARGETS = [f"{command} {arch}" for command in ("gcc", "clang") for arch in _NEEDED]
+
+
+@pytest.fixture(
+    scope="module",
+    params=_TARGETS if platform.machine() == "x86_64" else ["gcc native", "clang native"],
+)
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Chooses a compiler and a processor, and returns the processor."""
+    command, arch = request.param.split()
+    found = next(filter(shutil.which, _CLANG if command == "clang" else (command,)), None)
+    if found is None:
+        pytest.skip(f"{command} is not installed")
+    if not set(_NEEDED.get(arch, ())) <= _flags():
+        pytest.skip(f"this processor does not run code for {arch}")
+    with oc.settings.overrides(cc=found, cc_arch=arch):
+        yield arch
+
+
+def _computed(tensors: dict[str, oc.Tensor]) -> dict[str, Array]:
+    """Returns the cells of several tensors, computed by one routine."""
+    context = oc.Context("cpu_c")
+    code = [oc.train.forward(each) for each in tensors.values()]
+    total = code[0]
+    for each in code[1:]:
+        total += each
+    routine = context.compile(total, keep=list(tensors.values()))
+    routine()
+    return {name: np.array(context[each]) for name, each in tensors.items()}
+
+
+def test_the_target_is_what_was_asked_for(target: str) -> None:
+    found = compiler.find()
+    expected = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
+    assert found.vector_bytes == expected.get(target, found.vector_bytes)
+    assert target == "native" or found.has_fma is (expected[target] > 16)
+    details = devices.report().details
+    assert any(each.startswith(f"processor {target}: ") for each in details)
+
+
+def test_elementary_functions_are_within_two_units(target: str) -> None:
+    random = np.random.default_rng(4)
+    x = random.uniform(-20, 20, (3, 133)).astype(np.float32)
+    x[0, :10] = [0.0, -0.0, np.inf, np.nan, 1e-40, 3e7, -1e30, 88.9, -100.0, 1e-30]
+    with oc.Session(), oc.settings.overrides(allow_nan=True):
+        tensor = oc.tensor(x, batch_axes=1)
+        found = _computed({name: ours(tensor) for name, (ours, _) in _FUNCTIONS.items()})
+    for name, (_, exact) in _FUNCTIONS.items():
+        with np.errstate(all="ignore"):
+            wanted = exact(x.astype(np.float64))
+            rounded = wanted.astype(np.float32)
+        is_number = np.isfinite(rounded)
+        np.testing.assert_array_equal(found[name][~is_number], rounded[~is_number])
+        unit = np.spacing(np.abs(rounded[is_number]))
+        away = np.abs(found[name][is_number] - wanted[is_number]) / unit
+        assert away.max() <= 2.0, name
+
+
+def test_rows_of_every_width_are_normalised(target: str) -> None:
+    random = np.random.default_rng(5)
+    inputs = {width: random.standard_normal((6, width)).astype(np.float32) for width in _WIDTHS}
+    with oc.Session():
+        tensors = {width: oc.tensor(x, batch_axes=1) for width, x in inputs.items()}
+        found = _computed({f"{w}": nn.softmax("...|... => ...|0", x) for w, x in tensors.items()})
+    for width, x in inputs.items():
+        powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+        expected = powers / powers.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found[f"{width}"], expected, rtol=2e-6)
+
+
+def test_products_and_convolutions_of_odd_extents(target: str) -> None:
+    random = np.random.default_rng(6)
+    # whole numbers, whose sums are exact in every order
+    a, b, image, weights = (
+        random.integers(-4, 5, shape).astype(np.float32)
+        for shape in ((37, 29), (29, 43), (2, 9, 11, 5), (7, 3, 3, 5))
+    )
+    with oc.Session():
+        left, right, turned = (oc.tensor(each) for each in (a, b, np.ascontiguousarray(b.T)))
+        spec = "n,1*y<+1*v,1*x<+1*u,c; o,v,u,c => n,y,x,o"
+        found = _computed(
+            {
+                "plain": oc.einsum("ij; jk => ik", left, right),
+                "turned": oc.einsum("ij; kj => ik", left, turned),
+                "rows": oc.einsum("ij => i", left),
+                "columns": oc.einsum("ij => j", left),
+                "convolved": oc.einsum(spec, oc.tensor(image), oc.tensor(weights)),
+            }
+        )
+    windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3), axis=(1, 2))
+    expected = {
+        "plain": a @ b,
+        "turned": a @ b,
+        "rows": a.sum(axis=1),
+        "columns": a.sum(axis=0),
+        "convolved": np.einsum("nyxcvu,ovuc->nyxo", windows, weights),
+    }
+    for name, cells in expected.items():
+        np.testing.assert_array_equal(found[name], cells)
