@@ -212,8 +212,8 @@ class _Kernel:
 
     @property
     def loops(self) -> Loops:
-        """What is left for a compiler to do well: loops that it could vectorise, over lanes too, and
-        elementary functions, whose constants it should keep in registers.
+        """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
+        and elementary functions, whose constants it should keep in registers.
         """
         functions = (each.partition("_")[2] for each in self.writer.helpers)
         works = any(each in OWN_FUNCTIONS or each.startswith("map_") for each in functions)
