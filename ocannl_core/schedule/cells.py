@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import (
@@ -54,7 +55,15 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, children, free_variables, map_expr, nodes_of, walk
+from ocannl_core.loopir.traverse import (
+    Access,
+    Node,
+    accesses,
+    children,
+    free_variables,
+    map_expr,
+    walk,
+)
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 from ocannl_core.schedule.transforms import AXIS_LETTERS
@@ -124,7 +133,7 @@ class Reduction:
         return tuple(_factors(self.term))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is asked again and again is kept
 class CellNest:
     """A nest of loops as cells that are independent of each other.
 
@@ -138,17 +147,17 @@ class CellNest:
     reduction: Reduction | None
     finish: tuple[Store, ...]
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Axis, ...]:
         """The axes that are not reduced."""
         return tuple(axis for axis in self.axes if not axis.is_reduced)
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[Axis, ...]:
         """The axes that are reduced."""
         return tuple(axis for axis in self.axes if axis.is_reduced)
 
-    @property
+    @cached_property
     def roots(self) -> tuple[Expr | Store, ...]:
         """What the nest computes: the parts of its reduction, then the finish."""
         if self.reduction is None:
@@ -164,10 +173,21 @@ class CellNest:
         exact = (BinaryOp.MAX, BinaryOp.MIN)
         return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
 
-    @property
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """What it reads and writes, in the order of its roots."""
+        return tuple(access for root in self.roots for access in accesses(root))
+
+    @cached_property
     def mentioned(self) -> frozenset[TensorNode]:
         """The nodes that it reads or writes."""
-        return frozenset(node for root in self.roots for node in nodes_of(root))
+        return frozenset(access.node for access in self.accesses)
+
+    @cached_property
+    def gathered(self) -> frozenset[TensorNode]:
+        """The nodes of which it computes a position."""
+        parts = (part for root in self.roots for part in walk(root))
+        return frozenset(part.node for part in parts if isinstance(part, Gather))
 
     @property
     def is_resumable(self) -> bool:
