@@ -33,7 +33,7 @@ def function(folder: Path, name: str, body: str) -> Run:
         f"    const {vector} x = *(const {vector}_cells *)&from[{lanes} * i];\n"
         f"    {body}\n  }}\n}}\n"
     )
-    find().start(source, target, quick=True).finish()
+    find().start(source, target).finish()
     run = ctypes.CDLL(str(target)).run
 
     def call(x: Array, s: float) -> Array:

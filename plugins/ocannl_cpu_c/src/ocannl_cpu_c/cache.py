@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.codegen.c_family import Loops
+from ocannl_core.codegen.kernel_text import Loops
 from ocannl_cpu_c.compiler import Compilation, Compiler
 
 _MOST_FILES = 4000

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.codegen.c_family import Loops
+from ocannl_core.codegen.kernel_text import Loops
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocannl_core.codegen.c_family import KernelText, Loops
+from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from math import ceil
 from typing import assert_never
 
-from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText, Loops
+from ocannl_core.codegen.c_family import CODEGEN_VERSION
+from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_cpu_c.cache import Unit
 from ocannl_cpu_c.source import unit
 
