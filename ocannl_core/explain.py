@@ -142,7 +142,7 @@ class RoutineExplanation:
         return "\n".join(lines)
 
 
-_PASSING = "kernels that run together need no more than a row of it at a time"
+_PASSING = "kernels need no more than a row of it at a time, or compute it where they read it"
 
 Explanation = TensorExplanation | RoutineExplanation
 

@@ -22,6 +22,9 @@ class LoopVar:
     id: int
     hint: str = field(default="i", compare=False)
 
+    def __hash__(self) -> int:
+        return self.id  # variables are looked up more often than anything else
+
 
 def fresh_var(hint: str = "i") -> LoopVar:
     """Returns a loop variable that differs from every other one."""

@@ -125,6 +125,16 @@ def _check_schedule(value: object) -> object:
     raise ValueError
 
 
+ACCUMULATIONS = ("exact", "float32", "fast")
+"""The values of `accumulation`, each of which allows what those before it do."""
+
+
+def _check_accumulation(value: object) -> object:
+    if value in ACCUMULATIONS:
+        return value
+    raise ValueError
+
+
 TUNING = ("off", "cached", "search")
 """The values of `tune`."""
 
@@ -156,6 +166,9 @@ def _check_rounds(value: object) -> object:
 
 
 _SCHEDULE = _Format("one of " + ", ".join(SCHEDULES), _check_schedule, _check_schedule)
+_ACCUMULATION = _Format(
+    "one of " + ", ".join(ACCUMULATIONS), _check_accumulation, _check_accumulation
+)
 _TUNING = _Format("one of " + ", ".join(TUNING), _check_tuning, _check_tuning)
 _SECONDS = _Format(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
@@ -216,6 +229,13 @@ class Settings:
         _SCHEDULE,
         "how loops run: `default` may add the terms of a sum in another order and without rounding "
         "each product; `none` runs them as they are lowered",
+    )
+    accumulation: str = _setting(
+        "float32",
+        _ACCUMULATION,
+        "what sums of narrow floats are added up in, with `schedule = default`: `exact` rounds "
+        "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
+        "instructions for products of pairs, too, which take numbers below 2**-126 for zero",
     )
     tune: str = _setting(
         "cached",

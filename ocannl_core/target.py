@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ocannl_core.dtypes import DType
 from ocannl_core.node import NodeInfo, TensorNode
 
 BACKEND_API = (1, 0)
@@ -34,6 +35,8 @@ class Target:
         cores: Processors that can work in parallel.
         vector_registers: How many vector registers there are; 0 leaves programs unscheduled.
         has_fma: True if one instruction multiplies and adds with one rounding.
+        pair_products: Formats of which one instruction adds two products to a number of float32,
+            with numbers below 2**-126 taken for zero.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
         compiler: Identifies what makes machine code of generated code, with its flags: what was
             measured with another one tells nothing.
@@ -47,6 +50,7 @@ class Target:
     cores: int = 1
     vector_registers: int = 0
     has_fma: bool = False
+    pair_products: tuple[DType, ...] = ()
     cache_bytes: tuple[int, ...] = ()
     compiler: str = ""
 

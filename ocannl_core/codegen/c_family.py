@@ -14,21 +14,21 @@ import hashlib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
+from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.paired import PairedLoop
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.registers import register_lanes
 from ocannl_core.codegen.shares import shares_of
 from ocannl_core.codegen.simd import (
     MOST_LANES,
     NotVectorisedError,
-    VectorLoop,
 )
 from ocannl_core.codegen.text import Text
 from ocannl_core.codegen.vector_types import ELEMENTS
@@ -70,38 +70,11 @@ from ocannl_core.schedule.sharing.workspace import STACK_BYTES
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
 
+_VECTORS_PER_PLAIN = 16
+"""So many vector loops for each plain one make a kernel one that consists of vectors."""
+
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
-
-
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """One kernel.
-
-    Attributes:
-        symbol: Its name: `k_` and a hash of all that follows.
-        text: Its definition.
-        helpers: What it needs from the prelude.
-        grid: Extents of the GRID axes that the device itself runs, outermost first.
-        block: Extents of the BLOCK axes that the device itself runs, likewise.
-        private: The bytes of each buffer of which every thread has its own, given after indices.
-        bounds: How many pairs of a first iteration and an end it is given last: none, those of its
-            loops, and those of the loops right inside.
-        is_explicit: True if its loops are written in vectors, so that nothing is left for a
-            compiler to vectorise.
-        author: Who wrote it, for messages, where that is not the compiler; kernels that differ only
-            in this are equal.
-    """
-
-    symbol: str
-    text: str
-    helpers: tuple[str, ...] = ()
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    private: tuple[int, ...] = ()
-    bounds: int = 0
-    is_explicit: bool = False
-    author: str = field(default="", compare=False)
 
 
 def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> KernelText:
@@ -139,7 +112,7 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
         *kernel.launch,
         kernel.private,
         kernel.bounds,
-        kernel.is_explicit,
+        kernel.loops,
     )
 
 
@@ -184,6 +157,7 @@ class _Kernel:
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
+        self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
         self._mentioned: dict[int, frozenset[TensorNode]] = {}
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
@@ -197,13 +171,18 @@ class _Kernel:
         return max((share.level for share in self._dealt.values()), default=0)
 
     @property
-    def is_explicit(self) -> bool:
-        """True if little is left for a compiler to do well: no loop that it could vectorise, not
-        even over lanes, and no elementary function, whose constants it should keep in registers.
+    def loops(self) -> Loops:
+        """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
+        and elementary functions, whose constants it should keep in registers.
         """
         functions = (each.partition("_")[2] for each in self.writer.helpers)
         works = any(each in OWN_FUNCTIONS or each.startswith("map_") for each in functions)
-        return self._has_vectors and not self._plain_loops and not works
+        if works or not self._has_vectors:
+            return Loops.PLAIN
+        if not self._plain_loops:
+            return Loops.VECTORS
+        is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
+        return Loops.MIXED if is_rare else Loops.PLAIN
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -368,7 +347,8 @@ class _Kernel:
 
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
-        vector_loop = VectorLoop(
+        self._vector_loops += 1
+        vector_loop = PairedLoop(
             loop,
             self._dialect,
             self._names,
@@ -381,6 +361,10 @@ class _Kernel:
         match loop.body.stmts:
             case (For(kind=AxisKind.VECTOR, body=Block((Store() as copy,))) as inner,):
                 vector_loop.render_square(inner, copy)
+            case (
+                For(kind=AxisKind.VECTOR, body=Block((For(kind=AxisKind.PAIR) as pair,))) as inner,
+            ):
+                vector_loop.render_square_of_pairs(inner, pair)
             case _:
                 vector_loop.render(loop.body)
 

@@ -18,7 +18,10 @@ from ocannl_core import dtypes
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.positions import Positions
+from ocannl_core.codegen.registers import combined_cells
 from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
+from ocannl_core.codegen.vector_across import ACROSS
+from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import (
     DType,
@@ -117,7 +120,7 @@ class Expressions:
     def value(self, expr: Expr) -> Text:
         """Returns the value of an expression; writes first the statements that it needs."""
         text = self.unrounded(expr)
-        if expr.dtype.is_narrow and not _is_exact(expr):
+        if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
@@ -148,7 +151,8 @@ class Expressions:
             case Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
             case Binary(op, left, right, dtype):
-                return self._binary(op, left, right, dtype)
+                whole = self._across(expr) if op in ACROSS else None
+                return whole or self._binary(op, left, right, dtype)
             case Ternary():
                 return self._ternary(expr)
             case Const(value, dtype):
@@ -269,6 +273,29 @@ class Expressions:
         return Text(name)
 
     # ----- operations -----------------------------------------------------------------------
+
+    def _across(self, expr: Binary) -> Text | None:
+        """Returns the combination of all lanes of one register, neighbours first; None for others.
+
+        t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
+        """
+        lanes = combined_cells(expr)
+        if not lanes or expr.dtype.name not in ELEMENTS:
+            return None
+        if expr.dtype.kind is Kind.SIGNED and expr.op in (BinaryOp.ADD, BinaryOp.MUL):
+            return None  # they wrap around
+        node = lanes[0].node
+        registers = self._names.registers.get(node)
+        if registers is None or any(each.node is not node for each in lanes):
+            return None
+        places = [self.positions.fixed(self.positions.place(node, each.indices)) for each in lanes]
+        first = places[0]
+        if registers.lanes.get(first) != len(lanes):
+            return None
+        if places != list(range(first, first + len(lanes))):
+            return None
+        name = f"{expr.dtype.name}x{len(lanes)}_{ACROSS[expr.op]}"
+        return self._helper(name, Text(registers.variable(first)))
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
         if op is UnaryOp.IDENTITY:
@@ -542,7 +569,7 @@ def _is_logical(expr: Unary | Binary) -> bool:
     return bool(expr.op.value.gives_truth)
 
 
-def _is_exact(expr: Expr) -> bool:
+def is_exact(expr: Expr) -> bool:
     """True if computing in float32 gives a number of the narrow format already."""
     match expr:
         case Load() | Gather() | LocalRead() | Scoped() | Const():

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator, Mapping
 from textwrap import dedent, indent
 
-from ocannl_core.codegen.c_family import KernelText
 from ocannl_core.codegen.dialect import Dialect, Parameter
+from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import OpError

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
-from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Stmt, Store
+from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, walk
 from ocannl_core.node import TensorNode
 
@@ -151,3 +151,16 @@ def _place(at: Position, values: _Environment) -> tuple[int, int] | None:
             case _:
                 return None
     return position, lanes
+
+
+def combined_cells(expr: Binary) -> tuple[Load, ...]:
+    """Returns the cells that one operation combines: neighbours, then pairs of neighbours, and so
+    on; empty for any other expression.
+    """
+    level: list[Expr] = [expr]
+    while all(isinstance(each, Binary) and each.op is expr.op for each in level):
+        level = [
+            part for each in level if isinstance(each, Binary) for part in (each.left, each.right)
+        ]
+    cells = tuple(each for each in level if isinstance(each, Load) and each.dtype is expr.dtype)
+    return cells if len(cells) == len(level) else ()

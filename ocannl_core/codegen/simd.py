@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.expressions import Expressions, is_exact
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.registers import Position
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind, int32, int64, uint8
+from ocannl_core.dtypes import DType, Kind, float32, int32, int64, uint8
 from ocannl_core.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -34,6 +34,7 @@ from ocannl_core.loopir.nodes import (
     LocalRead,
     Remark,
     Scoped,
+    Stmt,
     Store,
     Ternary,
     Unary,
@@ -63,6 +64,21 @@ _MAPPED = frozenset(
     }
 )
 """Functions that are called for each lane."""
+
+
+_ARITHMETIC = frozenset(
+    {
+        UnaryOp.NEG,
+        UnaryOp.RECIP,
+        UnaryOp.SQRT,
+        UnaryOp.RECIP_SQRT,
+        BinaryOp.ADD,
+        BinaryOp.SUB,
+        BinaryOp.MUL,
+        BinaryOp.DIV,
+    }
+)
+"""Operations of which NaN is that of an operand, or the processor's own."""
 
 
 class VectorLoop:
@@ -133,7 +149,9 @@ class VectorLoop:
         Raises:
             NotVectorisedError: if the copy is no square, or its rows do not lie together.
         """
-        value = statement.value
+        value, dtype = statement.value, statement.value.dtype
+        if isinstance(value, Unary):
+            value = narrow_cell(value) or value
         count = inner.stop - inner.start
         if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorisedError
@@ -152,7 +170,11 @@ class VectorLoop:
             self._names.single(inner.var, inner.start),
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
-        transpose = self._helper(value.dtype, "transpose")
+        given = value.dtype
+        if given.is_narrow and dtype is not float32:
+            raise NotVectorisedError
+        function = f"transpose_{given}" if given.is_narrow else "transpose"
+        transpose = self._helper(dtype, function)
         self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
@@ -166,30 +188,33 @@ class VectorLoop:
                 case Remark():
                     pass
                 case _:
-                    raise NotVectorisedError
+                    self._other(stmt)
+
+    def _other(self, stmt: Stmt) -> None:
+        """Writes a statement that is none of the plain ones."""
+        raise NotVectorisedError
 
     def _store(self, stmt: Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
-        registers = self._names.registers.get(stmt.node)
-        if registers is not None:
-            if stride != 1:
-                raise NotVectorisedError
-            position = self._register(stmt.node, offset)
-            name = registers.variable(position)
-            value = self._value(stmt.value)
-            if self._count < registers.lanes[position]:
-                value = self._select(self._first_lanes(dtype), value, Text(name), dtype)
-            self._writer.assign(name, value.code)
+        if stmt.node in self._names.registers:
+            self._assign(stmt, self._value(stmt.value))
             return
         self._note_written(stmt.node)
-        value = self._value(stmt.value)
+        is_put = dtype.is_narrow and (is_exact(stmt.value) or _is_arithmetic(stmt.value))
+        value = self._value(stmt.value) if is_put else self._unrounded(stmt.value)
         if stride == 0:
             raise NotVectorisedError
         if stride == 1:
             cell = self._cell(stmt.node, offset)
-            if self._count == self._lanes and stmt.is_streamed:
+            if dtype.is_narrow:
+                is_streamed = self._count == self._lanes and stmt.is_streamed
+                verb = "stream" if is_streamed else "put" if is_put else "store"
+                store = self._helper(dtype, f"{verb}_{dtype}")
+                count = "" if is_streamed else f", {self._count}"
+                self._writer.line(f"{store}(&{cell}, {value}{count});")
+            elif self._count == self._lanes and stmt.is_streamed:
                 stream = self._helper(dtype, "stream")
                 self._writer.line(f"{stream}(&{cell}, {value});")
             elif self._count == self._lanes:
@@ -201,8 +226,19 @@ class VectorLoop:
             name = self._named(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {name}[{lane}];")
+                self._writer.line(f"{cell} = {self._stored(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
+
+    def _assign(self, stmt: Store, value: Text) -> None:
+        """Writes the assignment of a vector to a variable."""
+        offset, stride = self._place(stmt.node, stmt.indices)
+        if stride != 1:
+            raise NotVectorisedError
+        registers, position = self._names.registers[stmt.node], self._register(stmt.node, offset)
+        name, dtype = registers.variable(position), stmt.value.dtype
+        if self._count < registers.lanes[position]:
+            value = self._select(self._first_lanes(dtype), value, Text(name), dtype)
+        self._writer.assign(name, value.code)
 
     # ----- places ---------------------------------------------------------------------------
 
@@ -231,6 +267,15 @@ class VectorLoop:
 
     def _value(self, expr: Expr) -> Text:
         """Returns the vector of an expression's values, one per lane."""
+        value = self._unrounded(expr)
+        dtype = expr.dtype
+        if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
+            return value
+        function = "nearest" if _is_arithmetic(expr) else "round"
+        return call(self._helper(dtype, f"{function}_{dtype}"), value)
+
+    def _unrounded(self, expr: Expr) -> Text:
+        """Returns such a vector; narrow floats may still have to be rounded."""
         self._vector(expr.dtype)
         if not self._varies(expr):
             return self._spread(expr)
@@ -266,6 +311,11 @@ class VectorLoop:
         """Returns a vector of equal lanes."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # they may be repeated by this
+        cell = narrow_cell(expr)
+        if cell is not None and cell.node not in self._names.registers:
+            bits = self._expressions.cell(cell.node, cell.indices)
+            vector = call(self._helper(expr.dtype, f"splat_{cell.dtype}"), bits)
+            return Text(self._kept(self._vector(expr.dtype), vector))
         value = self._expressions.value(expr)
         vector = call(self._helper(expr.dtype, "splat"), value)
         if isinstance(expr, Const) or any(
@@ -283,13 +333,17 @@ class VectorLoop:
             return Text(registers.variable(self._register(load.node, offset)))
         vector = self._vector(load.dtype)
         cell = self._cell(load.node, offset)
-        if stride == 1 and self._count == self._lanes:
+        if stride == 1 and load.dtype.is_narrow:
+            function = self._helper(load.dtype, f"load_{load.dtype}")
+            value = call(function, Text(f"&{cell}"), Text(str(self._count)))
+        elif stride == 1 and self._count == self._lanes:
             value = Text(f"*(const {vector}_cells *)&{cell}")
         elif stride == 1:
             value = call(self._helper(load.dtype, "load"), Text(f"&{cell}"), Text(str(self._count)))
         else:
             cells = [self._cell(load.node, offset, lane * stride) for lane in range(self._count)]
-            value = Text(f"({vector}){{{', '.join(cells)}}}")
+            numbers = [self._expressions.loaded(Text(each), load.dtype).code for each in cells]
+            value = Text(f"({vector}){{{', '.join(numbers)}}}")
         return Text(self._kept(vector, value))
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
@@ -339,7 +393,7 @@ class VectorLoop:
         if op is BinaryOp.POW and right == Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
         if op is BinaryOp.DIV and dtype.is_float:
-            return infix(self._value(left), "/", self._value(right))
+            return self._quotient(left, right, dtype)
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
@@ -357,6 +411,13 @@ class VectorLoop:
             case _:
                 raise NotVectorisedError
 
+    def _quotient(self, left: Expr, right: Expr, dtype: DType) -> Text:
+        is_one = not self._varies(right) and not self._positions.has_statements(right)
+        if is_one and not isinstance(right, Const):
+            divisor = self._expressions.value(right)
+            return call(self._helper(dtype, "over"), self._value(left), divisor)
+        return infix(self._value(left), "/", self._value(right))
+
     def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> Text:
         a, b = self._value(left), self._value(right)
         if dtype.kind is not Kind.SIGNED:
@@ -371,6 +432,8 @@ class VectorLoop:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
             raise NotVectorisedError  # numbers beyond the integers need care
+        if _computed(arg.dtype) is _computed(dtype):
+            return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), Text(self._vector(dtype)))
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
@@ -379,7 +442,7 @@ class VectorLoop:
         first = self._expressions.value(IndexValue(index, dtype))
         steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
         if dtype.is_float:
-            limit = 1 << (24 if dtype.nbytes == 4 else 53)
+            limit = 1 << min(dtype.significand, 53)
             raise_if_inexact(self._positions.index(index), limit)
         spread = call(self._helper(dtype, "splat"), first)
         return infix(spread, "+", Text(f"({self._vector(dtype)}){{{steps}}}"))
@@ -388,17 +451,19 @@ class VectorLoop:
 
     def _mask(self, expr: Expr, dtype: DType) -> Text:
         """Returns the lanes in which a value is not zero, to choose between values of a format."""
-        nbytes = dtype.nbytes
+        nbytes = _computed(dtype).nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if arg.dtype.nbytes == nbytes:
+            case Unary(UnaryOp.NOT, arg) if _computed(arg.dtype).nbytes == nbytes:
                 return Text(f"~({self._mask(arg, dtype)})")
-            case Binary(op, left, right) if op in COMPARISONS and left.dtype.nbytes == nbytes:
+            case Binary(op, left, right) if (
+                op in COMPARISONS and _computed(left.dtype).nbytes == nbytes
+            ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return Text(f"({compared})")
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
-            case _ if expr.dtype.nbytes == nbytes:
+            case _ if _computed(expr.dtype).nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
             case Load(dtype=byte) if byte is uint8:
                 return self._byte_mask(expr, dtype)
@@ -424,7 +489,7 @@ class VectorLoop:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> Text:
-        mask = Vector(dtype.name, self._lanes).mask
+        mask = Vector(_computed(dtype).name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return Text(f"({mask}){{{flags}}}")
@@ -442,6 +507,13 @@ class VectorLoop:
         """Returns a name for a value that the text mentions repeatedly."""
         return Text(self._named(self._vector(dtype), value))
 
+    def _stored(self, number: str, dtype: DType) -> str:
+        """Returns a number in the storage type of its format."""
+        if not dtype.is_narrow:
+            return number
+        self._writer.helpers.add(f"{dtype}_bits")
+        return f"{dtype}_bits({number})"
+
     def _named(self, vector: str, value: Text) -> str:
         if value.code.isidentifier():
             return value.code
@@ -458,9 +530,10 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Returns the type of a vector."""
-        if dtype.name not in ELEMENTS:
+        computed = _computed(dtype)
+        if computed.name not in ELEMENTS:
             raise NotVectorisedError
-        name = f"{dtype.name}x{self._lanes}"
+        name = f"{computed}x{self._lanes}"
         self._writer.helpers.add(name)
         return name
 
@@ -468,6 +541,37 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+def _is_arithmetic(expr: Expr) -> bool:
+    """True if a processor's operation on numbers of the expression's own format gives its value."""
+    match expr:
+        case Unary(op, arg, dtype):
+            return op in _ARITHMETIC and arg.dtype is dtype
+        case Binary(op, left, _, dtype):
+            return op in _ARITHMETIC and left.dtype is dtype
+        case Ternary(TernaryOp.FMA):
+            return True
+        case _:
+            return False
+
+
+def narrow_cell(expr: Expr) -> Load | None:
+    """Returns the cell of a narrow format that an expression of float32 vectors is the value of."""
+    match expr:
+        case Load(_, _, dtype) if dtype.is_narrow:
+            return expr
+        case Unary(UnaryOp.IDENTITY, Load(_, _, dtype) as load, wide) if (
+            dtype.is_narrow and wide is float32
+        ):
+            return load
+        case _:
+            return None
+
+
+def _computed(dtype: DType) -> DType:
+    """Returns the format of the vectors that hold numbers of a format."""
+    return float32 if dtype.is_narrow else dtype
 
 
 def raise_if_inexact(index: Text, limit: int) -> None:

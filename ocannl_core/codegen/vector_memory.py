@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ocannl_core.codegen.helper import chosen
+from ocannl_core.codegen.narrow_vectors import CELLS
 from ocannl_core.codegen.vector_types import Vector, instruction
 
 _MASKED = {("float32", 16): "ps512", ("float32", 8): "ps256", ("float32", 4): "ps128"}
 _MASKED |= {("float64", 8): "pd512", ("float64", 4): "pd256", ("float64", 2): "pd128"}
+_SHORT = {("uint16", 16): "hi256", ("uint16", 8): "hi128"}
 _BY_SIGN = {("float32", 8): "ps256", ("float32", 4): "ps"}
 _BY_SIGN |= {("float64", 4): "pd256", ("float64", 2): "pd"}
 
@@ -26,6 +28,11 @@ def _masked_loads(vector: Vector) -> Iterator[tuple[str, str]]:
         name = f"ia32_loadu{_MASKED[place]}_mask"
         given = f"(const void *)p, ({vector.name}){{0}}, {_bits(vector)}"
         yield instruction("__AVX512VL__", name), f"  return __builtin_{name}({given});"
+    if place in _SHORT:
+        name = f"ia32_loaddqu{_SHORT[place]}_mask"
+        given = f"(const void *)p, ({vector.mask}){{0}}, {_bits(vector)}"
+        condition = f"defined(__AVX512BW__) && {instruction('__AVX512VL__', name)}"
+        yield condition, f"  return ({vector.name})__builtin_{name}({given});"
     if place in _BY_SIGN:
         name = f"ia32_maskload{_BY_SIGN[place]}"
         given = f"(const void *)p, {_first_lanes(vector)}"
@@ -47,6 +54,11 @@ def store(vector: Vector) -> str:
         name = f"ia32_storeu{_MASKED[vector.dtype, vector.lanes]}_mask"
         text = f"  __builtin_{name}((void *)p, x, {_bits(vector)});"
         special.append((instruction("__AVX512VL__", name), text))
+    if (vector.dtype, vector.lanes) in _SHORT:
+        name = f"ia32_storedqu{_SHORT[vector.dtype, vector.lanes]}_mask"
+        text = f"  __builtin_{name}((void *)p, ({vector.mask})x, {_bits(vector)});"
+        condition = f"defined(__AVX512BW__) && {instruction('__AVX512VL__', name)}"
+        special.append((condition, text))
     return f"{head}\n{chosen(special, plain)}\n}}"
 
 
@@ -110,8 +122,10 @@ def stream(vector: Vector) -> str:
     return f"{head}\n{body}\n}}"
 
 
-def transpose(vector: Vector) -> str:
+def transpose(vector: Vector, source: str = "") -> str:
     """Returns a function that copies a square of cells, rows becoming columns.
+
+    The cells may be those of a narrow format, which are widened on the way, or pairs of cells.
 
     Interleaving the first half of the rows with the second one, as often as the number of rows can
     be halved, turns the square.
@@ -120,10 +134,17 @@ def transpose(vector: Vector) -> str:
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
     high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
     rows = [f"x{row}" for row in range(lanes)]
-    lines = [
-        f"  {vector.name} {name} = *(const {vector.cells} *)(p + {row} * stride);"
-        for row, name in enumerate(rows)
+    given, function = vector.element, "transpose"
+    if source:
+        given, function = f"{CELLS.get(source, 'uint16')}_t", f"transpose_{source}"
+    element = given if source == "pairs" else vector.element
+    loads = [
+        f"{vector.name}_load_{source}(p + {row} * stride, {lanes})"
+        if source in CELLS
+        else f"*(const {vector.cells} *)(p + {row} * stride)"
+        for row in range(lanes)
     ]
+    lines = [f"  {vector.name} {name} = {load};" for name, load in zip(rows, loads, strict=True)]
     for stage in range(lanes.bit_length() - 1):
         new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
         for pair in range(half):
@@ -133,8 +154,8 @@ def transpose(vector: Vector) -> str:
         rows = new
     lines += [f"  *({vector.cells} *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
     head = (
-        f"INLINE void {vector.name}_transpose(\n"
-        f"    const {vector.element} *p, int64_t stride, {vector.element} *q, int64_t step) {{"
+        f"INLINE void {vector.name}_{function}(\n"
+        f"    const {given} *p, int64_t stride, {element} *q, int64_t step) {{"
     )
     gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({vector.mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"

@@ -13,7 +13,9 @@ from functools import cache
 from ocannl_core.codegen import vector_memory
 from ocannl_core.codegen.float32_math import float32_function
 from ocannl_core.codegen.helper import FUSES, Helper, chosen
-from ocannl_core.codegen.vector_types import ELEMENTS, HAS_BUILTIN, Vector, instruction
+from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
+from ocannl_core.codegen.vector_across import ACROSS, across, over
+from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
@@ -58,7 +60,7 @@ def vector_helper(name: str) -> Helper | None:
     if name == "stream_end":
         return Helper(vector_memory.STREAM_END)
     found = _NAME.fullmatch(name)
-    if found is None or found["dtype"] not in ELEMENTS:
+    if found is None or found["dtype"] not in TYPES:
         return None
     vector = Vector(found["dtype"], int(found["lanes"]))
     function = found["function"]
@@ -82,8 +84,12 @@ def _function(vector: Vector, function: str) -> Helper | None:
             cells = ", ".join(["x"] * vector.lanes)
             head = f"INLINE {vector.name} {vector.name}_splat({vector.element} x)"
             return Helper(f"{head} {{\n  return ({vector.name}){{{cells}}};\n}}", needs)
+        case "over":
+            return over(vector)
         case "select":
             return Helper(_select(vector), needs)
+        case _ if function in ACROSS.values():
+            return across(vector, function)
         case "fma":
             return Helper(_fma(vector), needs)
         case "max" | "min":
@@ -100,6 +106,14 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return _half(vector, function)
         case "scaled" if (vector.dtype, vector.lanes) in _SCALED:
             return _scaled(vector)
+        case "transpose_pairs":
+            return Helper(vector_memory.transpose(vector, "pairs"), needs)
+        case _ if vector.dtype == "float32" and function.startswith("transpose_"):
+            source = function.removeprefix("transpose_")
+            text = vector_memory.transpose(vector, source)
+            return Helper(text, (*needs, f"{vector.name}_load_{source}"))
+        case _ if vector.dtype == "float32" and function.endswith(tuple(CELLS)):
+            return narrow_helper(vector.lanes, function)
         case _ if function.startswith("map_"):
             return Helper(_map(vector, function.removeprefix("map_")), needs)
         case _:

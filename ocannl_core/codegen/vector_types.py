@@ -14,7 +14,15 @@ ELEMENTS = {
     "int64": ("int64_t", 8),
     "uint64": ("uint64_t", 8),
 }
-"""Formats that vectors are made of: the type in C and its size."""
+"""Formats that vectors compute with: the type in C and its size."""
+
+TYPES = ELEMENTS | {
+    "int8": ("int8_t", 1),
+    "uint8": ("uint8_t", 1),
+    "int16": ("int16_t", 2),
+    "uint16": ("uint16_t", 2),
+}
+"""All that vectors are made of, cells that are only loaded and stored as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +45,17 @@ class Vector:
     @property
     def element(self) -> str:
         """The type of a number in C."""
-        return ELEMENTS[self.dtype][0]
+        return TYPES[self.dtype][0]
 
     @property
     def nbytes(self) -> int:
         """The size of a vector."""
-        return self.lanes * ELEMENTS[self.dtype][1]
+        return self.lanes * TYPES[self.dtype][1]
 
     @property
     def mask(self) -> str:
         """The type of a comparison in C: all bits of a lane, or none."""
-        return f"int{8 * ELEMENTS[self.dtype][1]}x{self.lanes}"
+        return f"int{8 * TYPES[self.dtype][1]}x{self.lanes}"
 
     @property
     def cells(self) -> str:

@@ -41,6 +41,10 @@ class AxisKind(Enum):
     """Iterations may run in the lanes of a vector register."""
     UNROLLED = "unrolled"
     """The loop is to be written out."""
+    PAIR = "pair"
+    """Both iterations add a product of narrow floats to one number: they may be one instruction,
+    which takes numbers below 2**-126 for zero.
+    """
     REDUCTION = "reduction"
     """Iterations combine into the same cells with an accumulating primitive."""
     GRID = "grid"

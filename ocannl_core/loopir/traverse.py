@@ -124,7 +124,7 @@ def walk(root: Node) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         yield node
-        pending.extend(reversed(children(node)))
+        pending += children(node)[::-1]
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:
@@ -144,15 +144,13 @@ def statements(root: Stmt) -> Iterator[Stmt]:
 
 def walk_up(root: Node) -> Iterator[Node]:
     """Yields all nodes inside a node and then itself: the order in which they take effect."""
-    pending = [(root, False)]
-    while pending:
-        node, entered = pending.pop()
-        inner = () if entered else children(node)
-        if inner:
-            pending.append((node, True))
-            pending.extend((child, False) for child in reversed(inner))
-        else:
-            yield node
+    found: list[Node] = []
+    pending = [root]
+    while pending:  # backwards: a node, then what is inside it from the right
+        node = pending.pop()
+        found.append(node)
+        pending += children(node)
+    return reversed(found)
 
 
 def fold(
@@ -443,6 +441,9 @@ class Access:
     merge: bool = False
 
 
+_ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal)
+
+
 def accesses_at(node: Node) -> tuple[Access, ...]:
     """Returns the accesses of a node itself, not of its children."""
     match node:
@@ -463,7 +464,8 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
 def accesses(root: Node) -> Iterator[Access]:
     """Yields every access inside a node, in the order in which they take effect."""
     for node in walk_up(root):
-        yield from accesses_at(node)
+        if isinstance(node, _ACCESSING):
+            yield from accesses_at(node)
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
 from ocannl_core.indexing import (
@@ -54,7 +55,15 @@ from ocannl_core.loopir.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.loopir.traverse import Node, children, free_variables, map_expr, nodes_of, walk
+from ocannl_core.loopir.traverse import (
+    Access,
+    Node,
+    accesses,
+    children,
+    free_variables,
+    map_expr,
+    walk,
+)
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
 from ocannl_core.schedule.transforms import AXIS_LETTERS
@@ -94,12 +103,15 @@ class Reduction:
         term: What; reads nothing that the nest writes.
         initial: What the result starts from; depends on the cell only.
         result: The variable by which the finish refers to the result.
+        may_pair: True if products may come from instructions that take numbers below 2**-126 for
+            zero.
     """
 
     op: BinaryOp
     term: Expr
     initial: Expr
     result: Local
+    may_pair: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -121,7 +133,7 @@ class Reduction:
         return tuple(_factors(self.term))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is asked again and again is kept
 class CellNest:
     """A nest of loops as cells that are independent of each other.
 
@@ -135,17 +147,17 @@ class CellNest:
     reduction: Reduction | None
     finish: tuple[Store, ...]
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Axis, ...]:
         """The axes that are not reduced."""
         return tuple(axis for axis in self.axes if not axis.is_reduced)
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[Axis, ...]:
         """The axes that are reduced."""
         return tuple(axis for axis in self.axes if axis.is_reduced)
 
-    @property
+    @cached_property
     def roots(self) -> tuple[Expr | Store, ...]:
         """What the nest computes: the parts of its reduction, then the finish."""
         if self.reduction is None:
@@ -153,9 +165,29 @@ class CellNest:
         return (self.reduction.term, self.reduction.initial, *self.finish)
 
     @property
+    def rounds_often(self) -> bool:
+        """True if it adds up or multiplies narrow floats, which rounds after every term: their
+        order matters more than that of others.
+        """
+        reduction = self.reduction
+        exact = (BinaryOp.MAX, BinaryOp.MIN)
+        return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """What it reads and writes, in the order of its roots."""
+        return tuple(access for root in self.roots for access in accesses(root))
+
+    @cached_property
     def mentioned(self) -> frozenset[TensorNode]:
         """The nodes that it reads or writes."""
-        return frozenset(node for root in self.roots for node in nodes_of(root))
+        return frozenset(access.node for access in self.accesses)
+
+    @cached_property
+    def gathered(self) -> frozenset[TensorNode]:
+        """The nodes of which it computes a position."""
+        parts = (part for root in self.roots for part in walk(root))
+        return frozenset(part.node for part in parts if isinstance(part, Gather))
 
     @property
     def is_resumable(self) -> bool:
@@ -177,7 +209,7 @@ class CellNest:
 
 def cell_nest(body: Block) -> CellNest | None:
     """Returns the nest that a block consists of; None if its iterations depend on each other."""
-    loops, inner = _loops(body)
+    loops, inner = perfect_loops(body)
     if not loops or len(loops) > len(AXIS_LETTERS):
         return None
     found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
@@ -238,7 +270,7 @@ def _is_injective(nest: CellNest, store: Store) -> bool:
 _Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
 
 
-def _loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
+def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
     """Returns perfectly nested loops, outermost first, and the statements inside them."""
     loops: list[For] = []
     stmts = _relevant(block)
@@ -286,18 +318,18 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     """
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
-    stores = [_flattened(stmt) for stmt in stmts if isinstance(stmt, Store)]
+    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
     inlined = {
         id(expr): expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)
     }
-    if len(set(inlined.values())) != 1 or not all(map(_is_unconditional, stores)):
+    if len(set(inlined.values())) != 1 or not all(map(is_unconditional, stores)):
         return None
     scoped = next(iter(inlined.values()))
     match _relevant(scoped.body):
         case (SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = _loops(Block((outer,)))
+            loops, inner = perfect_loops(Block((outer,)))
         case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
-            loops, inner = _loops(Block((outer,)))
+            loops, inner = perfect_loops(Block((outer,)))
         case _:
             return None
     match inner:
@@ -308,7 +340,7 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
         return None
     result = _new_local(stmts, scoped.dtype)
-    finish = tuple(_replaced(store, scoped, LocalRead(result)) for store in stores)
+    finish = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
     return Reduction(*parts, initial=initial, result=result), loops, finish
 
 
@@ -316,7 +348,7 @@ def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
     """Returns stores without a reduction."""
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
-    stores = tuple(_flattened(stmt) for stmt in stmts if isinstance(stmt, Store))
+    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
     if any(isinstance(each, Scoped) for store in stores for each in walk(store)):
         return None
     return None, [], stores
@@ -330,8 +362,8 @@ def _combined(value: Expr, cell: Load | LocalRead) -> tuple[BinaryOp, Expr] | No
     cell - a         -->  ADD, -a
     """
     dtype = value.dtype
-    if (dtype.is_float and dtype.nbytes < 4) or dtype.kind is Kind.WORD:
-        return None  # every sum of a narrow float rounds, so their order matters more
+    if dtype.kind is Kind.WORD:
+        return None
     match value:
         case Binary(op, left, right) if op in REORDERED and left == cell:
             parts = op, right
@@ -362,7 +394,7 @@ def _factors(term: Expr) -> Iterator[Expr]:
                 yield expr
 
 
-def _flattened(store: Store) -> Store:
+def with_flat_computations(store: Store) -> Store:
     """Returns a store in which inlined computations of one step are expressions.
 
     { v = a * b; } v + 1  -->  a * b + 1
@@ -379,7 +411,8 @@ def _flattened(store: Store) -> Store:
     return replace(store, value=map_expr(store.value, flat))
 
 
-def _replaced(store: Store, old: Expr, new: Expr) -> Store:
+def with_value(store: Store, old: Expr, new: Expr) -> Store:
+    """Returns a store with one part of its value replaced wherever it occurs."""
     return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
 
 
@@ -434,7 +467,7 @@ def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> I
                 yield read
 
 
-def _is_unconditional(store: Store) -> bool:
+def is_unconditional(store: Store) -> bool:
     """True if every inlined computation of a store may run whatever the data are. A choice by
     numbers, and not by positions, is no guard: what is not chosen exists all the same.
     """

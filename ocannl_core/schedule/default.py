@@ -13,11 +13,15 @@ from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
 from ocannl_core.schedule.choosing.stages import staged
-from ocannl_core.schedule.grouping.group import Group, grouped
+from ocannl_core.schedule.choosing.widen import widened
+from ocannl_core.schedule.grouping.group import Group, far_cache, grouped
+from ocannl_core.schedule.grouping.repeated import repeated
 from ocannl_core.schedule.grouping.together import run_together
 from ocannl_core.schedule.joining.forward import forwarded
 from ocannl_core.schedule.joining.fuse import fused
 from ocannl_core.schedule.joining.part import Part, plain, rebuilt
+from ocannl_core.schedule.joining.separate import separated
+from ocannl_core.schedule.memory import mentioned
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.schedule.searching.remembering import Remembering, Rule
@@ -64,7 +68,8 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
     """
     kernels = kernels_of(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
-    made = [*kernels.partial]
+    contracted = kernels.contracted
+    made = [node for node in kernels.partial if node not in contracted]
     steps: list[Step] = []
     for part in kernels.parts:
         if isinstance(part, Part):
@@ -74,9 +79,10 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
         nodes.update(run.nodes)
         made += run.partial
         steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
-    contracted = kernels.contracted
-    scratch = (node for node in plan.scratch if node not in contracted)
-    return replace(plan, steps=tuple(steps), scratch=(*scratch, *made), nodes=nodes)
+    left = frozenset(node for step in steps for node in mentioned(step))
+    known = (node for node in plan.scratch if node not in contracted)
+    scratch = tuple(node for node in (*known, *made) if node in left)
+    return replace(plan, steps=tuple(steps), scratch=scratch, nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +114,18 @@ def kernels_of(plan: Plan, target: Target | None) -> Kernels:
     products of several factors in stages, those that run together in groups, long reductions to few
     cells divided.
     """
-    joined, partial = staged(forwarded(fused(plan.steps, plan.nodes), plan.scratch), plan.nodes)
+    accumulation = settings.current().accumulation
+    apart = separated(plan.steps)
+    nodes, scratch = {**plan.nodes, **apart.made}, (*plan.scratch, *apart.made)
+    found = fused(apart.steps, nodes, rounds_often=accumulation == "exact")
+    wide, of_sums = widened(forwarded(found, scratch), nodes, may_pair=accumulation == "fast")
+    joined, of_stages = staged(wide, {**nodes, **of_sums})
+    partial = {**apart.made, **of_sums, **of_stages}
     nodes = {**plan.nodes, **partial}
+    plan = replace(plan, steps=apart.steps, scratch=(*plan.scratch, *partial), nodes=nodes)
     parts: list[Part | Group] = []
+    if target is not None:
+        joined = repeated(joined, nodes, plan.scratch, far_cache(target))
     for part in joined if target is None else grouped(joined, plan, nodes, target):
         if isinstance(part, Group):
             parts.append(part)

@@ -115,7 +115,7 @@ def sink_fills(plan: Plan) -> Plan:
     steps: list[Step] = []
     waiting: dict[TensorNode, Step] = {}
     for step in plan.steps:
-        for node in _mentioned(step):
+        for node in mentioned(step):
             if node in waiting:
                 steps.append(waiting.pop(node))
         match step:
@@ -130,14 +130,15 @@ def _lives(plan: Plan) -> dict[TensorNode, range]:
     """Returns the positions of the steps during which each node keeps its memory."""
     lives = {node: range(0) for node in plan.scratch}
     for position, step in enumerate(plan.steps):
-        for node in _mentioned(step):
+        for node in mentioned(step):
             if node in lives:
                 first = lives[node].start if lives[node] else position
                 lives[node] = range(first, position + 1)
     return {node: life or range(1) for node, life in lives.items()}
 
 
-def _mentioned(step: Step) -> tuple[TensorNode, ...]:
+def mentioned(step: Step) -> tuple[TensorNode, ...]:
+    """Returns the nodes that a step reads or writes."""
     match step:
         case Nest(arguments=arguments):
             return arguments

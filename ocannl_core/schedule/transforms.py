@@ -66,6 +66,16 @@ class Vectorise:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes.
+
+    Operands that are packed stay in their narrow format, for that instruction widens them.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class Parallelise:
     """The iterations of an axis may run on different threads."""
 
@@ -164,6 +174,7 @@ Transform = (
     | Order
     | Unroll
     | Vectorise
+    | Pair
     | Parallelise
     | Pack
     | Accumulate
@@ -190,6 +201,8 @@ def _text(transform: Transform) -> str:
             return f"unroll {axis}"
         case Vectorise(axis):
             return f"vectorise {axis}"
+        case Pair(axis):
+            return f"pair {axis}"
         case Parallelise(axis):
             return f"parallelise {axis}"
         case Pack(operand, inside, axes):
@@ -217,7 +230,7 @@ _FORMS = tuple(
     for form in (
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
         rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>unroll|vectorise|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?",
@@ -244,8 +257,8 @@ def _transform(text: str) -> Transform:
         if found is not None:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, parallelise, pack, accumulate, "
-        "rows, contract, inline and stream.",
+        "A schedule is made of split, order, unroll, vectorise, pair, parallelise, pack, "
+        "accumulate, rows, contract, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
     )
@@ -264,6 +277,8 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Unroll(axis)
         case "vectorise":
             return Vectorise(axis)
+        case "pair":
+            return Pair(axis)
         case "parallelise":
             return Parallelise(axis)
         case "pack":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 
 from ocannl_core.dtypes import DType, float32, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.loopir.nodes import Binary, Const, Expr, IndexValue, Stmt, Ternary, Unary
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Const,
+    Expr,
+    IndexValue,
+    LocalRead,
+    Scoped,
+    Stmt,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import map_exprs
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.applying.axes import AxisTree
@@ -92,6 +104,26 @@ def random_reductions(
     for var, extent in reversed(axes):
         body = loop(var, extent, body)
     return Example(draft.program(body), arrays)
+
+
+def in_format(example: Example, dtype: DType) -> Example:
+    """Returns a program that computes in another number format all that is float32 in it."""
+
+    def changed(expr: Expr) -> Expr:
+        match expr:
+            case LocalRead() | Scoped():
+                return expr
+            case _:
+                return replace(expr, dtype=dtype) if expr.dtype is float32 else expr
+
+    program = example.program
+    nodes = {
+        node: replace(info, dtype=dtype) if info.dtype is float32 else info
+        for node, info in program.nodes.items()
+    }
+    arrays = {node: cells.astype(nodes[node].dtype.numpy) for node, cells in example.arrays.items()}
+    body = map_exprs(program.body, changed)
+    return replace(example, program=replace(program, nodes=nodes, body=body), arrays=arrays)
 
 
 def _product(factors: Sequence[Expr], dtype: DType) -> Expr:

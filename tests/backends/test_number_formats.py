@@ -41,8 +41,8 @@ def numbers(dtype: DType, target: str) -> Array:
 
 
 def evaluated(target: str, make: Callable[..., oc.Tensor], *operands: Array) -> Array:
-    """Returns an expression of literals, computed by a backend."""
-    with oc.Session(), settings.overrides(allow_nan=True, contract=False):
+    """Returns an expression of literals, computed by a backend; sums round after every term."""
+    with oc.Session(), settings.overrides(allow_nan=True, contract=False, accumulation="exact"):
         tensor = make(*(oc.tensor(each, dtype=each.dtype) for each in operands))
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(tensor))()
@@ -229,12 +229,17 @@ def test_sums_are_rounded_after_every_term(target: str, dtype: DType) -> None:
 # ----- training -----------------------------------------------------------------------------------
 
 
-def losses(target: str, dtype: str, param_dtype: str | None, steps: int) -> list[float]:
+def losses(
+    target: str, dtype: str, param_dtype: str | None, steps: int, accumulation: str = "exact"
+) -> list[float]:
     """Returns the losses of a small network on a smooth function."""
     generator = np.random.default_rng(0)
     points = generator.uniform(-1, 1, (16, 3))
     values = points @ np.array([[1.0], [-2.0], [0.5]]) + 0.3
-    with oc.Session(seed=3, dtype=dtype, param_dtype=param_dtype):
+    with (
+        oc.Session(seed=3, dtype=dtype, param_dtype=param_dtype),
+        settings.overrides(accumulation=accumulation),
+    ):
         x, y = oc.tensor(points, batch_axes=1), oc.tensor(values, batch_axes=1)
         error = oc.nn.mlp(x, hidden=[8], output=[1]) - y
         loss = oc.einsum("...|... => 0", error * error) / 16
@@ -274,6 +279,10 @@ def test_networks_train_in_every_float_format(
     assert found[-1] < (0.95 if steps < 10 else 0.15) * found[0]
     # the exactly rounded operations of a network with relu leave no freedom
     assert found[:4] == losses("interp", dtype, param_dtype, 4)
+    if not target.startswith("interp"):  # which adds up in one way only
+        for accumulation in ("float32", "fast"):
+            found = losses(target, dtype, param_dtype, steps, accumulation)
+            assert found[-1] < 0.15 * found[0]
 
 
 # ----- formats without infinities -----------------------------------------------------------------

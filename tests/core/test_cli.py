@@ -197,6 +197,7 @@ def test_config_shows_values_with_their_sources(
             "cc_arch                      native  (from default)",
             "dump_dir                     not set  (from default)",
             "schedule                     default  (from default)",
+            "accumulation                 float32  (from default)",
             "tune                         cached  (from default)",
             "tune_budget                  10.0  (from default)",
             "contract                     true  (from default)",

@@ -38,10 +38,11 @@ from ocannl_core.loopir.nodes import (
     Scope,
     Stmt,
     Store,
+    Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
 from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
@@ -49,6 +50,7 @@ from ocannl_core.schedule.cells import CellNest, Reduction
 from ocannl_core.schedule.transforms import (
     Accumulate,
     Pack,
+    Pair,
     Parallelise,
     Schedule,
     Unroll,
@@ -138,6 +140,8 @@ class _Emitter:
                     kind = AxisKind.UNROLLED
                 case Vectorise(axis):
                     kind = AxisKind.VECTOR
+                case Pair(axis):
+                    kind = AxisKind.PAIR
                 case Parallelise(axis):
                     kind = AxisKind.PARALLEL
                 case _:
@@ -147,11 +151,31 @@ class _Emitter:
                 raise _misfit(self.schedule, "Reduced axes do not run in parallel.", axis)
             kinds[axis] = kind
         vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
-        if vectors and vectors != [self.order[-1]]:
+        pairs = [name for name in self.order if kinds[name] is AxisKind.PAIR]
+        inner = self.order[: len(self.order) - len(pairs)]
+        if vectors and vectors != [inner[-1]]:
             raise _misfit(
                 self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
             )
+        if pairs and not self._are_pairs(pairs, vectors):
+            raise _misfit(
+                self.schedule,
+                "The inside of blocks of two iterations that are summed up is paired, inside of "
+                "vectors.",
+                " ".join(pairs),
+            )
         return kinds
+
+    def _are_pairs(self, pairs: list[str], vectors: list[str]) -> bool:
+        split = self.tree.splits.get(pairs[0][:-1])
+        return (
+            pairs == [self.order[-1]]
+            and bool(vectors)
+            and pairs[0].endswith("1")
+            and split is not None
+            and (split.size, split.evenly) == (2, False)
+            and self.tree.is_reduced(pairs[0])
+        )
 
     def _accumulators(self) -> None:
         """Finds where the registers of a reduction live."""
@@ -248,11 +272,26 @@ class _Emitter:
                 f"{to_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
+        dtype = self._packed(factor).dtype
         dims = [self.tree.largest(axis) for axis in pack.axes]
-        if len(dims) > 1 and dims[-1] * factor.dtype.nbytes % _ALIASED_BYTES == 0:
-            dims[-1] += _LINE_BYTES // factor.dtype.nbytes
-        self.nodes[node] = NodeInfo(factor.dtype, tuple(dims))
+        if not self._is_paired(pack.axes[-1]):
+            if len(dims) > 1 and dims[-1] * dtype.nbytes % _ALIASED_BYTES == 0:
+                dims[-1] += _LINE_BYTES // dtype.nbytes
+        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % _ALIASED_BYTES == 0:
+            dims[-2] += _LINE_BYTES // (2 * dtype.nbytes)
+        self.nodes[node] = NodeInfo(dtype, tuple(dims))
         return node
+
+    def _is_paired(self, name: str) -> bool:
+        return self.kinds.get(name) is AxisKind.PAIR
+
+    def _packed(self, factor: Expr) -> Expr:
+        """Returns what is packed of a factor: where pairs are multiplied, numbers stay narrow."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+                return arg if self._is_paired(self.order[-1]) else factor
+            case _:
+                return factor
 
     def _outside(self, inside: str | None) -> tuple[str, ...]:
         """Returns the loops in each iteration of which a buffer is filled."""
@@ -338,7 +377,7 @@ class _Emitter:
         stmts: list[Stmt] = []
         for pack, node in self.packs.get(inside, ()):
             assert self.nest.reduction is not None
-            factor = self.nest.reduction.factors[pack.operand]
+            factor = self._packed(self.nest.reduction.factors[pack.operand])
             leaves = self._copy_order(pack)
 
             def copy(
@@ -365,52 +404,91 @@ class _Emitter:
 
         for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
         """
-        along = self._contiguous_leaf(factor, leaves)
-        if along is None or self.kinds[leaves[-1]] is not AxisKind.VECTOR:
+        inner = leaves[-2:] if self._is_paired(leaves[-1]) else leaves[-1:]
+        if self._is_widened_along(factor, inner[-1]):
+            outer, last = leaves[:-1], leaves[-1]
+            return self._loops(outer, region, lambda region: self._row(last, region, copy))
+        along = self._contiguous_leaf(factor, leaves[: -len(inner)], inner)
+        if along is None or self.kinds[inner[0]] is not AxisKind.VECTOR:
             return self._loops(leaves, region, copy)
-        outer = [leaf for leaf in leaves if leaf not in (along, leaves[-1])]
-        return self._loops(outer, region, lambda inner: self._squares(along, leaves, inner, copy))
+        outer = [leaf for leaf in leaves if leaf not in (along, *inner)]
+        return self._loops(outer, region, lambda region: self._squares(along, inner, region, copy))
+
+    def _is_widened_along(self, factor: Expr, leaf: str) -> bool:
+        """True if a buffer's rows are rows of narrow floats in memory, widened."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, Load(_, (*_, last), dtype)) if dtype.is_narrow:
+                is_row = (1, self.tree.axes[leaf[0]].var) in as_affine(last)[0]
+                return is_row and self.kinds[leaf] is AxisKind.SERIAL
+            case _:
+                return False
+
+    def _row(
+        self, leaf: str, region: Region, copy: Callable[[Region], tuple[Stmt, ...]]
+    ) -> tuple[Stmt, ...]:
+        """Returns a loop in vectors as wide as those of the schedule.
+
+        for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
+        """
+        vectors = [name for name in self.order if self.kinds[name] is AxisKind.VECTOR]
+        width = max(map(self.tree.largest, vectors), default=1)
+        made: list[Stmt] = []
+        for run in region.runs(leaf):
+            blocks, rest = divmod(run.count, width)
+            block, lane = fresh_var(self.tree.hint(leaf)), fresh_var(self.tree.hint(leaf))
+            inside = copy(region.bind(leaf, run, affine([(width, block), (1, lane)])))
+            whole = For(lane, 0, width, Block(inside), AxisKind.VECTOR)
+            made += [For(block, 0, blocks, Block((whole,)))] if blocks else []
+            last = fresh_var(self.tree.hint(leaf))
+            inside = copy(region.bind(leaf, run, affine([(1, last)], width * blocks)))
+            made += [For(last, 0, rest, Block(inside), AxisKind.VECTOR)] if rest else []
+        return tuple(made)
 
     def _squares(
         self,
         along: str,
-        leaves: list[str],
+        inner: list[str],
         region: Region,
         copy: Callable[[Region], tuple[Stmt, ...]],
     ) -> tuple[Stmt, ...]:
-        lane = leaves[-1]
-        extent = region.extents[along]
-        widths = [run.count for run in region.runs(lane)]
+        """Returns the loops along an axis and, inside, over lanes; pairs stay together."""
+        runs = region.runs(along)
+        widths = [run.count for run in region.runs(inner[0])]
         width = widths[0] if len(widths) == 1 else 1
         is_power = width > 1 and width & (width - 1) == 0
-        squares = extent // width if is_power else 0
-        run = Run(extent, 0, 1, 0)
-
-        def lanes(index: AxisIndex) -> tuple[Stmt, ...]:
-            return self._loop(lane, region.bind(along, run, index), copy)
-
         made: list[Stmt] = []
-        block, inside = fresh_var(self.tree.hint(along)), fresh_var(self.tree.hint(along))
-        if squares:
-            terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
-            square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
-            made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
-        if squares * width < extent:
-            rest = fresh_var(self.tree.hint(along))
-            body = Block(lanes(VarIndex(rest)))
-            made.append(For(rest, squares * width, extent, body))
+        for run in runs:
+            squares = run.count // width if is_power else 0
+
+            def lanes(index: AxisIndex, run: Run = run) -> tuple[Stmt, ...]:
+                return self._loops(inner, region.bind(along, run, index), copy)
+
+            block, inside = fresh_var(self.tree.hint(along)), fresh_var(self.tree.hint(along))
+            if squares:
+                terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
+                square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
+                made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
+            if squares * width < run.count:
+                rest = fresh_var(self.tree.hint(along))
+                body = Block(lanes(VarIndex(rest)))
+                made.append(For(rest, squares * width, run.count, body))
         return tuple(made)
 
-    def _contiguous_leaf(self, factor: Expr, leaves: list[str]) -> str | None:
-        """Returns the loop along which a cell of memory has its neighbours, if not the lanes'."""
+    def _contiguous_leaf(self, factor: Expr, leaves: list[str], inner: list[str]) -> str | None:
+        """Returns the loop along which a cell of memory, or a pair of cells, has its neighbours, if
+        not the lanes'.
+        """
+        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
+            factor = factor.arg
         if not isinstance(factor, Load) or not factor.indices:
             return None
         terms, _ = as_affine(factor.indices[-1])
-        if self.tree.axes[leaves[-1][0]].var in (var for _, var in terms):
+        if self.tree.axes[inner[0][0]].var in (var for _, var in terms):
             return None
-        for leaf in leaves[:-1]:
-            root, whole = self.tree.axes[leaf[0]], leaf in self.tree.axes or leaf.endswith("1")
-            if (1, root.var) in terms and whole:
+        paired = f"{inner[1][:-1]}0" if len(inner) > 1 else None
+        for leaf in leaves:
+            whole = leaf == paired if paired else leaf in self.tree.axes or leaf.endswith("1")
+            if (1, self.tree.axes[leaf[0]].var) in terms and whole:
                 return leaf
         return None
 
@@ -485,8 +563,12 @@ class _Emitter:
         packed: dict[int, Expr] = {}
         for pairs in self.packs.values():
             for pack, node in pairs:
-                dtype = reduction.factors[pack.operand].dtype
-                packed[pack.operand] = Load(node, self._places(pack, region), dtype)
+                factor = reduction.factors[pack.operand]
+                cell = Load(node, self._places(pack, region), self.nodes[node].dtype)
+                is_same = cell.dtype is factor.dtype
+                packed[pack.operand] = (
+                    cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)
+                )
         term = _with_factors(reduction.term, packed)
         return substitute_in_expr(term, region.substitution())
 

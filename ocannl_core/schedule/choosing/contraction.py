@@ -41,6 +41,7 @@ from ocannl_core.schedule.transforms import (
     Accumulate,
     Order,
     Pack,
+    Pair,
     Schedule,
     Split,
     Transform,
@@ -55,6 +56,10 @@ _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
 _LEAST_BLOCKS = 16
 """Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LEAST_CONVERTED = 3
+"""The same for vectors that are in another format in memory."""
+_LEAST_PAIRED = 8
+"""Sums of fewer terms than these are not worth pairs."""
 _LEAST_SUM = 64
 """Registers that collect fewer terms than this are stored too often."""
 _STREAMED_SUM = 8
@@ -202,6 +207,7 @@ class _AlongCells:
         is_cut = self._cut is not None or self._sums
         chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
+        self._pair = self._paired(splits)
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
         self._splits = tuple(splits)
@@ -213,6 +219,7 @@ class _AlongCells:
             *self._splits,
             Order(self._order()),
             *_kinds(self._model, self._kept),
+            *([Pair(self._pair)] if self._pair is not None else []),
             *self._packs(),
             Accumulate(over, self._model.is_fused),
         )
@@ -229,7 +236,8 @@ class _AlongCells:
             *(() if self._form.rows_outside else inner),
         )
         loops = [name for name in numbers if name is not None]
-        return (*self._around(), *loops, *model.shifting, *self._reduced, *self._kept)
+        pair = [self._pair] if self._pair is not None else []
+        return (*self._around(), *loops, *model.shifting, *self._reduced, *self._kept, *pair)
 
     def _around(self) -> tuple[str, ...]:
         """Returns the loops outside of the blocks of rows, but for that over blocks of lanes where
@@ -321,7 +329,10 @@ class _AlongCells:
         pieces = self._form.pieces or self._streamed_pieces(name) or self._pieces(extent)
         if pieces == 1:
             return None
-        part = _blocks(splits, model, name, -(-extent // pieces), evenly=False)
+        size = -(-extent // pieces)
+        if model.has_pairs:
+            size += size % 2
+        part = _blocks(splits, model, name, size, evenly=False)
         self._reduced = [part.inner]
         return part
 
@@ -345,6 +356,8 @@ class _AlongCells:
     def _most_steps(self) -> int:
         """Returns over how many steps of a sum the vectors of a block stay in the cache."""
         nbytes = max(operand.nbytes for operand in self._model.operands)
+        if self._model.has_pairs:
+            nbytes //= 2
         return max(_LEAST_SUM, self._model.cache(1) // 8 // (self._block * nbytes))
 
     def _pieces(self, extent: int) -> int:
@@ -371,6 +384,30 @@ class _AlongCells:
         self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
         return f"{name}1"
 
+    def _paired(self, splits: list[Transform]) -> str | None:
+        """Returns the loop over two steps of a sum that are one instruction, if there is one and
+        both operands have their pairs together, in memory or in a copy.
+        """
+        model = self._model
+        if not model.has_pairs or self._has_chains or not self._reduced or model.lanes < 4:
+            return None
+        name = self._reduced[-1]
+        if model.extents[name[0]] < _LEAST_PAIRED:
+            return None
+        if not all(self._has_pairs(operand, name[0]) for operand in model.operands):
+            return None
+        splits.append(Split(name, 2))
+        self._reduced[-1] = f"{name}0"
+        return f"{name}1"
+
+    def _has_pairs(self, operand: Operand, axis: str) -> bool:
+        """True if neighbours along an axis lie together, in memory or in a copy that pays."""
+        if self._lane.axis in operand.axes:
+            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= _LEAST_REUSE
+        if operand.is_load and operand.stride(axis) == 1:
+            return True
+        return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
+
     # ----- packing --------------------------------------------------------------------------
 
     def _packs(self) -> Iterator[Transform]:
@@ -379,24 +416,41 @@ class _AlongCells:
         for operand in self._model.operands:
             if self._lane.axis in operand.axes:
                 yield from self._packed_vectors(operand)
-            elif len(self._rows) == 1 and self._lane.number is not None:
+            elif len(self._rows) == 1 and (self._lane.number is not None or operand.is_converted):
                 yield from self._packed_rows(operand, self._rows[0])
 
     def _packed_vectors(self, operand: Operand) -> Iterator[Transform]:
         """Yields the packing of the vectors that a block of lanes needs."""
-        model, lane = self._model, self._lane
-        outer = model.outer(lane.axis)
+        lane, model = self._lane, self._model
         around = (self._around() or (None,))[-1]
         is_whole = self._form.rows_outside and lane.number is not None
         inside = around if is_whole or self._lane_leads() else lane.number or around
-        open_cells = [name for name in model.cells if name != lane.axis and name not in outer]
-        if any(name in operand.axes for name in open_cells):
+        if not self._can_pack_vectors(operand):
             return
         loops = [*model.shifting, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
-        if self._is_packed(operand, used):
+        if self._pair is not None or self._is_packed(operand, used):
             panels = [lane.number] if is_whole and lane.number is not None else []
-            yield Pack(operand.position, inside, (*panels, *used, lane.inner))
+            yield Pack(
+                operand.position, inside, (*panels, *used, lane.inner, *self._pairs_of(operand))
+            )
+
+    def _can_pack_vectors(self, operand: Operand) -> bool:
+        """True if no loop between those over blocks of lanes and the sum moves an operand."""
+        model, lane = self._model, self._lane
+        outer = model.outer(lane.axis)
+        return not any(
+            name in operand.axes for name in model.cells if name != lane.axis and name not in outer
+        )
+
+    def _pairs_of(self, operand: Operand) -> list[str]:
+        """Returns the innermost axis of a copy of pairs."""
+        is_used = self._pair is not None and self._pair[0] in operand.axes
+        return [self._pair] if is_used and self._pair is not None else []
+
+    def _widens(self, operand: Operand) -> bool:
+        """True if a copy of an operand saves conversions."""
+        return operand.is_converted and self._pair is None
 
     def _is_packed(self, operand: Operand, used: Sequence[str]) -> bool:
         """True if a vector operand is read better from a copy."""
@@ -407,9 +461,10 @@ class _AlongCells:
         is_apart = operand.stride(self._lane.axis) != 1
         if model.reuse(operand) < (LEAST_GATHERED if is_apart else _LEAST_REUSE):
             return False
-        if operand.is_load and model.reuse(operand) < _LEAST_BLOCKS * self._height:
+        blocks = _LEAST_CONVERTED if operand.is_converted else _LEAST_BLOCKS
+        if operand.is_load and model.reuse(operand) < blocks * self._height:
             return operand.stride(self._lane.axis) != 1
-        if not operand.is_load or operand.stride(self._lane.axis) != 1:
+        if not operand.is_load or operand.is_converted or operand.stride(self._lane.axis) != 1:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
         farthest = max(steps, default=0)
@@ -422,30 +477,43 @@ class _AlongCells:
         """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
         they compete for the same places in the cache.
         """
-        model = self._model
-        is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
-        if row.number is None or row.axis not in operand.axes or not is_alone:
+        if not self._can_pack_rows(operand, row):
             return
-        if any(name in operand.axes for name in model.shifting):
+        if row.number is None and not (self._widens(operand) or self._pair is not None):
             return
         decided = self._form.copy(operand.position)
         copy = self._row_copy(operand, row) if decided is None else decided
         used = [name for name in self._reduced if name[0] in operand.axes]
+        pairs = self._pairs_of(operand)
         needed = [name for name in self._around() if name[0] in operand.axes]
         # what all blocks of lanes use is copied for all of them
         is_early = self._lane_leads() or not needed
         pieces, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is Copy.PANELS:
-            if self._form.rows_outside:
-                yield Pack(operand.position, row.number, (*used, row.inner))
+            if self._form.rows_outside and row.number is not None:
+                yield Pack(operand.position, row.number, (*used, row.inner, *pairs))
             else:
-                yield Pack(operand.position, inside, (*pieces, row.number, *used, row.inner))
+                numbers = [*pieces, *([row.number] if row.number is not None else [])]
+                yield Pack(operand.position, inside, (*numbers, *used, row.inner, *pairs))
         elif copy is Copy.ROWS:
-            yield Pack(operand.position, inside, (*pieces, row.axis, *used))
+            yield Pack(operand.position, inside, (*pieces, row.axis, *used, *pairs))
+
+    def _can_pack_rows(self, operand: Operand, row: Part) -> bool:
+        """True if one axis of cells moves an operand."""
+        model = self._model
+        is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
+        is_still = not any(name in operand.axes for name in model.shifting)
+        return row.axis in operand.axes and is_alone and is_still
 
     def _row_copy(self, operand: Operand, row: Part) -> Copy:
         """Returns how the model packs an operand that is spread over lanes."""
         model = self._model
+        if self._pair is not None and (not operand.is_load or operand.stride(self._pair[0]) != 1):
+            return Copy.PANELS
+        if self._widens(operand) and self._reduced:
+            # one by one in the innermost loop, conversions take as long as products
+            is_contiguous = operand.stride(self._reduced[-1][0]) == 1
+            return Copy.ROWS if is_contiguous else Copy.PANELS
         if model.extents[row.axis] < _LEAST_REUSE:
             return Copy.NONE
         if model.extents[self._lane.axis] < 4 * self._block:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ocannl_core.dtypes import DType, float32, float64, int32, int64, uint8, uint32, uint64
+from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
 from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -23,8 +23,8 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.cells import CellNest
 
-VECTOR_FORMATS = frozenset({float32, float64, int32, uint32, int64, uint64})
-"""Formats of which vectors are made."""
+VECTOR_FORMATS = frozenset({float32, float64, int32, uint32, int64, uint64, *NARROW})
+"""Formats whose numbers vectors hold; narrow floats are float32 there."""
 
 _FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
 _INTEGER_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
@@ -99,7 +99,7 @@ def _is_expressible(expr: Expr) -> bool:
         case Binary(BinaryOp.POW):
             return dtype is float32 or is_simple_power(expr)
         case Binary(op, left) if op in LOGICAL:
-            return left.dtype.nbytes == dtype.nbytes
+            return lane_bytes(left.dtype) == lane_bytes(dtype)
         case Binary(op):
             return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
         case Ternary(TernaryOp.FMA):
@@ -122,9 +122,16 @@ def is_simple_power(expr: Expr) -> bool:
 def widest(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     """Returns the size of the largest number that a nest computes with."""
     roots: list[Node] = list(nest.finish)
-    sizes = [nodes[store.node].dtype.nbytes for store in nest.finish]
+    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.finish]
     if nest.reduction is not None:
         roots += [nest.reduction.term, nest.reduction.initial]
-        sizes.append(nest.reduction.dtype.nbytes)
-    sizes += [each.dtype.nbytes for root in roots for each in walk(root) if isinstance(each, Expr)]
+        sizes.append(lane_bytes(nest.reduction.dtype))
+    sizes += [
+        lane_bytes(each.dtype) for root in roots for each in walk(root) if isinstance(each, Expr)
+    ]
     return max(sizes)
+
+
+def lane_bytes(dtype: DType) -> int:
+    """Returns how much of a vector one number of a format takes."""
+    return float32.nbytes if dtype.is_narrow else dtype.nbytes

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ocannl_core.indexing import as_affine, row_major
-from ocannl_core.loopir.nodes import Binary, Expr, Load, Store
+from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import widest
 from ocannl_core.schedule.plan import Infos
@@ -50,7 +50,8 @@ class Operand:
         position: Its number among the factors.
         axes: The axes on which it depends.
         strides: Per axis, the largest distance in memory that one step along it makes, in cells.
-        is_load: True if it is a cell of memory, and not computed.
+        is_load: True if it is a cell of memory, maybe converted, and not computed.
+        is_converted: True if it is a cell of memory in another format.
         nbytes: The size of a cell.
     """
 
@@ -58,6 +59,7 @@ class Operand:
     axes: frozenset[str]
     strides: Mapping[str, int]
     is_load: bool
+    is_converted: bool
     nbytes: int
 
     def stride(self, axis: str) -> int:
@@ -96,6 +98,7 @@ class Model:
         shifting: Reduced axes that move the cells.
         operands: The factors of the term.
         is_fused: True if products can be added without being rounded.
+        has_pairs: True if an instruction can add two products.
     """
 
     def __init__(self, nest: CellNest, reduction: Reduction, nodes: Infos, target: Target) -> None:
@@ -115,6 +118,7 @@ class Model:
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = target.has_fma and is_sum and is_product
+        self.has_pairs = self.is_fused and reduction.may_pair and _are_pairs(reduction, target)
 
     def size(self, names: Iterable[str]) -> int:
         """Returns the iterations of several axes together."""
@@ -237,16 +241,38 @@ def _block_cycles(rows: int, vectors: int) -> float:
     return max(registers / PER_CYCLE, (rows + vectors) / PER_CYCLE, waiting) + 0.1
 
 
+def _are_pairs(reduction: Reduction, target: Target) -> bool:
+    """True if a processor multiplies pairs of a format that two operands have in memory."""
+    formats = [
+        factor.arg.dtype
+        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY
+        else factor.dtype
+        for factor in reduction.factors
+    ]
+    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in target.pair_products
+
+
 def _operand(position: int, factor: Expr, axes: Iterable[Axis], nodes: Infos) -> Operand:
     used = set(free_variables(factor))
     loads = [each for each in walk(factor) if isinstance(each, Load)]
+    is_converted = converted_load(factor) is not None
     return Operand(
         position,
         frozenset(axis.name for axis in axes if axis.var in used),
         strides(axes, loads, nodes),
-        isinstance(factor, Load),
+        isinstance(factor, Load) or is_converted,
+        is_converted,
         factor.dtype.nbytes,
     )
+
+
+def converted_load(expr: Expr) -> Load | None:
+    """Returns the cell of memory that an expression converts; None if it is something else."""
+    match expr:
+        case Unary(UnaryOp.IDENTITY, Load() as load):
+            return load
+        case _:
+            return None
 
 
 def strides(axes: Iterable[Axis], accesses: Iterable[Load | Store], nodes: Infos) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The schedule of nests without a reduction, where it helps to say which lanes they run in.
 
-Compilers vectorise plain loops well. What they cannot do is compute elementary functions in the way
-that suits a whole register, and store registers past the caches; loops that do such things run in
-lanes explicitly.
+Compilers vectorise plain loops well. What they cannot do is compute elementary functions and
+convert narrow floats in the way that suits a whole register, and store registers past the caches;
+loops that do such things run in lanes explicitly.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
 """
@@ -39,7 +39,8 @@ def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule
     """Returns the schedule of a nest without a reduction, or None where plain loops do as well."""
     if nest.reduction is not None or not has_lanes(nest, nodes):
         return None
-    if not _calls_functions(nest) and not any(store.is_streamed for store in nest.finish):
+    is_streamed = any(store.is_streamed for store in nest.finish)
+    if not (is_streamed or _calls_functions(nest) or _has_narrow(nest, nodes)):
         return None
     lanes = target.vector_bytes // widest(nest, nodes)
     lane = _lane(nest, nodes)
@@ -61,6 +62,10 @@ def _calls_functions(nest: CellNest) -> bool:
         for store in nest.finish
         for each in walk(store)
     )
+
+
+def _has_narrow(nest: CellNest, nodes: Infos) -> bool:
+    return any(nodes[node].dtype.is_narrow for node in nest.mentioned)
 
 
 def _lane(nest: CellNest, nodes: Infos) -> Axis | None:

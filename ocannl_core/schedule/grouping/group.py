@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.loopir.nodes import Gather, Load, Store
-from ocannl_core.loopir.traverse import accesses, free_variables, walk
+from ocannl_core.loopir.traverse import free_variables
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
@@ -23,7 +22,6 @@ from ocannl_core.schedule.grouping.rows import (
     Member,
     Together,
     homes_of,
-    row_dims,
     written_by,
 )
 from ocannl_core.schedule.joining.part import Part
@@ -46,6 +44,12 @@ _LARGEST_SHARE = 32
 _CACHES = (32 << 10, 512 << 10)
 _LAST_CACHE = 32 << 20
 """Sizes of the caches where a target does not tell them."""
+
+
+def far_cache(target: Target) -> int:
+    """Returns the size of the second cache of a processor, in bytes."""
+    known = target.cache_bytes
+    return known[1] if len(known) > 1 else _CACHES[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +87,17 @@ class _Candidate:
     axes: tuple[tuple[Axis, ...], ...]
     """For each kernel, its axes that are the rows, outermost first."""
 
-    def members(self, parts: Sequence[Part]) -> tuple[Member, ...]:
-        nests = [part.cells for part in parts[self.start : self.start + len(self.axes)]]
-        return tuple(
-            Member(nest, tuple(axis.name for axis in axes))
-            for nest, axes in zip(nests, self.axes, strict=True)
-            if nest is not None
-        )
-
     def cut(self, depth: int) -> _Candidate:
         """Returns the same kernels with fewer shared axes."""
         return replace(self, axes=tuple(axes[:depth] for axes in self.axes))
 
 
 class _Chooser:
-    """What is known of a plan while its kernels are grouped."""
+    """What is known of a plan while its kernels are grouped.
+
+    Candidates differ in a kernel or an axis, so members are asked for again and again; each is made
+    once, with what is known of it.
+    """
 
     def __init__(self, parts: Sequence[Part], plan: Plan, nodes: Infos, target: Target) -> None:
         self._parts = parts
@@ -105,12 +105,27 @@ class _Chooser:
         self._scratch = frozenset(plan.scratch)
         known = target.cache_bytes
         self._near = (known or _CACHES)[0]
-        self._far = known[1] if len(known) > 1 else _CACHES[1]
+        self._far = far_cache(target)
         self._last = known[-1] if len(known) > 1 else _LAST_CACHE
+        self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
             for node in part.mentioned:
                 self._uses.setdefault(node, []).append(at)
+
+    def _members(self, candidate: _Candidate) -> tuple[Member, ...]:
+        return tuple(
+            self._member(at, tuple([axis.name for axis in axes]))
+            for at, axes in enumerate(candidate.axes, candidate.start)
+        )
+
+    def _member(self, at: int, rows: tuple[str, ...]) -> Member:
+        found = self._known.get((at, rows))
+        if found is None:
+            nest = self._parts[at].cells
+            assert nest is not None  # of a candidate
+            found = self._known[at, rows] = Member(nest, rows)
+        return found
 
     def group(self, start: int) -> Group | None:
         """Returns the longest group of kernels from a position on, if it is worth while."""
@@ -138,7 +153,7 @@ class _Chooser:
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
                 candidate = _Candidate(start, (axes[:depth],))
-                has_rows = homes_of(candidate.members(self._parts)) is not None
+                has_rows = homes_of(self._members(candidate)) is not None
                 if has_rows and _is_along(nest, axes[:depth]):
                     return candidate
         return None
@@ -155,12 +170,12 @@ class _Chooser:
             return None
         if _is_product(nest) and not has_products:
             return None
-        near = {node for each in candidate.members(self._parts) for node in each.nest.mentioned}
+        near = {node for each in self._members(candidate) for node in each.nest.mentioned}
         if near.isdisjoint(nest.mentioned):
             return None
         for depth in range(len(candidate.axes[0]), 0, -1):
             cut = candidate.cut(depth)
-            members = cut.members(self._parts)
+            members = self._members(cut)
             axes = _matched(nest, members, by_reads=has_products)
             if axes is None and has_products:
                 axes = _matched(nest, members)
@@ -188,7 +203,7 @@ class _Chooser:
 
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""
-        members = candidate.members(self._parts)
+        members = self._members(candidate)
         if len(members) < 2:
             return None
         batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
@@ -199,7 +214,7 @@ class _Chooser:
             candidate,
             axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
         )
-        members = turned.members(self._parts)
+        members = self._members(turned)
         nbytes = self._needed_by_a_row(turned, members)
         size = self._block_size(members[0].axes[-1].extent, nbytes)
         if not _are_complete(members, size):
@@ -230,13 +245,12 @@ class _Chooser:
         row: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for root in member.nest.roots:
-                for access in accesses(root):
-                    used = {var for index in access.indices or () for var in variables(index)}
-                    if member.vars[-1] in used:
-                        rows = prod(extents[var] for var in extents if var in used)
-                        node = places.get(access.node, access.node)
-                        row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
+            for access in member.nest.accesses:
+                used = {var for index in access.indices or () for var in variables(index)}
+                if member.vars[-1] in used:
+                    rows = prod(extents[var] for var in extents if var in used)
+                    node = places.get(access.node, access.node)
+                    row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
         return max(sum(row.values()), 1)
 
     # ----- choosing -------------------------------------------------------------------------
@@ -246,7 +260,7 @@ class _Chooser:
         deepest = len(candidate.axes[0])
         for depth in range(1, deepest + 1):
             cut = candidate.cut(depth)
-            members = cut.members(self._parts)
+            members = self._members(cut)
             nbytes = self._touched(members)
             most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
             if nbytes > most:
@@ -272,12 +286,11 @@ class _Chooser:
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for root in member.nest.roots:
-                for access in accesses(root):
-                    used = {var for index in access.indices or () for var in variables(index)}
-                    rows = prod(extents[var] for var in extents if var in used)
-                    nbytes = self._nodes[access.node].nbytes // rows
-                    total[access.node] = max(total.get(access.node, 0), nbytes)
+            for access in member.nest.accesses:
+                used = {var for index in access.indices or () for var in variables(index)}
+                rows = prod(extents[var] for var in extents if var in used)
+                nbytes = self._nodes[access.node].nbytes // rows
+                total[access.node] = max(total.get(access.node, 0), nbytes)
         return sum(total.values())
 
     def _own(
@@ -338,12 +351,11 @@ def _is_along(nest: CellNest, rows: Sequence[Axis]) -> bool:
     """True if what a row needs lies together: its axes are inside of those of the rows."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
-    for root in nest.roots:
-        for access in accesses(root):
-            used = [set(variables(index)) for index in access.indices or ()]
-            first = next((at for at, each in enumerate(used) if each & inner), len(used))
-            if any(each & outer for each in used[first:]):
-                return False
+    for access in nest.accesses:
+        used = [set(variables(index)) for index in access.indices or ()]
+        first = next((at for at, each in enumerate(used) if each & inner), len(used))
+        if any(each & outer for each in used[first:]):
+            return False
     return True
 
 
@@ -415,11 +427,9 @@ def _read_homes(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]]:
     """Returns where the rows are in the nodes of which every nest reads its own row."""
     found: dict[TensorNode, tuple[int, ...] | None] = {}
     for member in members:
-        for root in member.nest.roots:
-            for access in accesses(root):
-                dims = row_dims(access.indices or (), member.vars)
-                if found.setdefault(access.node, dims) != dims:
-                    found[access.node] = None
+        for node, dims in member.places:
+            if found.setdefault(node, dims) != dims:
+                found[node] = None
     return {node: dims for node, dims in found.items() if dims is not None}
 
 
@@ -430,19 +440,16 @@ def _aligned(
     by_var = {axis.var: axis for axis in nest.axes}
     rows = members[0].axes
     chosen: list[Axis | None] = [None] * len(rows)
-    for root in nest.roots:
-        for access in accesses(root):
-            if access.node not in homes:
-                continue
-            for at, place in enumerate(homes[access.node]):
-                match (access.indices or ())[place : place + 1]:
-                    case (VarIndex(var),) if var in by_var:
-                        axis = by_var[var]
-                    case _:
-                        return None
-                if chosen[at] not in (None, axis):
+    for access in nest.accesses:
+        for at, place in enumerate(homes.get(access.node, ())):
+            match (access.indices or ())[place : place + 1]:
+                case (VarIndex(var),) if var in by_var:
+                    axis = by_var[var]
+                case _:
                     return None
-                chosen[at] = axis
+            if chosen[at] not in (None, axis):
+                return None
+            chosen[at] = axis
     kinds = {axis.is_reduced for axis in chosen if axis is not None} or {False, True}
     for is_reduced in sorted(kinds):
         free = [a for a in nest.axes if a.is_reduced == is_reduced and a not in chosen]
@@ -455,14 +462,6 @@ def _aligned(
 
 def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
     """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
-    for root in member.nest.roots:
-        for each in walk(root):
-            if isinstance(each, Gather) and each.node in homes:
-                return False
-            if (
-                isinstance(each, Load | Store)
-                and each.node in homes
-                and row_dims(each.indices, member.vars) != homes[each.node]
-            ):
-                return False
-    return True
+    if not member.nest.gathered.isdisjoint(homes):
+        return False
+    return all(homes.get(node, places) == places for node, places in member.places)

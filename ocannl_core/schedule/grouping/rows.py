@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex
@@ -35,7 +36,7 @@ from ocannl_core.schedule.transforms import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is asked again and again is kept
 class Member:
     """One of the nests that run together.
 
@@ -47,18 +48,18 @@ class Member:
     nest: CellNest
     rows: tuple[str, ...]
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The axes whose loops are shared."""
         by_name = {axis.name: axis for axis in self.nest.axes}
         return tuple(by_name[name] for name in self.rows)
 
-    @property
+    @cached_property
     def vars(self) -> tuple[LoopVar, ...]:
         """Their variables."""
         return tuple(axis.var for axis in self.axes)
 
-    @property
+    @cached_property
     def is_sum(self) -> bool:
         """True if it combines rows, so that its results are complete after the last one."""
         return any(axis.is_reduced for axis in self.axes)
@@ -70,12 +71,21 @@ class Member:
         """
         return self.is_sum and not all(axis.is_reduced for axis in self.axes)
 
-    @property
+    @cached_property
     def written(self) -> tuple[TensorNode, ...]:
         """The nodes it writes."""
         return tuple(dict.fromkeys(store.node for store in self.nest.finish))
 
-    @property
+    @cached_property
+    def places(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+        """For every cell that it reads or writes, along which axes of the node the rows run."""
+        return tuple(
+            (access.node, row_dims(access.indices or (), self.vars))
+            for access in self.nest.accesses
+            if not access.merge
+        )
+
+    @cached_property
     def mentioned_last(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
         assert self.nest.reduction is not None
@@ -190,10 +200,10 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
     """
     found: list[int] = []
     for var in vars:
-        places = [at for at, index in enumerate(indices) if index == VarIndex(var)]
-        if len(places) != 1:
+        here = VarIndex(var)
+        if indices.count(here) != 1:
             return None
-        found += places
+        found.append(indices.index(here))
     return tuple(found)
 
 

@@ -26,9 +26,20 @@ _MOST_STORES = 8
 """Kernels with more stores than these need too many streams of memory at once."""
 
 
-def fused(steps: Iterable[Step], nodes: Infos) -> tuple[Part, ...]:
-    """Returns the steps of a plan with fills, and what can be neighbours, joined."""
-    parts = [Part(step, cell_nest(step.body) if isinstance(step, Nest) else None) for step in steps]
+def fused(steps: Iterable[Step], nodes: Infos, *, rounds_often: bool = False) -> tuple[Part, ...]:
+    """Returns the steps of a plan with fills, and what can be neighbours, joined.
+
+    Args:
+        steps: The steps.
+        nodes: What is known of nodes.
+        rounds_often: True if sums of narrow floats stay in the order of their loops, rounded after
+            every term.
+    """
+    parts: list[Part] = []
+    for step in steps:
+        nest = cell_nest(step.body) if isinstance(step, Nest) else None
+        is_fixed = rounds_often and nest is not None and nest.rounds_often
+        parts.append(Part(step, None if is_fixed else nest))
     return _neighbours_joined(moved_together(_fills_joined(parts, nodes), joined))
 
 

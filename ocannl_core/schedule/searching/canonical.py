@@ -68,6 +68,8 @@ class _Text:
         if reduction is not None:
             yield f"{reduction.op.name} {reduction.dtype}: {self._expr(reduction.term)}"
             yield f"from {self._expr(reduction.initial)}"
+            if reduction.may_pair:
+                yield "products of pairs"
         for store in self._nest.finish:
             yield f"{self._cell(store.node, store.indices)} = {self._expr(store.value)}"
         for node, number in self._nodes.items():

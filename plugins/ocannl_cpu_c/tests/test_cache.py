@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ocannl_core import settings
-from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
 from ocannl_core.loopir.nodes import Block, Fill

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
 from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import bfloat16, float32, int32, uint8
-from ocannl_core.indexing import AxisIndex, VarIndex, affine
+from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -158,8 +158,60 @@ def test_what_vectors_do_not_express_is_a_plain_loop(build):
     assert text.startswith("#pragma GCC ivdep\nfor (")
 
 
-def test_narrow_floats_are_a_plain_loop(build):
+def test_narrow_floats_are_float32_in_vectors_and_rounded_after_every_operation(build):
     out, x = build.node("out", 8, dtype=bfloat16), build.node("x", 8, dtype=bfloat16)
     (j,) = build.vars(1)
-    text = build.body(vector(j, 8, Store(out, (VarIndex(j),), build.load(x, VarIndex(j)))))
-    assert text.startswith("#pragma GCC ivdep\nfor (")
+    cell = build.load(x, VarIndex(j))
+    square = Binary(BinaryOp.MUL, cell, cell, bfloat16)
+    total = Binary(BinaryOp.ADD, square, Const(1.0, bfloat16), bfloat16)
+    assert build.body(vector(j, 8, Store(out, (VarIndex(j),), total))) == snapshot("""\
+const float32x8 v0 = float32x8_load_bfloat16(&a0[0], 8);
+float32x8_put_bfloat16(&a1[0], float32x8_nearest_bfloat16(float32x8_nearest_bfloat16(v0 * v0) + float32x8_splat(1.0f)), 8);\
+""")
+    copied = build.body(vector(j, 5, Store(out, (VarIndex(j),), cell)))
+    assert copied == snapshot("""\
+const float32x8 v0 = float32x8_load_bfloat16(&a0[0], 5);
+float32x8_put_bfloat16(&a1[0], v0, 5);\
+""")
+
+
+def test_cells_of_narrow_floats_are_widened_for_all_lanes_and_in_squares(build):
+    out, x = build.node("out", 4, 4), build.node("x", 4, 9, dtype=bfloat16)
+    i, j = build.vars(2)
+    cell = build.load(x, VarIndex(j), affine([(1, i)], 2))
+    wide = Unary(UnaryOp.IDENTITY, cell, float32)
+    copy = Store(out, (VarIndex(i), VarIndex(j)), wide)
+    assert build.body(vector(i, 4, vector(j, 4, copy))) == snapshot(
+        "float32x4_transpose_bfloat16(&a0[2], 9, &a1[0], 4);"
+    )
+    one = Unary(UnaryOp.IDENTITY, build.load(x, FixedIndex(1), FixedIndex(2)), float32)
+    store = Store(out, (FixedIndex(0), VarIndex(j)), one)
+    assert build.body(vector(j, 4, store)) == snapshot("""\
+const float32x4 v0 = float32x4_splat_bfloat16(a0[11]);
+*(float32x4_cells *)&a1[0] = v0;\
+""")
+
+
+def pair(var: LoopVar, body: Stmt) -> For:
+    return For(var, 0, 2, Block((body,)), AxisKind.PAIR)
+
+
+def test_pairs_of_cells_are_stored_together(build):
+    packed = build.node("packed", 3, 4, 2, dtype=bfloat16)
+    rows, columns = build.node("r", 7, 4, dtype=bfloat16), build.node("c", 4, 9, dtype=bfloat16)
+    k, j, p = build.vars(3)
+    place = (FixedIndex(1), VarIndex(j), VarIndex(p))
+    along = Store(packed, place, build.load(rows, affine([(1, p)], 2), VarIndex(j)))
+    assert build.body(vector(j, 4, pair(p, along))) == snapshot("""\
+const float32x4 v0 = float32x4_load_bfloat16(&a0[8], 4);
+const float32x4 v1 = float32x4_load_bfloat16(&a0[12], 4);
+float32x4_interleave_bfloat16(&a1[8], v0, v1, 4);\
+""")
+    turned = Store(
+        build.node("square", 4, 4, 2, dtype=bfloat16),
+        (VarIndex(k), VarIndex(j), VarIndex(p)),
+        build.load(columns, VarIndex(j), affine([(2, k), (1, p)])),
+    )
+    assert build.body(vector(k, 4, vector(j, 4, pair(p, turned)))) == snapshot(
+        "uint32x4_transpose_pairs(&a0[0], 9, &a1[0], 8);"
+    )

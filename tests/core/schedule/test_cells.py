@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.dtypes import bfloat16, float32, int64
+from ocannl_core.dtypes import DType, bfloat16, float32, int64
 from ocannl_core.indexing import VarIndex, affine, fresh_var
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -164,12 +164,21 @@ def test_operations_whose_order_matters_are_refused() -> None:
         assert unreadable(nested(DRAFT.accumulate(C, I, J, op=op, value=AIK)))
 
 
-def test_narrow_floats_and_the_limits_of_wide_integers_are_refused() -> None:
-    for dtype, op in ((bfloat16, BinaryOp.ADD), (int64, BinaryOp.MAX)):
-        draft = Draft("formats")
-        a, c = draft.node("a", dtype, 8, 8), draft.node("c", dtype, 8, 8)
-        update = draft.accumulate(c, I, J, op=op, value=draft.load(a, I, K))
-        assert unreadable(nested(update))
+def of_format(dtype: DType, op: BinaryOp) -> Stmt:
+    draft = Draft("formats")
+    a, c = draft.node("a", dtype, 8, 8), draft.node("c", dtype, 8, 8)
+    return nested(draft.accumulate(c, I, J, op=op, value=draft.load(a, I, K)))
+
+
+def test_the_limits_of_wide_integers_are_refused() -> None:
+    assert unreadable(of_format(int64, BinaryOp.MAX))
+
+
+def test_sums_of_narrow_floats_round_often_and_their_limits_do_not() -> None:
+    for op, rounds in ((BinaryOp.ADD, True), (BinaryOp.MUL, True), (BinaryOp.MAX, False)):
+        nest = cell_nest(Block((of_format(bfloat16, op),)))
+        assert nest is not None
+        assert nest.rounds_often == rounds
 
 
 def test_loops_that_a_device_runs_are_left_alone() -> None:

@@ -10,6 +10,7 @@ from ocannl_core.schedule.transforms import (
     Accumulate,
     Order,
     Pack,
+    Pair,
     Parallelise,
     Split,
     Unroll,
@@ -27,6 +28,7 @@ def test_every_transform_reads_back_what_it_prints() -> None:
         Parallelise("i"),
         Unroll("j10"),
         Vectorise("j11"),
+        Pair("k1"),
         Pack(1, None, ("k", "j10", "j11")),
         Pack(0, "i", ("k",)),
         Accumulate("k"),
@@ -34,7 +36,7 @@ def test_every_transform_reads_back_what_it_prints() -> None:
     )
     text = to_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused"
     )
     assert parse(text) == schedule
 
@@ -56,7 +58,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse("split i 4; tile j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, unroll, vectorise, parallelise, pack, accumulate, rows, contract, inline and stream.
+A schedule is made of split, order, unroll, vectorise, pair, parallelise, pack, accumulate, rows, contract, inline and stream.
   found  'tile j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)

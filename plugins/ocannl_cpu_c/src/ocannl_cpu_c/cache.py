@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
+from ocannl_core.codegen.kernel_text import Loops
 from ocannl_cpu_c.compiler import Compilation, Compiler
 
 _MOST_FILES = 4000
@@ -38,12 +39,12 @@ class Unit:
     Attributes:
         keys: Those of the kernels that its table lists.
         text: The file.
-        quick: True if it leaves nothing to vectorise.
+        loops: What is left to vectorise.
     """
 
     keys: tuple[str, ...]
     text: str
-    quick: bool = False
+    loops: Loops = Loops.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class DiskCache:
                 _write(source, unit.text.encode())
                 mark = f"{os.getpid()}.{os.urandom(4).hex()}"
                 built = self._objects / f"{_name(unit)}.{mark}.tmp"
-                started.append(self._compiler.start(source, built, quick=unit.quick))
+                started.append(self._compiler.start(source, built, unit.loops))
             for unit, compilation in zip(units, started, strict=True):
                 compilation.finish()
                 entries |= self._record(unit, compilation.target)

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
+from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -30,11 +32,21 @@ _ARITHMETIC = (
 wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
 """
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
-_FULL = "-O3"
+_LEVELS = (("-O2",), ("-O2",), ("-O3",))
+_LEVELS_OF_GCC = (
+    ("-O1",),
+    ("-O1", "-ftree-loop-vectorize", "-fvect-cost-model=dynamic"),
+    ("-O3",),
+)
+"""For each kind of loops: where most of the text is vectors, the higher levels take twice as long
+and find nothing but the plain loops.
+"""
 _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
 )
+_PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
+"""What processors with products of pairs of bfloat16 have."""
 _SHOWN_LINES = 40
 
 
@@ -45,35 +57,37 @@ class Compiler:
     Attributes:
         command: How it is called.
         flags: What it is given before the files, whatever they are.
-        quick: The level of optimisation for code that leaves nothing to vectorise.
+        levels: How much it optimises, for each kind of loops.
         version: Its name and version.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
         has_fma: True if it may use instructions that multiply and add.
+        pair_products: Formats of which it may use instructions that add two products.
         identity: A hash of everything that what it makes depends on: the flags, the version, and
             what they mean on this machine.
     """
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
-    quick: str
+    levels: tuple[tuple[str, ...], ...]
     version: str
     vector_bytes: int
     vector_registers: int
     has_fma: bool
+    pair_products: tuple[DType, ...]
     identity: str
 
-    def start(self, source: Path, target: Path, *, quick: bool = False) -> Compilation:
+    def start(self, source: Path, target: Path, loops: Loops = Loops.PLAIN) -> Compilation:
         """Starts to compile a C file into a shared object.
 
         Args:
             source: The file.
             target: Where the object will be.
-            quick: True if the code leaves nothing to vectorise, so that it compiles faster.
+            loops: What is left to vectorise; less compiles faster.
         """
-        level = self.quick if quick else _FULL
+        level = self.levels[list(Loops).index(loops)]
         files = ("-o", str(target), str(source), "-lm", "-pthread")
-        command = [*self.command, level, *self.flags, *files]
+        command = [*self.command, *level, *self.flags, *files]
         return Compilation(command, target, _start(command))
 
 
@@ -194,17 +208,18 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
-    quick = "-O1" if is_gcc else "-O2"
-    content = [*command, _FULL, quick, *flags, meaning]
+    levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
+    content = [*command, *(flag for level in levels for flag in level), *flags, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
         flags,
-        quick,
+        levels,
         _version(macros),
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
         has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA"} & macros.keys()),
+        pair_products=(bfloat16,) if is_gcc and macros.keys() >= _PAIRS else (),
         identity=identity,
     )
 

@@ -39,6 +39,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         cores=max(1, len(os.sched_getaffinity(0)) // count),
         vector_registers=compiler.vector_registers,
         has_fma=compiler.has_fma,
+        pair_products=compiler.pair_products,
         cache_bytes=_cache_bytes(),
         compiler=compiler.identity,
     )

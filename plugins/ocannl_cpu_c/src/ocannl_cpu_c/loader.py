@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocannl_core.codegen.c_family import KernelText
+from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
@@ -101,7 +101,7 @@ def _runtime() -> Any:
 
 def _runtime_unit() -> Unit:
     text = _RUNTIME.read_text(encoding="utf-8")
-    return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, quick=True)
+    return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, Loops.VECTORS)
 
 
 def _built(cache: DiskCache, compiler: Compiler, files: Sequence[Unit]) -> dict[str, Entry]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ocannl_core.codegen.c_family import KernelText, render_kernel
+from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.codegen.names import Role
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.indexing import StaticIndex

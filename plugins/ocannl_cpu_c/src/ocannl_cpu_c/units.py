@@ -1,7 +1,7 @@
 """Which kernels are compiled together: files of about equal cost, one for each processor.
 
-Kernels whose loops are written in vectors leave a compiler nothing to vectorise, so they are
-compiled apart, at a lower level of optimisation, which takes half the time.
+Kernels that are written in vectors leave a compiler little to find out, so they are compiled apart,
+at a lower level of optimisation, which takes half the time or less.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from math import ceil
+from typing import assert_never
 
-from ocannl_core.codegen.c_family import CODEGEN_VERSION, KernelText
+from ocannl_core.codegen.c_family import CODEGEN_VERSION
+from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_cpu_c.cache import Unit
 from ocannl_cpu_c.source import unit
 
@@ -25,8 +27,8 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[Unit]:
         return [_unit(kernels)]
     share = max(total / processors, _LEAST_SECONDS)
     found: list[Unit] = []
-    for is_explicit in (False, True):
-        alike = [each for each in kernels if each.is_explicit is is_explicit]
+    for loops in reversed(Loops):
+        alike = [each for each in kernels if each.loops is loops]
         count = ceil(sum(map(_seconds, alike)) / share - 0.2)
         found += [_unit(part) for part in _divided(alike, max(1, count)) if part]
     return found
@@ -41,7 +43,15 @@ def key(kernel: KernelText) -> str:
 def _seconds(kernel: KernelText) -> float:
     """Returns about how long a compiler takes; only the proportions matter."""
     size = len(kernel.text)
-    return 0.002 + 2e-6 * size if kernel.is_explicit else 0.01 + 6e-6 * size
+    match kernel.loops:
+        case Loops.VECTORS:
+            return 0.002 + 2e-6 * size
+        case Loops.MIXED:
+            return 0.004 + 3e-6 * size
+        case Loops.PLAIN:
+            return 0.01 + 6e-6 * size
+        case _:
+            assert_never(kernel.loops)
 
 
 def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
@@ -59,5 +69,5 @@ def _unit(kernels: Sequence[KernelText]) -> Unit:
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([unit(kernels), exported])
-    is_quick = all(kernel.is_explicit for kernel in kernels)
-    return Unit(tuple(map(key, kernels)), text, is_quick)
+    most = max((kernel.loops for kernel in kernels), key=list(Loops).index)
+    return Unit(tuple(map(key, kernels)), text, most)

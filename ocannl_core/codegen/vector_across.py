@@ -1,0 +1,73 @@
+"""Vectors and single numbers: lanes combined to one, and a division of all lanes by one."""
+
+from __future__ import annotations
+
+from ocannl_core.codegen.helper import Helper, chosen
+from ocannl_core.codegen.vector_types import Vector, instruction
+from ocannl_core.ops import BinaryOp
+
+ACROSS = {
+    BinaryOp.ADD: "sum",
+    BinaryOp.MUL: "product",
+    BinaryOp.MAX: "largest",
+    BinaryOp.MIN: "smallest",
+}
+"""What combines the lanes of a vector, and the name of the function that does."""
+
+_COMBINED = {
+    "sum": "x + y",
+    "product": "x * y",
+    "largest": "{vector}_max(x, y)",
+    "smallest": "{vector}_min(x, y)",
+}
+_LIMITS = {"largest": "max", "smallest": "min"}
+
+
+def across(vector: Vector, function: str) -> Helper:
+    """Returns a function that combines all lanes: neighbours, then pairs of neighbours, and so on.
+
+    Every lane does what the first one needs, with the lane that many places away.
+    """
+    lines = [f"  {vector.name} y;"]
+    for stage in range(vector.lanes.bit_length() - 1):
+        order = ", ".join(str(lane ^ 1 << stage) for lane in range(vector.lanes))
+        lines.append(f"  y = SHUFFLE(x, {order});")
+        lines.append(f"  x = {_COMBINED[function].format(vector=vector.name)};")
+    head = f"INLINE {vector.element} {vector.name}_{function}({vector.name} x) {{"
+    gnu = f"#define SHUFFLE(a, ...) __builtin_shuffle(a, ({vector.mask}){{__VA_ARGS__}})"
+    clang = "#define SHUFFLE(a, ...) __builtin_shufflevector(a, a, __VA_ARGS__)"
+    shuffle = chosen([("defined(__clang__)", clang)], gnu)
+    text = "\n".join([shuffle, head, *lines, "  return x[0];", "}", "#undef SHUFFLE"])
+    limit = (f"{vector.name}_{_LIMITS[function]}",) if function in _LIMITS else ()
+    return Helper(text, (*dict.fromkeys((vector.name, vector.mask)), *limit))
+
+
+def over(vector: Vector) -> Helper:
+    """Returns a function that divides a vector by a number.
+
+    A division takes several times as long as a multiplication. If neither operand is so large or
+    small that something overflows or is lost, multiplying by the reciprocal and correcting by what
+    is left gives the very same bits (Markstein, IBM Journal of Research and Development 34, 1990).
+    """
+    name = vector.name
+    special = [(_CONDITION, _CORRECTED)] if (vector.dtype, vector.lanes) == ("float32", 16) else []
+    divided = f"  return x / {name}_splat(y);"
+    body = chosen(special, divided)
+    needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), f"{name}_splat", f"{name}_fma")
+    return Helper(f"INLINE {name} {name}_over({name} x, {vector.element} y) {{\n{body}\n}}", needs)
+
+
+_CONDITION = instruction("__AVX512F__", "ia32_ucmpd512_mask")
+_ALL = "(unsigned short)-1"
+_CORRECTED = f"""\
+  /* all from 2^-60 to 2^60 */
+  const float size = y < 0 ? -y : y;
+  const int32x16 above = ((int32x16)x & INT32_MAX) - 0x21800000;
+  const int32x16 most = (int32x16){{0}} + 0x3c000000;
+  if (size < 0x1p-60f || size > 0x1p60f ||
+      __builtin_ia32_ucmpd512_mask(above, most, 2, {_ALL}) != {_ALL})
+    return x / float32x16_splat(y);
+  const float32x16 factor = float32x16_splat(1.0f / y);
+  const float32x16 quotient = x * factor;
+  const float32x16 rest = float32x16_fma(-quotient, float32x16_splat(y), x);
+  return float32x16_fma(rest, factor, quotient);"""
