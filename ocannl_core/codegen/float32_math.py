@@ -5,8 +5,8 @@ bits), DOUBLE, WORD (64 bits); `FLOAT_below(x, y)` calls a function of such numb
 lanes get the same bits. There are no branches but one, for angles of a million turns, and nothing
 is called, so that compilers vectorise loops over them, too.
 
-Compared with correctly rounded results over all numbers of the format, exp, exp2 and log are within
-0.9 units in the last place, log2 and tanh within 1.4, sin and cos within 0.51; so is pow, on 10^8
+Compared with correctly rounded results, for every 41st number of the format, exp, exp2 and log are
+within 0.9 units in the last place, log2 and tanh within 1.4, sin and cos within 0.51; so is pow, on
 random pairs. Where the processor has no fused multiply-add, products are rounded before something
 is added, and the first five are within 2 units. Signed zeros, infinities, NaN and subnormal numbers
 are as in C.
