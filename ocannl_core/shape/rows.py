@@ -341,9 +341,6 @@ def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) 
         return
     tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
     ranks.born_within(state, tail, form.tail, 0)
-    if (leaf := ranks.leaf_of(state, form.tail)) is not None:
-        for dim in dims:
-            state.mark_dim(dim, leaf)
     ahead = form.leading[len(form.leading) - unnamed :]
     _keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
 

@@ -231,6 +231,17 @@ _OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
             ),
             id="a row with a first axis that is as long as an operand",
         ),
+        pytest.param(
+            _Program(
+                [(None, [], None), _OPEN, _OPEN],
+                [(0, True)],
+                [
+                    (Einsum(parse_spec("2*i, => i")), 1, (0,)),
+                    (Einsum(parse_spec("a, ...; b, ... => a^b, ...")), 2, (1, 0)),
+                ],
+            ),
+            id="a row whose further axes are those of a parameter",
+        ),
     ],
 )
 def test_every_order_gives_the_same_shapes(program: _Program) -> None:
