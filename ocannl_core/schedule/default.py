@@ -110,13 +110,12 @@ class Kernels:
 
 
 def kernels_of(plan: Plan, target: Target | None) -> Kernels:
-    """Returns the kernels of a plan as they are scheduled, with the processor's caches in view if it
-    is given.
+    """Returns the kernels of a plan as they are scheduled.
 
     In this order: several reductions of one store come apart, kernels are joined, needless stores
     go, sums of narrow floats widen, products of several factors are summed in stages, large nodes
-    that are cheap are computed where they are read, kernels of the same rows become groups, long
-    reductions to few cells are divided.
+    that are cheap are computed where they are read, kernels of the same rows become groups (these
+    two for a processor with caches), long reductions to few cells are divided.
     """
     accumulation = settings.current().accumulation
     apart = separated(plan.steps)
