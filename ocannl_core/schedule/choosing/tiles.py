@@ -93,6 +93,22 @@ def tile_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | No
         nodes: Extents and formats of its nodes.
         target: The processor.
     """
+    tiled = _tiled(nest, nodes, target)
+    axes = None if tiled is None else tiled.fastest()
+    if tiled is None or axes is None or not tiled.pays(axes):
+        return None
+    return tiled.schedule(axes)
+
+
+def tile_schedules(nest: CellNest, nodes: Infos, target: Target) -> Iterator[Schedule]:
+    """Yields the schedules with tiles along whichever axes, whether they pay or not."""
+    tiled = _tiled(nest, nodes, target)
+    if tiled is not None:
+        yield from map(tiled.schedule, tiled.candidates())
+
+
+def _tiled(nest: CellNest, nodes: Infos, target: Target) -> _Tiled | None:
+    """Returns tiles for a nest, if a processor has tiles that compute it."""
     reduction = nest.reduction
     if reduction is None or not reduction.may_pair or bfloat16 not in target.tile_products:
         return None
@@ -100,11 +116,7 @@ def tile_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | No
     parts = None if model is None else _parts(nest)
     if model is None or parts is None or not model.is_fused or model.shifting:
         return None
-    tiled = _Tiled(model, nodes, parts)
-    axes = min(tiled.candidates(), key=tiled.cycles, default=None)
-    if axes is None or tiled.cycles(axes) >= model.cycles(lane_candidates(model)[0]):
-        return None
-    return tiled.schedule(axes)
+    return _Tiled(model, nodes, parts)
 
 
 def _parts(nest: CellNest) -> int | None:
@@ -156,6 +168,14 @@ class _Tiled:
             of_lanes = [name for name in cells if name in lanes.axes - rows.axes]
             for row, lane, term in product(of_rows, of_lanes, terms):
                 yield _Axes(rows, lanes, row, lane, term)
+
+    def fastest(self) -> _Axes | None:
+        """Returns the axes for which tiles take the fewest cycles, if there are any."""
+        return min(self.candidates(), key=self.cycles, default=None)
+
+    def pays(self, axes: _Axes) -> bool:
+        """True if vectors take longer than tiles."""
+        return self.cycles(axes) < self._model.cycles(lane_candidates(self._model)[0])
 
     def cycles(self, axes: _Axes) -> float:
         """Returns about how long the nest takes with tiles."""
