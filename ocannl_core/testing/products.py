@@ -72,7 +72,7 @@ def random_products(draw: st.DrawFn, dtype: DType = float32, most_steps: int = 6
         factors.append(Unary(UnaryOp.NEG, load, dtype) if draw(st.integers(0, 3)) == 0 else load)
     target = places("result", windows=False)
     result = node("result", target)
-    term = Binary(BinaryOp.MUL, *factors, dtype)
+    term = Binary(BinaryOp.MUL, factors[0], factors[1], dtype)
     body: Stmt = draft.accumulate(result, *target, op=BinaryOp.ADD, value=term)
     for name in reversed(draw(st.permutations(names))):
         body = loop(axes[name], extents[name], body)

@@ -30,7 +30,6 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
-    Binary,
     Block,
     Expr,
     For,
@@ -42,13 +41,14 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
 from ocannl_core.schedule.applying.axes import AxisTree, Region
 from ocannl_core.schedule.applying.copying import Copier, copy_order
+from ocannl_core.schedule.applying.fetching import in_fetching_parts
 from ocannl_core.schedule.applying.tiles import TileBuffer, Tiling, tiling
-from ocannl_core.schedule.cells import CellNest, Reduction
+from ocannl_core.schedule.cells import CellNest, Reduction, with_factors
 from ocannl_core.schedule.transforms import (
     Accumulate,
     Pack,
@@ -123,6 +123,7 @@ class _Emitter:
     first: tuple[Stmt, ...] = ()
     over: str = ""
     is_fused: bool = False
+    is_fetching: bool = False
 
     def __post_init__(self) -> None:
         self.tree = AxisTree.of(self.nest.axes, self.schedule)
@@ -238,6 +239,7 @@ class _Emitter:
             if isinstance(transform, Accumulate):
                 self._expect_leaf(transform.over)
                 self.over, self.is_fused = transform.over, transform.fused
+                self.is_fetching = transform.fetching
         outside = self.order[: self.order.index(self.over)] if self.over else self.order
         is_partial = any(self.tree.is_reduced(name) for name in outside)
         if is_partial and self.nest.holds_partial_results:
@@ -480,11 +482,11 @@ class _Emitter:
         def update(inner: Region) -> tuple[Stmt, ...]:
             return (registers.updated(inner, self._term(reduction, inner)),)
 
+        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
         if self.tiling is None:
-            sums = self._loops(remaining, region, update, packs=True)
+            sums = self._sums(remaining, region, cells, update)
         else:
             sums = self._tile_products(self.tiling, reduction, registers)
-        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
         body = (
             Allocate(registers.node, Scope.THREAD),
             *registers.cleared(),
@@ -517,7 +519,24 @@ class _Emitter:
         for operand, buffer in self.tiles.items():
             cell = buffer.cell(region, rows if buffer.is_rows else lanes)
             factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
-        return _with_factors(reduction.term, factors)
+        return with_factors(reduction.term, factors)
+
+    def _sums(
+        self,
+        remaining: tuple[str, ...],
+        region: Region,
+        cells: list[str],
+        update: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops in which registers collect, while cells come near."""
+        if self.is_fetching and remaining and remaining[0] not in self.packs:
+            outside = self.order[: len(self.order) - len(remaining)]
+            around = outside[-1] if outside else None
+            over = remaining[0]
+            parts = in_fetching_parts(self.nest, region, around, over, cells, self.kinds)
+            if parts is not None:
+                return parts.around(self._loops(remaining[1:], parts.inside, update, packs=True))
+        return self._loops(remaining, region, update, packs=True)
 
     def _finish(
         self, registers: Accumulators, cells: list[str], region: Region
@@ -555,22 +574,5 @@ class _Emitter:
                 packed[pack.operand] = (
                     cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)
                 )
-        term = _with_factors(reduction.term, packed)
+        term = with_factors(reduction.term, packed)
         return substitute_in_expr(term, region.substitution())
-
-
-def _with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
-    """Returns a product with some factors, counted from the left, replaced."""
-    if not packed:
-        return term
-    count = iter(range(1 << 30))
-
-    def replaced(expr: Expr) -> Expr:
-        match expr:
-            case Binary(BinaryOp.MUL, left, right, dtype):
-                first = replaced(left)
-                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
-            case _:
-                return packed.get(next(count), expr)
-
-    return replaced(term)
