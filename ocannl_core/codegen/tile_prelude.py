@@ -83,7 +83,7 @@ INLINE float tile_fma(float a, float b, float c) {
   const int is_below = fabsf(fmaf(a * 0x1p32f, b, c * 0x1p32f)) < 0x1p-94f;
   return fabsf(x) <= 0x1p-126f && is_below ? copysignf(0.0f, x) : x;
 }
-INLINE void tile_multiply_add(int sums, int rows, int columns) {
+static __attribute__((noinline)) void tile_multiply_add(int sums, int rows, int columns) {
   float right[2][16][16];
   for (int k = 0; k < 16; ++k)
     for (int n = 0; n < 32; ++n) right[n % 2][k][n / 2] = tile_number(tiles[columns].pairs[k][n]);
