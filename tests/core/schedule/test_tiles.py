@@ -26,6 +26,7 @@ from ocannl_core.schedule.choosing.widen import widened
 from ocannl_core.schedule.joining.part import Part
 from ocannl_core.schedule.plan import Nest
 from ocannl_core.schedule.searching.search import first_candidates
+from ocannl_core.schedule.sharing.work import work_of
 from ocannl_core.schedule.transforms import parse
 from ocannl_core.schedule.transforms import to_text as schedule_text
 from ocannl_core.target import Target
@@ -221,6 +222,13 @@ def test_factors_of_float32_are_sums_of_three_parts() -> None:
             for j in vector(16):
                 c[i, j] += results[i, j]\
 """)
+
+
+def test_a_product_of_tiles_counts_as_one_instruction() -> None:
+    draft, nest = product(16, 32 * 64, 16)
+    program = run(draft, nest, SMALL)
+    sums = next(stmt for stmt in program.body.stmts if isinstance(stmt, Block))
+    assert 64 * 16 <= work_of(sums, draft.nodes) <= 64 * 16 * 32  # of 64 * 16 * 16 * 32 products
 
 
 @pytest.mark.parametrize(
