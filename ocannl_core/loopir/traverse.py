@@ -7,7 +7,7 @@ rewrite that changes nothing returns the very object it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar, assert_never, cast
 
 from ocannl_core.indexing import (
@@ -51,6 +51,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import TernaryOp
+from ocannl_core.records import dataclass
 
 Node = Stmt | Expr
 Result = TypeVar("Result")

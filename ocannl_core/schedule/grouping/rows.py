@@ -17,13 +17,13 @@ row of a *streamed* node goes to memory past the caches when it is complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.transforms import (
     Contract,

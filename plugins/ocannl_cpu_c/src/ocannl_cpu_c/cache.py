@@ -20,12 +20,12 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.records import dataclass
 from ocannl_cpu_c.compiler import Compilation, Compiler
 
 _MOST_FILES = 4000

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
+from ocannl_core.records import dataclass
 
 _CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (

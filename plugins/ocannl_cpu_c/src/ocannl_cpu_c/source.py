@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from ocannl_core.codegen.c_family import render_kernel
@@ -16,6 +16,7 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Nest, Plan
 from ocannl_core.schedule.sharing.parallel import Shares, shares
 
