@@ -99,13 +99,13 @@ def _accesses(
     """Yields the indices of every access with what is known of their variables."""
     pending: list[tuple[Stmt, _Environment]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
     # written-out loops are met once for each iteration
-    mentions: dict[int, bool] = {}
+    mentioning: set[int] = set()
+    for stmt, _ in pending:
+        _note_mentions(stmt, node, mentioning)
     loads: dict[int, list[tuple[AxisIndex, ...]]] = {}
     while pending:
         stmt, values = pending.pop()
-        if id(stmt) not in mentions:
-            mentions[id(stmt)] = node in nodes_of(stmt)
-        if not mentions[id(stmt)]:
+        if id(stmt) not in mentioning:
             continue
         if isinstance(stmt, Store) and id(stmt) not in loads:
             loads[id(stmt)] = _loads(stmt, node)
@@ -122,6 +122,22 @@ def _accesses(
                 yield from ((indices, values) for indices in loads[id(stmt)])
             case _:
                 yield (), values  # other code: the array stays one
+
+
+def _note_mentions(stmt: Stmt, node: TensorNode, found: set[int]) -> bool:
+    """Notes which statements mention a node, with those inside; returns if this one does."""
+    match stmt:
+        case Block(inner):
+            is_mentioned = False
+            for each in inner:
+                is_mentioned |= _note_mentions(each, node, found)
+        case For(body=body):
+            is_mentioned = _note_mentions(body, node, found)
+        case _:
+            is_mentioned = node in nodes_of(stmt)
+    if is_mentioned:
+        found.add(id(stmt))
+    return is_mentioned
 
 
 def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:

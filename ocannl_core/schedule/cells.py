@@ -180,6 +180,20 @@ class CellNest:
         return tuple(access for root in self.roots for access in accesses(root))
 
     @cached_property
+    def reached(self) -> frozenset[tuple[TensorNode, frozenset[IndexVar]]]:
+        """The nodes that it reads or writes, with the variables on which an access depends."""
+        return frozenset(
+            (access.node, frozenset(var for at in access.indices or () for var in variables(at)))
+            for access in self.accesses
+        )
+
+    @cached_property
+    def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
+        """The loop variables on which each factor of the reduced term depends."""
+        factors = () if self.reduction is None else self.reduction.factors
+        return tuple(frozenset(free_variables(factor)) for factor in factors)
+
+    @cached_property
     def mentioned(self) -> frozenset[TensorNode]:
         """The nodes that it reads or writes."""
         return frozenset(access.node for access in self.accesses)
