@@ -16,8 +16,11 @@ from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_cpu_c.cache import Building, DiskCache, Unit
 from ocannl_cpu_c.units import file_of, key, seconds, units
 
-_LEAST_SECONDS = 0.15
+_LEAST_SECONDS = 0.1
 """What is worth a compiler of its own before everything is there: starting one takes 0.03."""
+
+_MOST = 200
+"""So many files wait for somebody who loads them; each is a process and a pipe."""
 
 _lock = threading.Lock()
 _running: dict[DiskCache, list[Building]] = {}
@@ -30,14 +33,20 @@ class Ahead:
         cache: Where they go.
         processors: How many there are; one generates code until all kernels are there.
         is_there: Tells whether a kernel needs no compiler.
+        others: Returns other files that are compiled beside kernels.
     """
 
     def __init__(
-        self, cache: DiskCache, processors: int, is_there: Callable[[KernelText], bool]
+        self,
+        cache: DiskCache,
+        processors: int,
+        is_there: Callable[[KernelText], bool],
+        others: Callable[[], Sequence[Unit]],
     ) -> None:
         self._cache = cache
         self._processors = processors
         self._is_there = is_there
+        self._others = others
         self._known: set[str] = set()
         self._waiting: dict[Loops, list[KernelText]] = {loops: [] for loops in Loops}
 
@@ -46,6 +55,8 @@ class Ahead:
         identity = key(kernel)
         if identity in self._known or self._is_there(kernel):
             return
+        if not self._known:
+            self._start(self._others())
         self._known.add(identity)
         alike = self._waiting[kernel.loops]
         alike.append(kernel)
@@ -53,19 +64,21 @@ class Ahead:
             self._waiting[kernel.loops] = []
             self._start([file_of(alike)])
 
-    def close(self, others: Callable[[], Sequence[Unit]]) -> None:
-        """Starts to compile all that waits and, if there was anything, some other files."""
+    def close(self) -> None:
+        """Starts to compile all that waits."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
         self._waiting = {loops: [] for loops in Loops}
-        if self._known:
-            files = units(left, self._processors) if left else []
-            self._start([*files, *others()])
+        if left:
+            self._start(units(left, self._processors))
 
     def _start(self, files: Sequence[Unit]) -> None:
         with _lock, suppress(OSError):  # who loads the kernels tries again, and says what is wrong
+            started = _started(self._cache)
             for each in files:
-                if not any(each.keys == other.unit.keys for other in _started(self._cache)):
-                    _started(self._cache).append(self._cache.start(each))
+                if not any(each.keys == other.unit.keys for other in started):
+                    started.append(self._cache.start(each))
+            while len(started) > _MOST:  # of routines that were generated and never compiled
+                started.pop(0).stop()
 
 
 def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:

@@ -75,9 +75,9 @@ def compiling_ahead() -> Iterator[Callable[[KernelText], None] | None]:
     def is_there(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    early = ahead.Ahead(cache, processors, is_there)
+    early = ahead.Ahead(cache, processors, is_there, lambda: _missing_runtime(cache))
     yield early.add
-    early.close(lambda: _missing_runtime(cache))
+    early.close()
 
 
 def runtime() -> Any:
