@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Prefetch,
     Remark,
     Scoped,
     SetLocal,
@@ -75,7 +76,9 @@ def children(node: Node) -> tuple[Node, ...]:
             return (value,)
         case For(body=body) | Scoped(body=body) | Staged(body=body):
             return (body,)
-        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | CallExternal():
+        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | Prefetch():
+            return ()
+        case CallExternal():
             return ()
         case StoreVector(arg=arg) | Unary(arg=arg):
             return (arg,)
@@ -307,7 +310,7 @@ def _as_expr(rewritten: _Rewritten) -> Expr:
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Returns the axis indices in a node itself, not in its children."""
     match node:
-        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Scoped():
+        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
         case IndexValue(index):
             return (index,)
@@ -407,7 +410,7 @@ def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
 
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
-        case Store() | StoreVector() if _mentions(stmt.indices, values):
+        case Store() | StoreVector() | Prefetch() if _mentions(stmt.indices, values):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
         case _:
             return stmt

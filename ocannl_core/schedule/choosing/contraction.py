@@ -106,6 +106,7 @@ class Form:
         pieces: Into how many pieces the last reduced axis is cut, likewise.
         copies: How operands are packed, by position.
         rows_outside: True if the loop over blocks of rows is outside of that over blocks of lanes.
+        fetching: True if cells come near while sums run that are combined with them.
     """
 
     lane: str | None = None
@@ -115,6 +116,7 @@ class Form:
     pieces: int | None = None
     copies: tuple[tuple[int, Copy], ...] = ()
     rows_outside: bool = False
+    fetching: bool | None = None
 
     def copy(self, position: int) -> Copy | None:
         """Returns how an operand is packed, if that is decided."""
@@ -208,6 +210,7 @@ class _AlongCells:
         is_cut = self._cut is not None or self._sums
         chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
+        self._fetches = model.has_far_cells() if form.fetching is None else form.fetching
         self._pair = self._paired(splits)
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
@@ -222,7 +225,7 @@ class _AlongCells:
             *_kinds(self._model, self._kept),
             *([Pair(self._pair)] if self._pair is not None else []),
             *self._packs(),
-            Accumulate(over, self._model.is_fused),
+            Accumulate(over, self._model.is_fused, self._fetches),
         )
 
     def _order(self) -> tuple[str, ...]:

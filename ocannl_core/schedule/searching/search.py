@@ -95,6 +95,7 @@ def _forms(model: Model, form: Form) -> Iterator[Form]:
         yield from _copies(model, form)
         yield from _blocks(model, lane, form)
         yield replace(form, rows_outside=not form.rows_outside)
+        yield from (replace(form, fetching=each) for each in (True, False))
         for outside in range(len(model.reduced)):
             yield replace(form, outside=outside)
         for pieces in _PIECES:
