@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.errors import UsageError
+from ocannl_core.records import dataclass
 
 
 class Kind(Enum):

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import dataclass
 from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.schedule.memory import MemoryPlan

@@ -8,9 +8,11 @@ domain's variables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import assert_never
+
+from ocannl_core.records import dataclass
 
 _ids = count()
 

@@ -18,7 +18,7 @@ store. The rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isinf, prod
 from typing import assert_never
 
@@ -108,6 +108,7 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64

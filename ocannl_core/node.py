@@ -6,13 +6,13 @@ it (`Placement`) live in tables of those who decide, so that nothing that holds 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import prod
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
 from ocannl_core.indexing import Margin
+from ocannl_core.records import dataclass
 
 __all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 

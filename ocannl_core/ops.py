@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from ocannl_core.dtypes import DType, float64, promote, round_to
+from ocannl_core.records import dataclass
 from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
 
 

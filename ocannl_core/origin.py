@@ -7,8 +7,10 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from ocannl_core.records import dataclass
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 

@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from ocannl_core.errors import OcannlError
 from ocannl_core.hooks.manager import backend as backend_named
 from ocannl_core.hooks.manager import wrappers
 from ocannl_core.hooks.plugins import describe
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.searching.remembered import memory_of
 
 if TYPE_CHECKING:

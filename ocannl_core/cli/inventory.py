@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
 from ocannl_core.errors import BackendNotFoundError
 from ocannl_core.hooks.manager import Backend, PluginEntry, Status, discovered, load_all, select
+from ocannl_core.records import dataclass
 from ocannl_core.target import Target, TargetReport
 
 

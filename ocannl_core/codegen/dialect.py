@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +34,7 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import CodegenError
 from ocannl_core.loopir.nodes import AxisKind, Scope
+from ocannl_core.records import dataclass
 
 _LINE_WIDTH = 100
 

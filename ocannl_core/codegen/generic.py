@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ocannl_core.codegen.helper import Helper
 from ocannl_core.codegen.vector_types import ELEMENTS
+from ocannl_core.records import dataclass
 
 _KINDS = {
     "FLOAT": "float32",

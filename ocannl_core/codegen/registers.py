@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
 from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, walk
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 
 MOST_REGISTERS = 256
 """An array that needs more variables stays an array."""
@@ -99,13 +99,13 @@ def _accesses(
     """Yields the indices of every access with what is known of their variables."""
     pending: list[tuple[Stmt, _Environment]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
     # written-out loops are met once for each iteration
-    mentions: dict[int, bool] = {}
+    mentioning: set[int] = set()
+    for stmt, _ in pending:
+        _note_mentions(stmt, node, mentioning)
     loads: dict[int, list[tuple[AxisIndex, ...]]] = {}
     while pending:
         stmt, values = pending.pop()
-        if id(stmt) not in mentions:
-            mentions[id(stmt)] = node in nodes_of(stmt)
-        if not mentions[id(stmt)]:
+        if id(stmt) not in mentioning:
             continue
         if isinstance(stmt, Store) and id(stmt) not in loads:
             loads[id(stmt)] = _loads(stmt, node)
@@ -122,6 +122,22 @@ def _accesses(
                 yield from ((indices, values) for indices in loads[id(stmt)])
             case _:
                 yield (), values  # other code: the array stays one
+
+
+def _note_mentions(stmt: Stmt, node: TensorNode, found: set[int]) -> bool:
+    """Notes which statements mention a node, with those inside; returns if this one does."""
+    match stmt:
+        case Block(inner):
+            is_mentioned = False
+            for each in inner:
+                is_mentioned |= _note_mentions(each, node, found)
+        case For(body=body):
+            is_mentioned = _note_mentions(body, node, found)
+        case _:
+            is_mentioned = node in nodes_of(stmt)
+    if is_mentioned:
+        found.add(id(stmt))
+    return is_mentioned
 
 
 def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:

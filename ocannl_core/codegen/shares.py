@@ -8,9 +8,9 @@ for i in range(5): ...        -->      for (i = max(first1, 3) - 3; i < min(end1
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ocannl_core.loopir.nodes import For
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import Nest
 from ocannl_core.schedule.sharing.parallel import dealt_loops, inner_loops
 

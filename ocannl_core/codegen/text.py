@@ -5,8 +5,9 @@ The levels are those of the C grammar; CUDA C++ and OpenCL C share them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from ocannl_core.records import dataclass
 
 
 class Level(IntEnum):

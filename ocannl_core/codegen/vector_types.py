@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.records import dataclass
 
 ELEMENTS = {
     "float32": ("float", 4),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ocannl_core.dtypes import DType, promote, round_to
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import Op as Primitive
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.supply import Supply

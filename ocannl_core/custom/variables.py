@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from ocannl_core.dtypes import DType, dtype_of, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import caller_location
+from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.leaves import constant

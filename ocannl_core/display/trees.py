@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core import settings
@@ -12,6 +11,7 @@ from ocannl_core.display import html
 from ocannl_core.display.cells import Cells, checked
 from ocannl_core.display.numerals import summary
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 from ocannl_core.tensor.definitions import (
     LITERAL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pluggy
 
@@ -12,6 +12,7 @@ from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
 

@@ -16,7 +16,7 @@ already added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ocannl_core.dtypes import DType
@@ -24,6 +24,7 @@ from ocannl_core.indexing import AxisIndex, LoopVar, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.target import ExternalOp
 
 

@@ -8,7 +8,7 @@ statement that uses it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.dtypes import DType, float64
@@ -57,6 +57,7 @@ from ocannl_core.notation import (
     parenthesized,
 )
 from ocannl_core.ops import TernaryOp, UnaryOp, accumulates
+from ocannl_core.records import dataclass
 
 _INDENT = "    "
 

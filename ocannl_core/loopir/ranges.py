@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
+from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

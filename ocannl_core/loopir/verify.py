@@ -6,7 +6,7 @@ A broken invariant is a defect of the pass that made the program, so the error l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.dtypes import DType, uint4x32
@@ -54,6 +54,7 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.records import dataclass
 
 
 def verify(program: LoopProgram) -> None:

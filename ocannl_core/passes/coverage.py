@@ -8,7 +8,7 @@ read counts as uncovered.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.units import Site, Unit
 from ocannl_core.passes.visits import Counts, counts
+from ocannl_core.records import dataclass
 
 
 @dataclass(slots=True)

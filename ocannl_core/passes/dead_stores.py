@@ -8,7 +8,7 @@ for i in range(4):            -->   for i in range(4):
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import is_
 
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
@@ -47,6 +47,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.coverage import certain_cells, whole
 from ocannl_core.passes.laws import simplified
 from ocannl_core.passes.units import Unit, unit_of
+from ocannl_core.records import dataclass
 
 Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 

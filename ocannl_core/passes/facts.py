@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ocannl_core.dtypes import (
     DType,
@@ -26,6 +25,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.records import dataclass
 
 _MASK = 0xFFFFFFFF
 _DEPTH = 4

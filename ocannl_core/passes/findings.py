@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ocannl_core import settings
 from ocannl_core.loopir.nodes import LoopProgram
@@ -11,6 +11,7 @@ from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
 from ocannl_core.passes.memory import allocate_scratch, placement
 from ocannl_core.passes.simplify import simplify
+from ocannl_core.records import dataclass
 
 PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
 """Whether a backend wants a node on the device that could be local to the routine."""

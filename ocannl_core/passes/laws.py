@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ocannl_core.dtypes import DType, Kind, round_to
 from ocannl_core.indexing import FixedIndex
@@ -25,6 +24,7 @@ from ocannl_core.passes.facts import (
     is_truth_value,
     value_of,
 )
+from ocannl_core.records import dataclass
 
 _U, _B, _T = UnaryOp, BinaryOp, TernaryOp
 

@@ -19,7 +19,6 @@ one store under its loops; products and sums are fused when nothing is left to s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ocannl_core import settings
@@ -31,6 +30,7 @@ from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.guards import split_at_guards
 from ocannl_core.passes.hoist import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
+from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ocannl_core.indexing import IndexVar, StaticIndex
 from ocannl_core.loopir.nodes import (
@@ -24,6 +24,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, locals_of, rename_local, walk
+from ocannl_core.records import dataclass
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ granularity at which passes reason about time; inside a unit they reason about c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ocannl_core.indexing import AxisIndex, IndexVar
 from ocannl_core.loopir.nodes import (
@@ -32,6 +31,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, children
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 
 Accessing = Load | LoadMerge | Gather | Store | StoreVector | Fill | CallExternal
 

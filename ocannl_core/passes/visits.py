@@ -12,7 +12,6 @@ x is read once per b and at most three times per position along the second axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, as_affine
 from ocannl_core.loopir.ranges import Range
+from ocannl_core.records import dataclass
 
 Counts = npt.NDArray[np.int64]
 

@@ -49,7 +49,8 @@ class Context:
     __slots__ = ("_store",)
 
     def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
-        chosen, target = manager.select(backend)
+        with _collecting_nothing():  # of what is imported, nothing goes
+            chosen, target = manager.select(backend)
         if device is not None and device != target.device:
             if backend is not None and ":" in backend:
                 raise UsageError(

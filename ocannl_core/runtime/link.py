@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.runtime import values
 from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.interfaces import Array, TensorLike

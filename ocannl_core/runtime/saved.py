@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import CallExternal, LoopProgram
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.target import Source, Target

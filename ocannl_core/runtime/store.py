@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ocannl_core.node import NodeInfo, Placement, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.target import Buffer, Target
 

@@ -17,7 +17,7 @@ reduction is all finish.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
@@ -66,6 +66,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.transforms import AXIS_LETTERS
 
 REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
@@ -177,6 +178,20 @@ class CellNest:
     def accesses(self) -> tuple[Access, ...]:
         """What it reads and writes, in the order of its roots."""
         return tuple(access for root in self.roots for access in accesses(root))
+
+    @cached_property
+    def reached(self) -> frozenset[tuple[TensorNode, frozenset[IndexVar]]]:
+        """The nodes that it reads or writes, with the variables on which an access depends."""
+        return frozenset(
+            (access.node, frozenset(var for at in access.indices or () for var in variables(at)))
+            for access in self.accesses
+        )
+
+    @cached_property
+    def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
+        """The loop variables on which each factor of the reduced term depends."""
+        factors = () if self.reduction is None else self.reduction.factors
+        return tuple(frozenset(free_variables(factor)) for factor in factors)
 
     @cached_property
     def mentioned(self) -> frozenset[TensorNode]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ocannl_core import settings
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule

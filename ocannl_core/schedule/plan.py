@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.transforms import Schedule
 
 Infos = Mapping[TensorNode, NodeInfo]

@@ -8,7 +8,7 @@ for b in range(64): ...         kernel "writes c", given w, x, c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ocannl_core.errors import VerifyError
 from ocannl_core.loopir.nodes import (
@@ -36,6 +36,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 
 

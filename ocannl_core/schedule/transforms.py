@@ -18,10 +18,10 @@ The text says all of it: `parse(to_text(schedule)) == schedule`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.errors import UsageError
+from ocannl_core.records import dataclass
 
 AXIS_LETTERS = "ijkmnpqrstuvw"
 """Names of the axes of a nest, outermost first."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.terms import DimVar, Row, RowVar
 

@@ -8,9 +8,10 @@ operand: a scalar.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Dim, Row
 
 

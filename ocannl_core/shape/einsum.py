@@ -12,12 +12,13 @@ for it, so that an operand of size 1 is repeated along it like along any other a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.indexing import AxisIndex, FixedIndex
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.notation import (
     Affine,

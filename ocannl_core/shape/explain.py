@@ -6,11 +6,11 @@ Reads what inference remembers; decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import (
     AtLeast,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.errors import SpecError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,

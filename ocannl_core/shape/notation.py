@@ -7,8 +7,9 @@ rows, `batch|input->output`; a row is axes, optionally around one row variable: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import RowKind
 
 

@@ -11,11 +11,11 @@ written. Nothing is repeated or reduced, and information flows in every directio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.errors import SpecError
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.notation import (
     Affine,

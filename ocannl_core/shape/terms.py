@@ -8,11 +8,13 @@ the solver's environment.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from itertools import zip_longest
 from math import prod
 from typing import assert_never
+
+from ocannl_core.records import dataclass
 
 
 class RowKind(Enum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
+from ocannl_core.records import dataclass
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.calls import backpropagated

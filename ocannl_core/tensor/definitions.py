@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import numpy as np
@@ -12,6 +12,7 @@ from ocannl_core.assign.nodes import ExternalCall, FetchSource
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Location
+from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
 from ocannl_core.tensor.parameter_set import Scope

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.indexing import (
@@ -24,6 +23,7 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 
 _RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
 _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")

@@ -8,11 +8,11 @@ as the widest of the operations that exist when code first needs the buffer's la
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.indexing import Margin, Projections
 from ocannl_core.origin import Location, Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import Einsum, Logic

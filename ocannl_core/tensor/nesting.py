@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from numbers import Real
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import Array, plain_number
+from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.tensor import Tensor
 

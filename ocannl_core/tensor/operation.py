@@ -7,7 +7,6 @@ computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -16,6 +15,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape

@@ -12,7 +12,7 @@ say does the session's default float decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -23,6 +23,7 @@ from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, dtype_of, flo
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 
 
 class Why(Enum):

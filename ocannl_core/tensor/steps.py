@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
+from ocannl_core.records import dataclass
 from ocannl_core.shape.logic import Logic
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor

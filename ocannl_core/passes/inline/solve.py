@@ -15,7 +15,7 @@ remain keep their loops; that no cell is written twice makes the result independ
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ocannl_core.indexing import (
     AxisIndex,
@@ -35,6 +35,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.node import Reason
+from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

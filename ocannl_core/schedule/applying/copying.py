@@ -7,12 +7,12 @@ if the lanes of a buffer are apart in memory, squares of it are turned in regist
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ocannl_core.indexing import AxisIndex, VarIndex, affine, as_affine, fresh_var
 from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Stmt, Unary
 from ocannl_core.ops import UnaryOp
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
 from ocannl_core.schedule.transforms import Pack
 

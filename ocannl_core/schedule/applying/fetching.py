@@ -7,7 +7,6 @@ time for them: a few are asked for in each part of it, those of the next block o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ocannl_core.indexing import (
     AxisIndex,
@@ -23,6 +22,7 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.loopir.traverse import free_variables, substitute_in_stmt, walk
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.axes import Region
 from ocannl_core.schedule.cells import CellNest
 

@@ -22,10 +22,11 @@ The axis and the block that need the fewest cycles by a model of the processor w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from math import gcd, prod
 
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.lanes import has_lanes
 from ocannl_core.schedule.choosing.model import (

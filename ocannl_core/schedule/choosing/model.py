@@ -8,13 +8,13 @@ four cycles later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.fetching import cells_at_the_end
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import widest

@@ -17,7 +17,6 @@ measured on a processor with tiles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -25,6 +24,7 @@ from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.loopir.nodes import Expr, Load, Unary
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.ops import UnaryOp
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.tiles import LANES, ROWS, TERMS
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import lane_candidates, modelled

@@ -9,12 +9,12 @@ the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.loopir.traverse import free_variables
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
 from ocannl_core.schedule.grouping.places import shared_places
@@ -245,11 +245,10 @@ class _Chooser:
         row: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for access in member.nest.accesses:
-                used = {var for index in access.indices or () for var in variables(index)}
+            for accessed, used in member.nest.reached:
                 if member.vars[-1] in used:
                     rows = prod(extents[var] for var in extents if var in used)
-                    node = places.get(access.node, access.node)
+                    node = places.get(accessed, accessed)
                     row[node] = max(row.get(node, 0), self._nodes[node].nbytes // rows)
         return max(sum(row.values()), 1)
 
@@ -286,11 +285,9 @@ class _Chooser:
         total: dict[TensorNode, int] = {}
         for member in members:
             extents = {axis.var: axis.extent for axis in member.axes}
-            for access in member.nest.accesses:
-                used = {var for index in access.indices or () for var in variables(index)}
+            for node, used in member.nest.reached:
                 rows = prod(extents[var] for var in extents if var in used)
-                nbytes = self._nodes[access.node].nbytes // rows
-                total[access.node] = max(total.get(access.node, 0), nbytes)
+                total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
     def _own(
@@ -373,16 +370,16 @@ def _is_product(nest: CellNest) -> bool:
     if nest.reduction is None:
         return False
     cells = {axis.var for axis in nest.cells if axis.extent > 1}
-    return all(cells - set(free_variables(factor)) for factor in nest.reduction.factors)
+    return all(cells - each for each in nest.factor_variables)
 
 
 def _are_separate(members: Sequence[Member], at: int) -> bool:
     """True if every factor of every contraction is another one along a shared axis."""
     return all(
-        member.axes[at].var in free_variables(factor)
+        member.axes[at].var in each
         for member in members
-        if member.nest.reduction is not None and _is_product(member.nest)
-        for factor in member.nest.reduction.factors
+        if _is_product(member.nest)
+        for each in member.nest.factor_variables
     )
 
 

@@ -17,13 +17,13 @@ row of a *streamed* node goes to memory past the caches when it is complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.transforms import (
     Contract,
@@ -79,11 +79,19 @@ class Member:
     @cached_property
     def places(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
         """For every cell that it reads or writes, along which axes of the node the rows run."""
-        return tuple(
+        found = (
             (access.node, row_dims(access.indices or (), self.vars))
             for access in self.nest.accesses
             if not access.merge
         )
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def homes(self) -> tuple[tuple[TensorNode, tuple[int, ...] | None], ...]:
+        """For every cell that it writes row by row, along which axes of the node the rows run."""
+        if self.is_sum:
+            return ()
+        return tuple((store.node, row_dims(store.indices, self.vars)) for store in self.nest.finish)
 
     @cached_property
     def mentioned_last(self) -> frozenset[TensorNode]:
@@ -213,8 +221,7 @@ def homes_of(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | N
     """
     homes: dict[TensorNode, tuple[int, ...]] = {}
     for member in members:
-        for store in () if member.is_sum else member.nest.finish:
-            dims = row_dims(store.indices, member.vars)
-            if dims is None or homes.setdefault(store.node, dims) != dims:
+        for node, dims in member.homes:
+            if dims is None or homes.setdefault(node, dims) != dims:
                 return None
     return homes

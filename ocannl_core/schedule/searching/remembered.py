@@ -15,12 +15,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import OcannlError
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.lanes import has_lanes
 from ocannl_core.schedule.plan import Infos, Measured

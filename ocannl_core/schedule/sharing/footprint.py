@@ -6,7 +6,6 @@ Sufficient, not necessary: what is told apart is apart, along one axis of the no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from ocannl_core.indexing import (
     AxisIndex,
@@ -36,6 +35,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import accesses_at, walk
 from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
 
 _ON_DEVICES = (AxisKind.GRID, AxisKind.BLOCK)
 

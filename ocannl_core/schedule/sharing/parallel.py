@@ -20,7 +20,7 @@ iteration, in the order of the program, so however the iterations are dealt out,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from ocannl_core.dtypes import uint4x32
@@ -41,6 +41,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
 from ocannl_core.schedule.sharing.footprint import (
     Footprint,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
@@ -25,6 +24,7 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Access, Node, accesses_at, fold
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.cost import own_cost
+from ocannl_core.records import dataclass
 
 _LANES = 16
 """Numbers that a vector operation computes with, where the loop says so."""

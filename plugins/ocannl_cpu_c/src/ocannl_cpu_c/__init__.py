@@ -12,6 +12,7 @@ from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Buffer, Event, Target, TargetReport
 from ocannl_cpu_c import devices, memory
 from ocannl_cpu_c.executable import CExecutable
+from ocannl_cpu_c.loader import compiling_ahead
 from ocannl_cpu_c.source import CSource, generate
 
 OCANNL_API = (1, 0)
@@ -25,8 +26,9 @@ def ocannl_targets() -> TargetReport:
 
 @hookimpl
 def ocannl_generate(plan: Plan, target: Target) -> CSource:
-    """Returns the C code of a routine."""
-    return generate(plan)
+    """Returns the C code of a routine, while a compiler works on its first kernels."""
+    with compiling_ahead() as on_kernel:
+        return generate(plan, on_kernel)
 
 
 @hookimpl

@@ -20,12 +20,12 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.records import dataclass
 from ocannl_cpu_c.compiler import Compilation, Compiler
 
 _MOST_FILES = 4000
@@ -62,6 +62,19 @@ class Entry:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class Building:
+    """A file that is being compiled."""
+
+    unit: Unit
+    compilation: Compilation
+
+    def stop(self) -> None:
+        """Ends the compiler if it still runs, and leaves nothing of an unfinished object."""
+        self.compilation.stop()
+        self.compilation.target.unlink(missing_ok=True)
+
+
 class DiskCache:
     """The compiled kernels of one compiler on one kind of machine.
 
@@ -88,30 +101,41 @@ class DiskCache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def build(self, units: Sequence[Unit]) -> dict[str, Entry]:
+    def start(self, unit: Unit) -> Building:
+        """Starts to compile a file; what is started is given to `build` or stopped.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        self._objects.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+        source = self._objects / f"{_name(unit)}.c"
+        _write(source, unit.text.encode())
+        mark = f"{os.getpid()}.{os.urandom(4).hex()}"
+        built = self._objects / f"{_name(unit)}.{mark}.tmp"
+        return Building(unit, self._compiler.start(source, built, unit.loops))
+
+    def build(self, units: Sequence[Unit], early: Sequence[Building] = ()) -> dict[str, Entry]:
         """Compiles files side by side; returns where their kernels are, by key.
+
+        Args:
+            units: The files.
+            early: Files that are being compiled, whose kernels are wanted, too.
 
         Raises:
             CompileError: if the compiler rejects one of them.
         """
-        self._objects.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        started: list[Compilation] = []
+        started = list(early)
         entries: dict[str, Entry] = {}
         try:
             for unit in units:
-                source = self._objects / f"{_name(unit)}.c"
-                _write(source, unit.text.encode())
-                mark = f"{os.getpid()}.{os.urandom(4).hex()}"
-                built = self._objects / f"{_name(unit)}.{mark}.tmp"
-                started.append(self._compiler.start(source, built, unit.loops))
-            for unit, compilation in zip(units, started, strict=True):
-                compilation.finish()
-                entries |= self._record(unit, compilation.target)
+                started.append(self.start(unit))
+            for each in started:
+                each.compilation.finish()
+                entries |= self._record(each.unit, each.compilation.target)
         finally:
-            for compilation in started:
-                compilation.stop()
-                compilation.target.unlink(missing_ok=True)
+            for each in started:
+                each.stop()
         self._drop_old()
         return entries
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ocannl_core import settings
@@ -11,6 +10,7 @@ from ocannl_core.errors import LinkError
 from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.memory import memory_plan
 from ocannl_core.target import Buffer, Launcher, Target
 from ocannl_cpu_c import calling

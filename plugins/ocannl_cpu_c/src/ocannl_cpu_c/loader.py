@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
+from ocannl_cpu_c import ahead
 from ocannl_cpu_c.bindings import ffi
-from ocannl_cpu_c.cache import DiskCache, Entry, Unit, open_cache, temporary_cache
+from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache, temporary_cache
 from ocannl_cpu_c.calling import introduce
 from ocannl_cpu_c.compiler import Compiler, find
 from ocannl_cpu_c.units import key, units
@@ -47,19 +49,35 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
             try:
-                files = units(missing, len(os.sched_getaffinity(0)))
-                if (
-                    and_runtime
-                    and not _found_runtime
-                    and cache.find(_runtime_unit().keys[0]) is None
-                ):
-                    files.append(_runtime_unit())
-                entries = _built(cache, compiler, files)
+                entries = _built(cache, compiler, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
                 _loaded[compiler, kernel.symbol] = _open(entries[key(kernel)])
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
+
+
+@contextmanager
+def compiling_ahead() -> Iterator[Callable[[KernelText], None] | None]:
+    """Gives what takes kernels that will be loaded, so that a compiler can begin with the first
+    ones; None without a compiler, or without a second processor for it.
+    """
+    processors = len(os.sched_getaffinity(0))
+    try:
+        compiler = find() if processors > 1 else None
+    except CompileError:  # told when kernels are loaded
+        compiler = None
+    if compiler is None:
+        yield None
+        return
+    cache = open_cache(compiler)
+
+    def is_there(kernel: KernelText) -> bool:
+        return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
+
+    early = ahead.Ahead(cache, processors, is_there, lambda: _missing_runtime(cache))
+    yield early.add
+    early.close()
 
 
 def runtime() -> Any:
@@ -93,10 +111,17 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            library = _library(_built(cache, compiler, [file])[file.keys[0]])
+            library = _library(_compiled(cache, compiler, [file])[file.keys[0]])
         introduce(library)
         _found_runtime.append(library)
     return _found_runtime[0]
+
+
+def _missing_runtime(cache: DiskCache) -> list[Unit]:
+    """Returns the file of what runs routines, unless it is compiled."""
+    if _found_runtime or cache.find(_runtime_unit().keys[0]) is not None:
+        return []
+    return [_runtime_unit()]
 
 
 def _runtime_unit() -> Unit:
@@ -104,13 +129,31 @@ def _runtime_unit() -> Unit:
     return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, Loops.VECTORS)
 
 
-def _built(cache: DiskCache, compiler: Compiler, files: Sequence[Unit]) -> dict[str, Entry]:
+def _built(
+    cache: DiskCache, compiler: Compiler, kernels: Sequence[KernelText], *, and_runtime: bool
+) -> dict[str, Entry]:
+    """Returns where kernels are, after compiling those of which no compiler works already."""
+    keys = {key(each) for each in kernels}
+    files = _missing_runtime(cache) if and_runtime else []
+    early = ahead.taken(cache, {*keys, *(each for file in files for each in file.keys)})
+    begun = {each for building in early for each in building.unit.keys}
+    files = [each for each in files if begun.isdisjoint(each.keys)]
+    rest = [each for each in kernels if key(each) not in begun]
+    if rest:
+        files += units(rest, len(os.sched_getaffinity(0)))
+    return _compiled(cache, compiler, files, early)
+
+
+def _compiled(
+    cache: DiskCache, compiler: Compiler, files: Sequence[Unit], early: Sequence[Building] = ()
+) -> dict[str, Entry]:
     """Returns where code compiled now is, and can be loaded from."""
     try:
-        entries = cache.build(files)
+        entries = cache.build(files, early)
         _open_all(entries)
     except OSError as error:  # a full disk, a file system that runs no code, odd entries
-        entries = temporary_cache(cache.root, compiler, error).build(files)
+        every = [*files, *(each.unit for each in early)]
+        entries = temporary_cache(cache.root, compiler, error).build(every)
         _open_all(entries)
     return entries
 

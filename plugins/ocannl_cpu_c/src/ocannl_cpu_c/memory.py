@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.memory import ALIGNMENT, MemoryPlan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.memory import ALIGNMENT
 from ocannl_core.schedule.sharing.parallel import LEAST_WORK, Run, Shares
 

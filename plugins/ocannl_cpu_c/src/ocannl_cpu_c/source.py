@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+from typing import ClassVar, assert_never
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
@@ -16,7 +16,8 @@ from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
-from ocannl_core.schedule.plan import External, Nest, Plan
+from ocannl_core.records import dataclass
+from ocannl_core.schedule.plan import External, Nest, Plan, Step
 from ocannl_core.schedule.sharing.parallel import Shares, shares
 
 
@@ -77,42 +78,57 @@ class CSource:
         return DIALECT.language
 
 
-def generate(plan: Plan) -> CSource:
+def generate(plan: Plan, on_kernel: Callable[[KernelText], None] | None = None) -> CSource:
     """Returns the C code of a plan; needs no compiler.
+
+    Args:
+        plan: The plan.
+        on_kernel: Told of each kernel as soon as it is written.
 
     Raises:
         CodegenError: for what C cannot express.
     """
+    rendered: list[KernelText | None] = []
+    for step in plan.steps:
+        kernel = _kernel(step, plan)
+        rendered.append(kernel)
+        if kernel is not None and on_kernel is not None:
+            on_kernel(kernel)
     kernels: dict[str, KernelText] = {}
     steps: list[Launch | CallExternal] = []
-    for step in plan.steps:
-        match step:
-            case Nest(body, arguments, indices, title):
-                kernel = render_kernel(step, plan.nodes, DIALECT)
-                kernels.setdefault(kernel.symbol, kernel)
-                dealt = shares(step, plan.nodes)
-                steps.append(
-                    Launch(
-                        kernel.symbol,
-                        arguments,
-                        merge_reads(body),
-                        indices,
-                        title,
-                        kernel.private,
-                        dealt,
-                    )
-                )
-            case External(call, title):
-                native = render_native(call, plan.nodes, DIALECT)
-                if native is None:
-                    steps.append(call)
-                else:
-                    kernels.setdefault(native.symbol, native)
-                    steps.append(Launch(native.symbol, native_arguments(call), (), (), title))
+    for step, kernel in zip(plan.steps, rendered, strict=True):
+        if kernel is not None:
+            kernels.setdefault(kernel.symbol, kernel)
+        steps.append(_launch(step, kernel, plan))
     table = "\n".join(_launch_table(plan, steps))
     return CSource(
         plan, tuple(kernels.values()), tuple(steps), f"{unit(kernels.values())}\n{table}\n"
     )
+
+
+def _kernel(step: Step, plan: Plan) -> KernelText | None:
+    """Returns the kernel of a step; None for a call of code that is not C."""
+    match step:
+        case Nest():
+            return render_kernel(step, plan.nodes, DIALECT)
+        case External(call):
+            return render_native(call, plan.nodes, DIALECT)
+        case _:
+            assert_never(step)
+
+
+def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
+    """Returns the call of a step's kernel."""
+    match step:
+        case Nest(body, arguments, indices, title) if kernel is not None:
+            merges, dealt = merge_reads(body), shares(step, plan.nodes)
+            return Launch(kernel.symbol, arguments, merges, indices, title, kernel.private, dealt)
+        case External(call, title) if kernel is not None:
+            return Launch(kernel.symbol, native_arguments(call), (), (), title)
+        case External(call):
+            return call
+        case _:
+            raise AssertionError("every nest has a kernel")
 
 
 def unit(kernels: Iterable[KernelText]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil
 from typing import assert_never
 
@@ -22,25 +23,26 @@ _LEAST_SECONDS = 0.1
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[Unit]:
     """Returns the files that define these kernels, each of them once."""
-    total = sum(map(_seconds, kernels))
+    total = sum(map(seconds, kernels))
     if total < _LEAST_SECONDS:
-        return [_unit(kernels)]
+        return [file_of(kernels)]
     share = max(total / processors, _LEAST_SECONDS)
     found: list[Unit] = []
     for loops in reversed(Loops):
         alike = [each for each in kernels if each.loops is loops]
-        count = ceil(sum(map(_seconds, alike)) / share - 0.2)
-        found += [_unit(part) for part in _divided(alike, max(1, count)) if part]
+        count = ceil(sum(map(seconds, alike)) / share - 0.2)
+        found += [file_of(part) for part in _divided(alike, max(1, count)) if part]
     return found
 
 
+@lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
     """Returns what a kernel is found by: everything it consists of."""
     content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _seconds(kernel: KernelText) -> float:
+def seconds(kernel: KernelText) -> float:
     """Returns about how long a compiler takes; only the proportions matter."""
     size = len(kernel.text)
     match kernel.loops:
@@ -58,14 +60,15 @@ def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]
     """Returns parts of about equal cost: the most expensive ones first, each to the least part."""
     parts: list[list[KernelText]] = [[] for _ in range(count)]
     costs = [0.0] * count
-    for kernel in sorted(kernels, key=_seconds, reverse=True):
+    for kernel in sorted(kernels, key=seconds, reverse=True):
         least = costs.index(min(costs))
         parts[least].append(kernel)
-        costs[least] += _seconds(kernel)
+        costs[least] += seconds(kernel)
     return parts
 
 
-def _unit(kernels: Sequence[KernelText]) -> Unit:
+def file_of(kernels: Sequence[KernelText]) -> Unit:
+    """Returns the file that defines some kernels, with a table of them."""
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([unit(kernels), exported])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+
+from ocannl_core.records import dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100

@@ -13,7 +13,6 @@ loop advances all its iterations to the barrier before any goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from ocannl_core.dtypes import DType, Kind, Number, from_bits, round_to
@@ -52,6 +51,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import TernaryOp, meaning_in
+from ocannl_core.records import dataclass
 from ocannl_core.words import numbers_of, word_of
 from ocannl_interp.memory import interior, poison, reader, undefined
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.dtypes import DType, Number, float16
 from ocannl_core.node import NodeInfo
+from ocannl_core.records import dataclass
 from ocannl_core.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from ocannl_core.errors import LinkError
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 from ocannl_core.target import Buffer, Launcher
 from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator

@@ -1,0 +1,133 @@
+"""What is compiled while code is generated is what is loaded afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ocannl_core import settings
+from ocannl_core.codegen.c_family import render_kernel
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.dtypes import float32
+from ocannl_core.errors import CompileError
+from ocannl_core.loopir.nodes import Block, Fill
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.plan import Nest
+from ocannl_cpu_c import ahead, cache, compiler, loader
+
+
+def kernel(number: float) -> KernelText:
+    out = TensorNode(0, ("out",))
+    body = Block((Fill(out, number),))
+    return render_kernel(Nest(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
+
+
+def rejected() -> KernelText:
+    good = kernel(0.5)
+    return KernelText(good.symbol, good.text.replace("for", "no C at all"))
+
+
+@pytest.fixture(autouse=True)
+def two_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, and a second processor whatever the machine has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(ahead, "_running", {})
+    monkeypatch.setattr(ahead, "_LEAST_SECONDS", 0.0)
+    with settings.overrides(cache_dir=str(tmp_path)):
+        yield
+        ahead._forget()
+
+
+def running() -> list[cache.Building]:
+    return [each for several in ahead._running.values() for each in several]
+
+
+def given(kernels: list[KernelText]) -> None:
+    with loader.compiling_ahead() as on_kernel:
+        assert on_kernel is not None
+        for each in kernels:
+            on_kernel(each)
+
+
+def test_kernels_that_are_loaded_were_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [kernel(1.5), kernel(2.5), kernel(1.5)]
+    given(kernels)
+    begun = [each.unit.keys for each in running()]
+    assert sum(len(keys) for keys in begun if keys != loader._runtime_unit().keys) == 2
+    # nothing is left for compilers that start now
+    monkeypatch.setattr(cache.DiskCache, "start", lambda self, unit: pytest.fail(unit.text))
+    assert loader.load(kernels, and_runtime=True).keys() == {each.symbol for each in kernels}
+    assert running() == []
+
+
+def test_the_first_kernels_do_not_wait_for_the_others() -> None:
+    with loader.compiling_ahead() as on_kernel:
+        assert on_kernel is not None
+        on_kernel(kernel(1.5))
+        begun = len(running())
+        assert begun > 0
+        on_kernel(kernel(2.5))
+
+
+def test_a_kernel_that_is_there_is_not_compiled() -> None:
+    loader.load([kernel(1.5)])
+    given([kernel(1.5)])
+    assert running() == []
+
+
+def test_a_routine_that_is_generated_twice_is_compiled_once() -> None:
+    given([kernel(1.5)])
+    count = len(running())
+    given([kernel(1.5)])
+    assert len(running()) == count
+
+
+def test_what_the_compiler_rejects_is_told_when_it_is_loaded() -> None:
+    given([rejected()])
+    with pytest.raises(CompileError, match="must accept generated code"):
+        loader.load([rejected()])
+    assert rejected().symbol not in {symbol for _, symbol in loader._loaded}
+
+
+def test_one_processor_generates_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    with loader.compiling_ahead() as on_kernel:
+        assert on_kernel is None
+
+
+def test_a_missing_compiler_is_told_when_kernels_are_loaded() -> None:
+    with settings.overrides(cc="/no/such/compiler"):
+        with loader.compiling_ahead() as on_kernel:
+            assert on_kernel is None
+        with pytest.raises(CompileError, match="must be installed"):
+            loader.load([kernel(1.5)])
+
+
+def test_files_that_nobody_asks_for_leave_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given([kernel(1.5)])
+    ahead._forget()
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert running() == []
+    monkeypatch.setattr(ahead, "_MOST", 1)
+    given([kernel(2.5)])
+    given([kernel(3.5)])
+    assert len(running()) == 1
+
+
+def test_an_abandoned_routine_starts_nothing_more() -> None:
+    def fail() -> None:
+        with loader.compiling_ahead() as on_kernel:
+            assert on_kernel is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert running() == []
+    assert compiler.find()
