@@ -15,14 +15,8 @@ from dataclasses import dataclass, replace
 from ocannl_core.errors import UsageError
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.choosing.contraction import (
-    BY_MODEL,
-    Copy,
-    Form,
-    lane_candidates,
-    modelled,
-    schedule_of,
-)
+from ocannl_core.schedule.choosing.contraction import lane_candidates, modelled, schedule_of
+from ocannl_core.schedule.choosing.form import BY_MODEL, Copy, Form
 from ocannl_core.schedule.choosing.model import Model
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Schedule

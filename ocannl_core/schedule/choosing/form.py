@@ -1,0 +1,86 @@
+"""What is decided about the schedule of a reduction, and the transforms that all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ocannl_core.schedule.choosing.model import Model
+from ocannl_core.schedule.transforms import Split, Transform, Unroll, Vectorise
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An axis of which blocks are inside.
+
+    Attributes:
+        axis: The whole axis.
+        number: The loop over blocks; None if one block is all.
+        inner: The inside of a block.
+    """
+
+    axis: str
+    number: str | None
+    inner: str
+
+
+class Copy(Enum):
+    """How an operand lies in its buffer."""
+
+    NONE = "not at all"
+    PANELS = "in the order in which blocks of registers read it"
+    ROWS = "row by row"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is decided about the schedule of a reduction; None leaves it to the model.
+
+    Attributes:
+        lane: The axis of the lanes.
+        vectors: Vectors of lanes in a block of registers; with lanes along a reduced axis, the
+            vectors of accumulators of each cell.
+        rows: Rows of a block of registers; with lanes along a reduced axis, the most along an axis.
+        outside: How many reduced axes run outside of the cells, which hold partial results then.
+        pieces: Into how many pieces the last reduced axis is cut, likewise.
+        copies: How operands are packed, by position.
+        rows_outside: True if the loop over blocks of rows is outside of that over blocks of lanes.
+    """
+
+    lane: str | None = None
+    vectors: int | None = None
+    rows: int | None = None
+    outside: int | None = None
+    pieces: int | None = None
+    copies: tuple[tuple[int, Copy], ...] = ()
+    rows_outside: bool = False
+
+    def copy(self, position: int) -> Copy | None:
+        """Returns how an operand is packed, if that is decided."""
+        return dict(self.copies).get(position)
+
+
+BY_MODEL = Form()
+
+
+def blocks_of(splits: list[Transform], model: Model, axis: str, size: int, evenly: bool) -> Part:
+    """Returns an axis cut into blocks of a size; adds the split if it needs one."""
+    if size >= model.extents[axis]:
+        return Part(axis, None, axis)
+    splits.append(Split(axis, size, evenly))
+    return Part(axis, f"{axis}0", f"{axis}1")
+
+
+def lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
+    """Returns the loops over the vectors of a block and over the lanes of each."""
+    if width in (1, block):
+        return [name]
+    splits.append(Split(name, width))
+    return [f"{name}0", f"{name}1"]
+
+
+def kinds_of(model: Model, kept: Sequence[str]) -> Iterator[Transform]:
+    """Yields how the loops of a block of registers run."""
+    yield from (Unroll(name) for name in kept[:-1])
+    yield Vectorise(kept[-1]) if model.lanes > 1 else Unroll(kept[-1])
