@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd
 
-from ocannl_core.schedule.choosing.form import Copy, Form, Part, blocks_of, kinds_of, lane_loops
+from ocannl_core.schedule.choosing.form import (
+    Copy,
+    Form,
+    Part,
+    blocks_of,
+    groups_of,
+    kinds_of,
+    lane_loops,
+)
 from ocannl_core.schedule.choosing.model import (
     LATENCY,
     LEAST_GATHERED,
@@ -27,10 +35,12 @@ from ocannl_core.schedule.transforms import (
 
 _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
-_LEAST_BLOCKS = 16
-"""Vectors that fewer blocks of rows than this use are not copied only to lie closer together."""
+_LEAST_GATHERING = 192
+"""Vectors that are used less often than this are not copied only to lie closer together."""
+_LEAST_FAR = 64
+"""The same for vectors that are so far apart that the second cache does not hold what they span."""
 _LEAST_CONVERTED = 3
-"""The same for vectors that are in another format in memory."""
+"""Vectors in another format that fewer blocks of rows than this use are not copied."""
 _LEAST_PAIRED = 8
 """Sums of fewer terms than these are not worth pairs."""
 _LEAST_SUM = 64
@@ -51,22 +61,26 @@ class AlongCells:
         tile = model.tile(lane)
         tile = replace(tile, vectors=form.vectors or tile.vectors, rows=form.rows or tile.rows)
         self._height = tile.rows
-        splits: list[Transform] = []
+        self._axis = lane
         width = min(model.lanes, model.extents[lane])
         self._block = min(width * tile.vectors, model.extents[lane])
-        self._lane = blocks_of(splits, model, lane, self._block, evenly=False)
-        lanes = lane_loops(splits, self._lane.inner, self._block, width)
+        self._blocks = -(-model.extents[lane] // self._block)
+        splits: list[Transform] = []
         self._rows = self._row_parts(splits, tile)
         self._reduced = self._reduced_order()
         self._sums = self._outer_sums()
+        self._steps = model.size((*model.shifting, *self._reduced))
         self._cut = self._cut_reduction(splits)
+        along: list[Transform] = []
+        self._lanes = groups_of(along, model, lane, self._block, self._together())
+        lanes = lane_loops(along, self._lanes.inner, self._block, width)
         is_cut = self._cut is not None or self._sums
         chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
         self._pair = self._paired(splits)
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
-        self._splits = tuple(splits)
+        self._splits = (*along, *splits)
 
     def schedule(self) -> Schedule:
         """Returns the transforms, splits first."""
@@ -81,15 +95,14 @@ class AlongCells:
         )
 
     def _order(self) -> tuple[str, ...]:
-        model, lane = self._model, self._lane.axis
-        outer = model.outer(lane)
+        model, lanes = self._model, self._lanes
+        outer = model.outer(self._axis)
         rows = {part.axis: part.number for part in self._rows}
-        middle = [name for name in model.cells if name != lane and name not in outer]
-        inner = [rows.get(name, name) for name in middle]
+        middle = [name for name in model.cells if name != self._axis and name not in outer]
         numbers = (
-            *(inner if self._form.rows_outside else ()),
-            *(() if self._lane_leads() else (self._lane.number,)),
-            *(() if self._form.rows_outside else inner),
+            None if self._lanes_lead() else lanes.outside,
+            *(rows.get(name, name) for name in middle),
+            lanes.inside,
         )
         loops = [name for name in numbers if name is not None]
         pair = [self._pair] if self._pair is not None else []
@@ -99,26 +112,25 @@ class AlongCells:
         """Returns the loops outside of the blocks of rows, but for that over blocks of lanes where
         it is right outside of them.
         """
-        outer = self._model.outer(self._lane.axis)
+        outer = self._model.outer(self._axis)
         sums = self._pieces_of_sums()
         loops = (*sums, *outer) if self._slides(outer) else (*outer, *sums)
-        number = self._lane.number
-        return (number, *loops) if number is not None and self._lane_leads() else loops
+        outside = self._lanes.outside
+        return (outside, *loops) if outside is not None and self._lanes_lead() else loops
 
     def _pieces_of_sums(self) -> tuple[str, ...]:
         """Returns the loops over pieces of the sums."""
         number = self._cut.number if self._cut is not None else None
         return (*self._sums, *([number] if number is not None else []))
 
-    def _lane_leads(self) -> bool:
+    def _lanes_lead(self) -> bool:
         """True if blocks of lanes are outside of the pieces of sums: several threads can share
         them, and the partial results of a block stay in the cache.
         """
         return (
-            self._lane.number is not None
-            and not self._form.rows_outside
+            self._lanes.outside is not None
             and bool(self._pieces_of_sums())
-            and not self._model.outer(self._lane.axis)
+            and not self._model.outer(self._axis)
         )
 
     def _slides(self, outer: Sequence[str]) -> bool:
@@ -126,7 +138,7 @@ class AlongCells:
         model = self._model
         return all(
             any(operand.stride(name) == operand.stride(each) for each in model.reduced)
-            for operand in model.vector_operands(self._lane.axis)
+            for operand in model.vector_operands(self._axis)
             for name in outer
         )
 
@@ -136,7 +148,7 @@ class AlongCells:
         """Returns the row axes, cut so that a block has as many rows as it has registers."""
         parts: list[Part] = []
         left = tile.rows
-        for name in reversed(self._model.tile_rows(self._lane.axis)):
+        for name in reversed(self._model.tile_rows(self._axis)):
             size = min(left, self._model.extents[name])
             left = max(1, left // size)
             parts.insert(0, blocks_of(splits, self._model, name, size, evenly=True))
@@ -146,7 +158,7 @@ class AlongCells:
         """Returns the reduced axes with one inside along which spread operands are contiguous."""
         model = self._model
         names = list(model.reduced)
-        spread = [each for each in model.operands if self._lane.axis not in each.axes]
+        spread = [each for each in model.operands if self._axis not in each.axes]
         for name in reversed(names):
             if model.extents[name] > 1 and any(each.stride(name) == 1 for each in spread):
                 names.remove(name)
@@ -163,10 +175,10 @@ class AlongCells:
         count = self._form.outside
         if count is None:
             count = 0
-            vectors = model.vector_operands(self._lane.axis)
+            vectors = model.vector_operands(self._axis)
             reuse = min((model.reuse(operand) for operand in vectors), default=1)
             while (
-                reuse >= _LEAST_BLOCKS * self._height // 4
+                reuse >= _LEAST_GATHERING // 4
                 and count + 1 < len(self._reduced)
                 and model.size(self._reduced[count:]) > self._most_steps() * 3 // 2
                 and model.size(self._reduced[count + 1 :]) >= _LEAST_SUM
@@ -190,21 +202,22 @@ class AlongCells:
             size += size % 2
         part = blocks_of(splits, model, name, size, evenly=False)
         self._reduced = [part.inner]
+        self._steps = size
         return part
 
     def _streamed_pieces(self, name: str) -> int | None:
         """Returns into how many pieces an axis is cut for vectors that are used once to be read in
         the order of memory: all cells of a few rows at a time. None if that is not the point.
         """
-        model, lane = self._model, self._lane
-        if lane.number is None or not model.outer(lane.axis):
+        model, lane = self._model, self._axis
+        if self._blocks == 1 or not model.outer(lane):
             return None
-        vectors = model.vector_operands(lane.axis)
+        vectors = model.vector_operands(lane)
         is_read_once = all(
             model.reuse(each) == 1 and each.stride(name) * each.nbytes >= _ALIASED_BYTES
             for each in vectors
         )
-        nbytes = model.extents[lane.axis] * max(each.nbytes for each in vectors)
+        nbytes = model.extents[lane] * max(each.nbytes for each in vectors)
         if not is_read_once or nbytes > model.cache(0):
             return None
         return -(-model.extents[name] // _STREAMED_SUM)
@@ -214,16 +227,40 @@ class AlongCells:
         nbytes = max(operand.nbytes for operand in self._model.operands)
         if self._model.has_pairs:
             nbytes //= 2
-        return max(_LEAST_SUM, self._model.cache(1) // 8 // (self._block * nbytes))
+        return max(_LEAST_SUM, self._model.cache(1) // 2 // (self._block * nbytes))
 
     def _pieces(self, extent: int) -> int:
         """Returns into how many pieces the model cuts a reduced axis."""
         most = self._most_steps()
         if extent <= most * 3 // 2:
             return 1
-        fewest = -(-extent // most)
-        # a few more blocks if they are equal then: the code is there once
-        return next((n for n in range(fewest, fewest + 3) if extent % n == 0), fewest)
+        return _equally(extent, -(-extent // most))
+
+    def _together(self) -> int:
+        """Returns how many blocks of lanes run inside of a block of rows.
+
+        What all blocks of lanes read comes from afar once for each group of them, and the vectors
+        of a group stay in a cache that is large enough for them.
+        """
+        if self._form.together is not None:
+            return max(1, min(self._form.together, self._blocks))
+        model = self._model
+        vectors = model.vector_operands(self._axis)
+        if self._blocks == 1 or not all(map(self._can_pack_vectors, vectors)):
+            return 1
+        inside = [name for name in model.extents if name not in model.outer(self._axis)]
+        shared = [each for each in model.operands if self._axis not in each.axes]
+        if sum(model.nbytes(each, inside) for each in shared) <= model.cache(1) // 2:
+            return 1
+        nbytes = sum(each.nbytes for each in vectors) * self._steps * self._block
+        most = model.cache_of_groups() // nbytes
+        if self._pieces_of_sums():
+            # several threads share the groups
+            most = min(most, self._blocks // 4)
+        if most < 2:
+            return 1
+        fewest = -(-self._blocks // most)
+        return -(-self._blocks // _equally(self._blocks, fewest))
 
     def _chains(self, splits: list[Transform], tile: Tile) -> str | None:
         """Returns the loop over accumulators of one cell, if a block would wait for its results."""
@@ -258,7 +295,7 @@ class AlongCells:
 
     def _has_pairs(self, operand: Operand, axis: str) -> bool:
         """True if neighbours along an axis lie together, in memory or in a copy that pays."""
-        if self._lane.axis in operand.axes:
+        if self._axis in operand.axes:
             return self._can_pack_vectors(operand) and self._model.reuse(operand) >= _LEAST_REUSE
         if operand.is_load and operand.stride(axis) == 1:
             return True
@@ -270,33 +307,33 @@ class AlongCells:
         if self._has_chains:
             return  # blocks with few rows do not use anything often
         for operand in self._model.operands:
-            if self._lane.axis in operand.axes:
+            if self._axis in operand.axes:
                 yield from self._packed_vectors(operand)
-            elif len(self._rows) == 1 and (self._lane.number is not None or operand.is_converted):
+            elif len(self._rows) == 1 and (self._blocks > 1 or operand.is_converted):
                 yield from self._packed_rows(operand, self._rows[0])
 
     def _packed_vectors(self, operand: Operand) -> Iterator[Transform]:
         """Yields the packing of the vectors that a block of lanes needs."""
-        lane, model = self._lane, self._model
+        lanes, model = self._lanes, self._model
         around = (self._around() or (None,))[-1]
-        is_whole = self._form.rows_outside and lane.number is not None
-        inside = around if is_whole or self._lane_leads() else lane.number or around
+        inside = around if self._lanes_lead() else lanes.outside or around
         if not self._can_pack_vectors(operand):
             return
         loops = [*model.shifting, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
-        if self._pair is not None or self._is_packed(operand, used):
-            panels = [lane.number] if is_whole and lane.number is not None else []
+        if self._pair is not None or self._is_packed(operand):
+            panels = [lanes.inside] if lanes.inside is not None else []
             yield Pack(
-                operand.position, inside, (*panels, *used, lane.inner, *self._pairs_of(operand))
+                operand.position, inside, (*panels, *used, lanes.inner, *self._pairs_of(operand))
             )
 
     def _can_pack_vectors(self, operand: Operand) -> bool:
         """True if no loop between those over blocks of lanes and the sum moves an operand."""
-        model, lane = self._model, self._lane
-        outer = model.outer(lane.axis)
+        outer = self._model.outer(self._axis)
         return not any(
-            name in operand.axes for name in model.cells if name != lane.axis and name not in outer
+            name in operand.axes
+            for name in self._model.cells
+            if name != self._axis and name not in outer
         )
 
     def _pairs_of(self, operand: Operand) -> list[str]:
@@ -308,26 +345,25 @@ class AlongCells:
         """True if a copy of an operand saves conversions."""
         return operand.is_converted and self._pair is None
 
-    def _is_packed(self, operand: Operand, used: Sequence[str]) -> bool:
+    def _is_packed(self, operand: Operand) -> bool:
         """True if a vector operand is read better from a copy."""
         model = self._model
         decided = self._form.copy(operand.position)
         if decided is not None:
             return decided is not Copy.NONE
-        is_apart = operand.stride(self._lane.axis) != 1
+        is_apart = operand.stride(self._axis) != 1
         if model.reuse(operand) < (LEAST_GATHERED if is_apart else _LEAST_REUSE):
             return False
-        blocks = _LEAST_CONVERTED if operand.is_converted else _LEAST_BLOCKS
-        if operand.is_load and model.reuse(operand) < blocks * self._height:
-            return operand.stride(self._lane.axis) != 1
-        if not operand.is_load or operand.is_converted or operand.stride(self._lane.axis) != 1:
+        if operand.is_converted and model.reuse(operand) < _LEAST_CONVERTED * self._height:
+            return is_apart
+        if not operand.is_load or operand.is_converted or is_apart:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.size(model.reduced)
-        size = model.size(name[0] for name in used) * self._block * operand.nbytes
         is_spread = spread > model.cache(0) and farthest > self._block
-        return is_spread and size <= model.cache(1) // 2
+        least = _LEAST_GATHERING if spread <= model.cache(1) else _LEAST_FAR
+        return is_spread and model.reuse(operand) >= least
 
     def _packed_rows(self, operand: Operand, row: Part) -> Iterator[Transform]:
         """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
@@ -343,10 +379,10 @@ class AlongCells:
         pairs = self._pairs_of(operand)
         needed = [name for name in self._around() if name[0] in operand.axes]
         # what all blocks of lanes use is copied for all of them
-        is_early = self._lane_leads() or not needed
+        is_early = self._lanes_lead() or not needed
         pieces, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is Copy.PANELS:
-            if self._form.rows_outside and row.number is not None:
+            if self._blocks > 1 and self._lanes.outside is None and row.number is not None:
                 yield Pack(operand.position, row.number, (*used, row.inner, *pairs))
             else:
                 numbers = [*pieces, *([row.number] if row.number is not None else [])]
@@ -372,7 +408,7 @@ class AlongCells:
             return Copy.ROWS if is_contiguous else Copy.PANELS
         if model.extents[row.axis] < _LEAST_REUSE:
             return Copy.NONE
-        if model.extents[self._lane.axis] < 4 * self._block:
+        if model.extents[self._axis] < 4 * self._block:
             return Copy.NONE
         if self._reduced and operand.stride(self._reduced[-1][0]) * operand.nbytes > _LINE_BYTES:
             # one line for each step of the sum, whose other cells the next rows need
@@ -389,3 +425,10 @@ class AlongCells:
         ways = max(4, self._model.cache(0) // _ALIASED_BYTES)
         apart = gcd(operand.stride(row.axis) * operand.nbytes, _ALIASED_BYTES)
         return self._height * apart > (ways - 2) * _ALIASED_BYTES
+
+
+def _equally(extent: int, fewest: int) -> int:
+    """Returns into how many blocks an axis is cut: a few more than needed if they are equal then,
+    since the code is there once.
+    """
+    return next((n for n in range(fewest, fewest + 3) if extent % n == 0), fewest)

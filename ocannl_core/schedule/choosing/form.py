@@ -25,6 +25,24 @@ class Part:
     inner: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The axis of the lanes, of which blocks are inside.
+
+    Attributes:
+        axis: The whole axis.
+        outside: The loop over blocks, or over groups of them, outside of blocks of rows; None if
+            there is none.
+        inside: The loop over the blocks of a group, inside of a block of rows; None if that is one.
+        inner: The inside of a block.
+    """
+
+    axis: str
+    outside: str | None
+    inside: str | None
+    inner: str
+
+
 class Copy(Enum):
     """How an operand lies in its buffer."""
 
@@ -45,7 +63,8 @@ class Form:
         outside: How many reduced axes run outside of the cells, which hold partial results then.
         pieces: Into how many pieces the last reduced axis is cut, likewise.
         copies: How operands are packed, by position.
-        rows_outside: True if the loop over blocks of rows is outside of that over blocks of lanes.
+        together: How many blocks of lanes run inside of a block of rows, one after the other; 1 if
+            the loop over blocks of lanes is outside of that over blocks of rows.
     """
 
     lane: str | None = None
@@ -54,7 +73,7 @@ class Form:
     outside: int | None = None
     pieces: int | None = None
     copies: tuple[tuple[int, Copy], ...] = ()
-    rows_outside: bool = False
+    together: int | None = None
 
     def copy(self, position: int) -> Copy | None:
         """Returns how an operand is packed, if that is decided."""
@@ -70,6 +89,15 @@ def blocks_of(splits: list[Transform], model: Model, axis: str, size: int, evenl
         return Part(axis, None, axis)
     splits.append(Split(axis, size, evenly))
     return Part(axis, f"{axis}0", f"{axis}1")
+
+
+def groups_of(splits: list[Transform], model: Model, axis: str, size: int, together: int) -> Lanes:
+    """Returns an axis cut into groups of so many blocks of a size; adds the splits it needs."""
+    group = blocks_of(splits, model, axis, size * together, evenly=False)
+    if together == 1 or size >= model.extents[axis]:
+        return Lanes(axis, group.number, None, group.inner)
+    splits.append(Split(group.inner, size))
+    return Lanes(axis, group.number, f"{group.inner}0", f"{group.inner}1")
 
 
 def lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:

@@ -25,6 +25,7 @@ from ocannl_core.target import Target
 _MOST_VECTORS = 6
 _MOST_LANE_AXES = 3
 _PIECES = (1, 2, 3, 4, 6, 8)
+_TOGETHER = (1, 2, 4, 8)
 _CHAINS = (1, 2, 4, 8)
 
 
@@ -87,7 +88,8 @@ def _forms(model: Model, form: Form) -> Iterator[Form]:
     else:
         yield from _copies(model, form)
         yield from _blocks(model, lane, form)
-        yield replace(form, rows_outside=not form.rows_outside)
+        for together in (*_TOGETHER, model.extents[lane]):
+            yield replace(form, together=together)
         for outside in range(len(model.reduced)):
             yield replace(form, outside=outside)
         for pieces in _PIECES:
