@@ -52,6 +52,7 @@ from ocannl_core.loopir.nodes import (
     Load,
     LoadMerge,
     LocalRead,
+    Prefetch,
     Remark,
     Scope,
     SetLocal,
@@ -268,7 +269,7 @@ class _Kernel:
                 self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
-        if not isinstance(stmt, Block | For | Store | Remark):
+        if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
         match stmt:
             case Block():
@@ -293,6 +294,10 @@ class _Kernel:
                 inside = AxisKind.BLOCK in self._enclosing
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
+            case Prefetch(node, indices):
+                asked = self._dialect.prefetch(self._expressions.cell(node, indices))
+                if asked is not None:
+                    self.writer.line(asked)
             case CallExternal(op):
                 raise CodegenError(
                     "A call out of the loop language is a step between kernels.", found=op.name

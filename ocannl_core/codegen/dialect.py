@@ -217,6 +217,12 @@ class Dialect:
             )
         return []
 
+    def prefetch(self, cell: Text) -> str | None:
+        """Returns a statement that asks for the line of a cell which is changed soon, or None if
+        there is nothing to say it with.
+        """
+        return f"__builtin_prefetch(&{cell}, 1);"
+
     def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
         """Returns the declaration of an array that lives in the kernel."""
         return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"

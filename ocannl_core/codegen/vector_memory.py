@@ -80,7 +80,10 @@ def _bits(vector: Vector) -> str:
 def _first_lanes(vector: Vector) -> str:
     """Returns all bits of each of the first lanes."""
     numbers = ", ".join(map(str, range(vector.lanes)))
-    return f"({vector.mask})(({vector.mask}){{{numbers}}} < n)"
+    # what the instructions take is declared as `long long`, another type than that of 64 bits
+    size = vector.nbytes // vector.lanes
+    lanes = f"__attribute__((vector_size({vector.nbytes}))) {'long long' if size == 8 else 'int'}"
+    return f"({lanes})(({vector.mask}){{{numbers}}} < n)"
 
 
 STREAM_END = """\

@@ -31,6 +31,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    Prefetch,
     Remark,
     Scoped,
     SetLocal,
@@ -108,6 +109,8 @@ class _Namer:
                 return array, self._indices(indices), length
             case Fill(array, value):
                 return array, float(value).hex()
+            case Prefetch(array, indices):
+                return array, self._indices(indices)
             case Allocate(array, scope):
                 return array, scope
             case CallExternal(op, inputs, outputs):

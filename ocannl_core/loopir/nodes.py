@@ -1,10 +1,10 @@
 """The nodes of the loop language.
 
-    Program   = name, params, indices, nodes, Block Stmt      = For | Store | StoreVector | Fill |
-    SetLocal | DeclareLocal | Allocate | Barrier | CallExternal
-              | Block | Remark | Staged
-    Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const |
-    ConstBits | IndexValue
+    Program   = name, params, indices, nodes, Block
+    Stmt      = For | Store | StoreVector | Fill | SetLocal | DeclareLocal | Allocate | Barrier
+              | Prefetch | CallExternal | Block | Remark | Staged
+    Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
+              | ConstBits | IndexValue
 
 Every expression states its number format. Arithmetic is IEEE in that format, operation by
 operation; operands have the format of the operation, except that `Unary(IDENTITY)` converts, the
@@ -308,6 +308,17 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Asks for a cell, which is needed soon, to come near the processor; nothing depends on it.
+
+    The indices may point outside of the array: then it asks for nothing.
+    """
+
+    node: TensorNode
+    indices: tuple[AxisIndex, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallExternal:
     """Runs a computation that loops do not express: reads the inputs, overwrites the outputs."""
 
@@ -353,6 +364,7 @@ Stmt = (
     | SetLocal
     | Allocate
     | Barrier
+    | Prefetch
     | CallExternal
     | Remark
     | Staged

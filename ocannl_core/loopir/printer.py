@@ -33,6 +33,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Prefetch,
     Remark,
     Scoped,
     SetLocal,
@@ -130,7 +131,9 @@ class _Printer:
             case _:
                 return [self.terminated(self.simple(stmt))]
 
-    def simple(self, stmt: Fill | DeclareLocal | Allocate | Barrier | CallExternal) -> str:
+    def simple(
+        self, stmt: Fill | DeclareLocal | Allocate | Barrier | Prefetch | CallExternal
+    ) -> str:
         match stmt:
             case Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
@@ -141,6 +144,8 @@ class _Printer:
                 return f"{scope.value} {self.array(node)}"
             case Barrier():
                 return "barrier()"
+            case Prefetch(node, indices):
+                return f"prefetch {self.cell(self.names.node(node), indices)}"
             case CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 return f"{written} = {op.name}({', '.join(map(self.names.node, inputs))})"

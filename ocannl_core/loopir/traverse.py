@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Prefetch,
     Remark,
     Scoped,
     SetLocal,
@@ -71,7 +72,9 @@ def children(node: Node) -> tuple[Node, ...]:
             return stmts
         case Store(value=value) | SetLocal(value=value):
             return (value,)
-        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | CallExternal():
+        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | Prefetch():
+            return ()
+        case CallExternal():
             return ()
         case StoreVector(arg=arg) | Unary(arg=arg):
             return (arg,)
@@ -301,7 +304,7 @@ def _as_expr(rewritten: _Rewritten) -> Expr:
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Returns the axis indices in a node itself, not in its children."""
     match node:
-        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Scoped():
+        case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
         case IndexValue(index):
             return (index,)
@@ -401,7 +404,7 @@ def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
 
 def _substitute_stmt(stmt: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Stmt:
     match stmt:
-        case Store() | StoreVector() if _mentions(stmt.indices, values):
+        case Store() | StoreVector() | Prefetch() if _mentions(stmt.indices, values):
             return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
         case _:
             return stmt

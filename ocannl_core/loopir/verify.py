@@ -39,6 +39,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Prefetch,
     Remark,
     Scoped,
     SetLocal,
@@ -161,6 +162,8 @@ class _Checker:
                 self.declare(local)
             case Allocate(node):
                 self.allocate(node)
+            case Prefetch(node, indices):
+                self.prefetch(node, indices)
             case CallExternal(_, inputs, outputs):
                 for node in (*inputs, *outputs):
                     self.known(node, "external call with")
@@ -205,6 +208,17 @@ class _Checker:
         if node in self.memory:
             self.problem(f"{node!r} is allocated although it has memory")
         self.memory.add(node)
+
+    def prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
+        """Checks what is asked for, which may be outside of the array."""
+        for index in indices:
+            self.bound(index, f"prefetch of {node.name}")
+        if self.known(node, "prefetch of"):
+            dims = self.program.nodes[node].buffer_dims
+            if len(indices) != len(dims):
+                self.problem(
+                    f"prefetch of {node.name}: {len(indices)} indices for {len(dims)} axes"
+                )
 
     def vector(self, stmt: StoreVector) -> None:
         self.access(stmt.node, stmt.indices, "vector store to", flat=True)

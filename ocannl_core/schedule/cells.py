@@ -16,7 +16,7 @@ reduction is all finish.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -392,6 +392,23 @@ def _factors(term: Expr) -> Iterator[Expr]:
                 pending += [right, left]
             case _:
                 yield expr
+
+
+def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+    """Returns a product with some factors, counted from the left, replaced."""
+    if not packed:
+        return term
+    count = iter(range(1 << 30))
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                first = replaced(left)
+                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+            case _:
+                return packed.get(next(count), expr)
+
+    return replaced(term)
 
 
 def with_flat_computations(store: Store) -> Store:

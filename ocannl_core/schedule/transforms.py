@@ -111,10 +111,13 @@ class Accumulate:
     Attributes:
         over: The outermost axis that registers survive.
         fused: True if products are added without rounding them first.
+        fetching: True if the cells that results are combined with come near the processor while the
+            axis runs, some in each part of it.
     """
 
     over: str
     fused: bool = False
+    fetching: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +211,9 @@ def _text(transform: Transform) -> str:
         case Pack(operand, inside, axes):
             where = "" if inside is None else f" inside {inside}"
             return f"pack {operand}{where} as {' '.join(axes)}"
-        case Accumulate(over, fused):
-            return f"accumulate over {over}{' fused' if fused else ''}"
+        case Accumulate(over, fused, fetching):
+            options = f"{' fused' if fused else ''}{' fetching' if fetching else ''}"
+            return f"accumulate over {over}{options}"
         case Rows(axes, size, groups, is_along):
             options = f" by {size}" if size > 1 else ""
             options += f" in {groups}" if groups > 1 else ""
@@ -233,7 +237,7 @@ _FORMS = tuple(
         rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
-        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?",
+        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<fetching> fetching)?",
         rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
         r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
         r"(?P<verb>contract|inline|stream) (?P<written>\d+)",
@@ -292,4 +296,4 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
         case "stream":
             return Stream(int(parts["written"] or 0))
         case _:
-            return Accumulate(axis, flag)
+            return Accumulate(axis, flag, parts.get("fetching") is not None)

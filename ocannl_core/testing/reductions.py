@@ -213,7 +213,7 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
     least = max((at + 1 for at, name in enumerate(order) if name[0] in shifting), default=0)
     if least < len(order):
         over = order[draw(st.integers(least, max(least, last)))]
-        schedule.append(Accumulate(over, draw(st.booleans())))
+        schedule.append(Accumulate(over, draw(st.booleans()), draw(st.booleans())))
     return tuple(schedule)
 
 

@@ -30,7 +30,6 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
-    Binary,
     Block,
     Expr,
     For,
@@ -42,11 +41,12 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
 from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
-from ocannl_core.schedule.cells import CellNest, Reduction
+from ocannl_core.schedule.applying.fetching import in_fetching_parts
+from ocannl_core.schedule.cells import CellNest, Reduction, with_factors
 from ocannl_core.schedule.transforms import (
     Accumulate,
     Pack,
@@ -118,6 +118,7 @@ class _Emitter:
     first: tuple[Stmt, ...] = ()
     over: str = ""
     is_fused: bool = False
+    is_fetching: bool = False
 
     def __post_init__(self) -> None:
         self.tree = AxisTree.of(self.nest.axes, self.schedule)
@@ -201,6 +202,7 @@ class _Emitter:
             if isinstance(transform, Accumulate):
                 self._expect_leaf(transform.over)
                 self.over, self.is_fused = transform.over, transform.fused
+                self.is_fetching = transform.fetching
         outside = self.order[: self.order.index(self.over)] if self.over else self.order
         is_partial = any(self.tree.is_reduced(name) for name in outside)
         if is_partial and self.nest.holds_partial_results:
@@ -528,11 +530,28 @@ class _Emitter:
         body = (
             Allocate(registers.node, Scope.THREAD),
             *registers.cleared(),
-            *self._loops(remaining, region, update, packs=True),
+            *self._sums(remaining, region, cells, update),
             *registers.combined(),
             *self._finish(registers, cells, region),
         )
         return (Block(body),)
+
+    def _sums(
+        self,
+        remaining: tuple[str, ...],
+        region: Region,
+        cells: list[str],
+        update: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops in which registers collect, while cells come near."""
+        if self.is_fetching and remaining and remaining[0] not in self.packs:
+            outside = self.order[: len(self.order) - len(remaining)]
+            around = outside[-1] if outside else None
+            over = remaining[0]
+            parts = in_fetching_parts(self.nest, region, around, over, cells, self.kinds)
+            if parts is not None:
+                return parts.around(self._loops(remaining[1:], parts.inside, update, packs=True))
+        return self._loops(remaining, region, update, packs=True)
 
     def _finish(
         self, registers: Accumulators, cells: list[str], region: Region
@@ -569,22 +588,5 @@ class _Emitter:
                 packed[pack.operand] = (
                     cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)
                 )
-        term = _with_factors(reduction.term, packed)
+        term = with_factors(reduction.term, packed)
         return substitute_in_expr(term, region.substitution())
-
-
-def _with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
-    """Returns a product with some factors, counted from the left, replaced."""
-    if not packed:
-        return term
-    count = iter(range(1 << 30))
-
-    def replaced(expr: Expr) -> Expr:
-        match expr:
-            case Binary(BinaryOp.MUL, left, right, dtype):
-                first = replaced(left)
-                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
-            case _:
-                return packed.get(next(count), expr)
-
-    return replaced(term)

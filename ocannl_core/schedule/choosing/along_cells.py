@@ -77,6 +77,7 @@ class AlongCells:
         is_cut = self._cut is not None or self._sums
         chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
+        self._fetches = model.has_far_cells() if form.fetching is None else form.fetching
         self._pair = self._paired(splits)
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
@@ -91,7 +92,7 @@ class AlongCells:
             *kinds_of(self._model, self._kept),
             *([Pair(self._pair)] if self._pair is not None else []),
             *self._packs(),
-            Accumulate(over, self._model.is_fused),
+            Accumulate(over, self._model.is_fused, self._fetches),
         )
 
     def _order(self) -> tuple[str, ...]:

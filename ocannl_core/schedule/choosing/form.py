@@ -65,6 +65,7 @@ class Form:
         copies: How operands are packed, by position.
         together: How many blocks of lanes run inside of a block of rows, one after the other; 1 if
             the loop over blocks of lanes is outside of that over blocks of rows.
+        fetching: True if cells come near while sums run that are combined with them.
     """
 
     lane: str | None = None
@@ -74,6 +75,7 @@ class Form:
     pieces: int | None = None
     copies: tuple[tuple[int, Copy], ...] = ()
     together: int | None = None
+    fetching: bool | None = None
 
     def copy(self, position: int) -> Copy | None:
         """Returns how an operand is packed, if that is decided."""

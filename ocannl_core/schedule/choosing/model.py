@@ -15,6 +15,7 @@ from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.schedule.applying.fetching import cells_at_the_end
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import widest
 from ocannl_core.schedule.plan import Infos
@@ -116,6 +117,7 @@ class Model:
             _operand(position, factor, nest.axes, nodes)
             for position, factor in enumerate(reduction.factors)
         )
+        self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
         self._caches = target.cache_bytes
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
@@ -143,6 +145,13 @@ class Model:
         moving = [name for name in names if name in operand.axes]
         span = 1 + sum(operand.stride(name) * (self.extents[name] - 1) for name in moving)
         return min(span, self.size(moving)) * operand.nbytes
+
+    def has_far_cells(self) -> bool:
+        """True if the cells that results are combined with, or stored to, are too many for a near
+        cache, so that each block of registers waits for them.
+        """
+        nodes = {load.node for load in cells_at_the_end(self.nest)}
+        return sum(self._nodes[node].nbytes for node in nodes) > self.cache(1) // 8
 
     def vector_operands(self, lane: str) -> list[Operand]:
         """Returns the operands whose cells differ from lane to lane."""

@@ -90,6 +90,7 @@ def _forms(model: Model, form: Form) -> Iterator[Form]:
         yield from _blocks(model, lane, form)
         for together in (*_TOGETHER, model.extents[lane]):
             yield replace(form, together=together)
+        yield from (replace(form, fetching=each) for each in (True, False))
         for outside in range(len(model.reduced)):
             yield replace(form, outside=outside)
         for pieces in _PIECES:

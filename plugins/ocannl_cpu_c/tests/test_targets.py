@@ -121,6 +121,19 @@ def test_rows_of_every_width_are_normalised(target: str) -> None:
         np.testing.assert_allclose(found[f"{width}"], expected, rtol=2e-6)
 
 
+def test_sums_in_double_precision_of_every_width(target: str) -> None:
+    random = np.random.default_rng(7)
+    inputs = {width: random.standard_normal((4, 6, width)) for width in _WIDTHS}
+    with oc.Session():
+        tensors = {
+            f"{width}": oc.tensor(x, input_axes=2, dtype="float64") for width, x in inputs.items()
+        }
+        factor = oc.tensor(np.float64(0.5), dtype="float64")
+        found = _computed({w: oc.einsum("; ... => ", factor, x) for w, x in tensors.items()})
+    for width, x in inputs.items():
+        np.testing.assert_allclose(found[f"{width}"], x.sum() / 2, rtol=1e-13)
+
+
 def test_products_and_convolutions_of_odd_extents(target: str) -> None:
     random = np.random.default_rng(6)
     # whole numbers, whose sums are exact in every order

@@ -26,6 +26,7 @@ from ocannl_core.loopir.nodes import (
     Local,
     LocalRead,
     LoopProgram,
+    Prefetch,
     Remark,
     Scope,
     Scoped,
@@ -109,6 +110,7 @@ def everything() -> LoopProgram:
             For(
                 I, 0, 2, Block((For(J, 0, 2, Block((Barrier(),)), AxisKind.BLOCK),)), AxisKind.GRID
             ),
+            Prefetch(C, (FixedIndex(9),)),
             CallExternal(_Sort(), (A, S), (C,)),
             Staged("c", "c[0] = 1;", Block((Fill(C, 1.0),))),
             For(I, 0, 2, Block(())),
@@ -153,6 +155,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
     for i in grid(2):
         for j in block(2):
             barrier()
+    prefetch c[9]
     c = sort(a, s)
     staged c:
         c[:] = 1.0
@@ -199,6 +202,7 @@ void demo(float32 a[10][3], float32 a1[4], float32 c[4], float32 s, uint4x32 w, 
             barrier();
         }
     }
+    prefetch c[9];
     c = sort(a, s);
     {  // staged c
         fill(c, 1.0f);

@@ -33,10 +33,12 @@ def test_every_transform_reads_back_what_it_prints() -> None:
         Pack(0, "i", ("k",)),
         Accumulate("k"),
         Accumulate("j0", fused=True),
+        Accumulate("j1", fetching=True),
+        Accumulate("j1", fused=True, fetching=True),
     )
     text = to_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 fetching; accumulate over j1 fused fetching"
     )
     assert parse(text) == schedule
 

@@ -38,6 +38,7 @@ from ocannl_core.loopir.nodes import (
     LoadMerge,
     Local,
     LocalRead,
+    Prefetch,
     Remark,
     Scope,
     Scoped,
@@ -140,7 +141,7 @@ class Translator:
                 return self._call(stmt)
             case Staged(_, _, body):
                 return self.action(body)
-            case Barrier() | Remark():
+            case Barrier() | Prefetch() | Remark():
                 return lambda frame: None
             case _:
                 assert_never(stmt)
