@@ -9,11 +9,13 @@ What the operands' index maps say about the axes decides everything:
   several accumulators; they and a few vectors of lanes make a block of registers;
 - *outer* axes, on which the vector operands depend as well, run outside of everything;
 - an operand that is read again and again, and not in the order of the loops, is packed;
-- of a long sum, pieces run outside, so that what they read stays in the cache.
+- where the operands that are spread over lanes come from afar, blocks of lanes are taken together
+  inside of each block of rows;
+- of a very long sum, pieces run outside, so that what they read stays in the cache.
 
 The axis and the block that need the fewest cycles by a model of the processor win.
 
-    c[i, j] += a[i, k] * b[k, j]  -->  split j 32; split j1 16; split i 12 evenly;
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6 evenly;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
                                        vectorise j11; pack 1 inside j0 as k j1;
                                        accumulate over k fused
