@@ -37,8 +37,6 @@ _LEAST_REUSE = 32
 """Operands of which a cell is used less often than this are not packed."""
 _LEAST_GATHERING = 192
 """Vectors that are used less often than this are not copied only to lie closer together."""
-_LEAST_FAR = 64
-"""The same for vectors that are so far apart that the second cache does not hold what they span."""
 _LEAST_CONVERTED = 3
 """Vectors in another format that fewer blocks of rows than this use are not copied."""
 _LEAST_PAIRED = 8
@@ -224,11 +222,20 @@ class AlongCells:
         return -(-model.extents[name] // _STREAMED_SUM)
 
     def _most_steps(self) -> int:
-        """Returns over how many steps of a sum the vectors of a block stay in the cache."""
+        """Returns over how many steps of a sum the vectors of a block stay in the cache.
+
+        In a copy they lie together; elsewhere they share its places unevenly.
+        """
         nbytes = max(operand.nbytes for operand in self._model.operands)
         if self._model.has_pairs:
             nbytes //= 2
-        return max(_LEAST_SUM, self._model.cache(1) // 2 // (self._block * nbytes))
+        part = 2 if self._has_copies() else 8
+        return max(_LEAST_SUM, self._model.cache(1) // part // (self._block * nbytes))
+
+    def _has_copies(self) -> bool:
+        """True if all vector operands are read from copies."""
+        vectors = self._model.vector_operands(self._axis)
+        return all(self._can_pack_vectors(each) and self._is_packed(each) for each in vectors)
 
     def _pieces(self, extent: int) -> int:
         """Returns into how many pieces the model cuts a reduced axis."""
@@ -247,7 +254,7 @@ class AlongCells:
             return max(1, min(self._form.together, self._blocks))
         model = self._model
         vectors = model.vector_operands(self._axis)
-        if self._blocks == 1 or not all(map(self._can_pack_vectors, vectors)):
+        if self._blocks == 1 or not self._has_copies():
             return 1
         inside = [name for name in model.extents if name not in model.outer(self._axis)]
         shared = [each for each in model.operands if self._axis not in each.axes]
@@ -363,8 +370,7 @@ class AlongCells:
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.size(model.reduced)
         is_spread = spread > model.cache(0) and farthest > self._block
-        least = _LEAST_GATHERING if spread <= model.cache(1) else _LEAST_FAR
-        return is_spread and model.reuse(operand) >= least
+        return is_spread and model.reuse(operand) >= _LEAST_GATHERING
 
     def _packed_rows(self, operand: Operand, row: Part) -> Iterator[Transform]:
         """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
