@@ -92,7 +92,7 @@ def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
     axes = [(I, 64), (J, 64), (K, 8192)]
     text = chosen(axes, ((I, J), (64, 64)), ((I, K), (64, 8192)), ((K, J), (8192, 64)))
     assert text == snapshot(
-        'split j 16; split i 6 evenly; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k1 fused'
+        "split j 16; split i 6 evenly; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k1 fused"
     )
 
 
