@@ -233,9 +233,12 @@ class AlongCells:
         return max(_LEAST_SUM, self._model.cache(1) // part // (self._block * nbytes))
 
     def _has_copies(self) -> bool:
-        """True if all vector operands are read from copies."""
-        vectors = self._model.vector_operands(self._axis)
-        return all(self._can_pack_vectors(each) and self._is_packed(each) for each in vectors)
+        """True if all vector operands are read from copies, which all blocks of rows share."""
+        model = self._model
+        return not model.outer(self._axis) and all(
+            self._can_pack_vectors(each) and self._is_packed(each)
+            for each in model.vector_operands(self._axis)
+        )
 
     def _pieces(self, extent: int) -> int:
         """Returns into how many pieces the model cuts a reduced axis."""
@@ -256,9 +259,8 @@ class AlongCells:
         vectors = model.vector_operands(self._axis)
         if self._blocks == 1 or not self._has_copies():
             return 1
-        inside = [name for name in model.extents if name not in model.outer(self._axis)]
         shared = [each for each in model.operands if self._axis not in each.axes]
-        if sum(model.nbytes(each, inside) for each in shared) <= model.cache(1) // 2:
+        if sum(map(model.nbytes, shared)) <= model.cache(1) // 2:
             return 1
         nbytes = sum(each.nbytes for each in vectors) * self._steps * self._block
         most = model.cache_of_groups() // nbytes
@@ -369,7 +371,7 @@ class AlongCells:
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.size(model.reduced)
-        is_spread = spread > model.cache(0) and farthest > self._block
+        is_spread = spread > model.cache(0) and min(steps, default=0) > self._block
         return is_spread and model.reuse(operand) >= _LEAST_GATHERING
 
     def _packed_rows(self, operand: Operand, row: Part) -> Iterator[Transform]:

@@ -140,11 +140,10 @@ class Model:
         """
         return max(self.cache(1) // 2, min(4 * self.cache(1), self.cache(2) // 8))
 
-    def nbytes(self, operand: Operand, names: Iterable[str]) -> int:
-        """Returns about how much memory an operand is, along some axes."""
-        moving = [name for name in names if name in operand.axes]
-        span = 1 + sum(operand.stride(name) * (self.extents[name] - 1) for name in moving)
-        return min(span, self.size(moving)) * operand.nbytes
+    def nbytes(self, operand: Operand) -> int:
+        """Returns about how much memory an operand is."""
+        steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
+        return min(1 + sum(steps), self.size(operand.axes)) * operand.nbytes
 
     def has_far_cells(self) -> bool:
         """True if the cells that results are combined with, or stored to, are too many for a near
