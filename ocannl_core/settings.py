@@ -235,7 +235,8 @@ class Settings:
         _ACCUMULATION,
         "what sums of narrow floats are added up in, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
-        "instructions for products of pairs, too, which take numbers below 2**-126 for zero",
+        "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
+        "for zero, and for tiles cuts factors of float32 into three parts",
     )
     tune: str = _setting(
         "cached",

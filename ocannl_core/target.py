@@ -37,6 +37,8 @@ class Target:
         has_fma: True if one instruction multiplies and adds with one rounding.
         pair_products: Formats of which one instruction adds two products to a number of float32,
             with numbers below 2**-126 taken for zero.
+        tile_products: Formats of which one instruction adds products of blocks, of 16 rows, 32
+            terms and 16 columns, to numbers of float32, likewise.
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
         compiler: Identifies what makes machine code of generated code, with its flags: what was
             measured with another one tells nothing.
@@ -51,6 +53,7 @@ class Target:
     vector_registers: int = 0
     has_fma: bool = False
     pair_products: tuple[DType, ...] = ()
+    tile_products: tuple[DType, ...] = ()
     cache_bytes: tuple[int, ...] = ()
     compiler: str = ""
 

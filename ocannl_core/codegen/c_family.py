@@ -31,6 +31,7 @@ from ocannl_core.codegen.simd import (
     NotVectorisedError,
 )
 from ocannl_core.codegen.text import Text
+from ocannl_core.codegen.tiles import TileLoops, tiles_of
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
@@ -151,6 +152,9 @@ class _Kernel:
         self._expressions = Expressions(
             dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
+        self._tiles = TileLoops(
+            self._names, self._info, self.writer, self._expressions, self._note_written
+        )
         self._ranges: dict[IndexVar, Range] = {
             index: Range(0, index.extent - 1) for index in nest.indices if index.extent
         }
@@ -249,10 +253,16 @@ class _Kernel:
     # ----- statements -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what a kernel ends with: cells that went past the caches have arrived."""
+        """Writes what a kernel begins and ends with: cells that went past the caches have arrived,
+        and tile registers have the shape of tiles in between.
+        """
         if any(name.endswith("_stream") for name in self.writer.helpers):
             self.writer.helpers.add("stream_end")
             self.writer.line("stream_end();")
+        if any(name.startswith("tile_") for name in self.writer.helpers):
+            self.writer.helpers |= {"tile_begin", "tile_end"}
+            self.writer.first("tile_begin();")
+            self.writer.line("tile_end();")
 
     def block(self, block: Block) -> None:
         """Writes statements; what they declare ends with them."""
@@ -319,6 +329,10 @@ class _Kernel:
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
             self._vector_loop(loop)
             return
+        if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1:
+            self._innermost += 1
+            self._tiles.render(loop)
+            return
         if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
             with self.writer.written_out():
                 for value in range(loop.start, loop.stop):
@@ -344,11 +358,12 @@ class _Kernel:
 
     def _uses_registers(self, loop: For) -> bool:
         """True if a loop uses an array that is kept in variables."""
-        if not self._names.registers:
+        if not self._names.registers and not self._names.tiles:
             return False
         if id(loop) not in self._mentioned:
             self._mentioned[id(loop)] = frozenset(nodes_of(loop))
-        return not self._mentioned[id(loop)].isdisjoint(self._names.registers)
+        held = self._names.registers.keys() | self._names.tiles.keys()
+        return not self._mentioned[id(loop)].isdisjoint(held)
 
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
@@ -505,6 +520,10 @@ class _Kernel:
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declares memory of one iteration: variables if possible, else an array."""
         info = self._info(node)
+        tiles = tiles_of(scope, node, info)
+        if tiles:
+            self._tiles.allocate(node, tiles)
+            return
         lanes = register_lanes(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:
             self._allocate(node, Scope.THREAD)
@@ -547,6 +566,9 @@ class _Kernel:
         self._plain_loops += 1  # nobody knows
         with self.writer.braces(""):
             self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
+
+    def _note_written(self, node: TensorNode) -> None:
+        self._written.add(node)
 
     def _note_type(self, dtype: DType) -> None:
         if dtype is uint4x32:

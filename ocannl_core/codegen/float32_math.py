@@ -5,16 +5,17 @@ bits), DOUBLE, WORD (64 bits); `FLOAT_below(x, y)` calls a function of such numb
 lanes get the same bits. There are no branches but one, for angles of a million turns, and nothing
 is called, so that compilers vectorise loops over them, too.
 
-Compared with correctly rounded results, for every 41st number of the format, exp, exp2 and log are
-within 0.9 units in the last place, log2 and tanh within 1.4, sin and cos within 0.51; so is pow, on
-random pairs. Where the processor has no fused multiply-add, products are rounded before something
-is added, and the first five are within 2 units. Signed zeros, infinities, NaN and subnormal numbers
-are as in C.
+Compared with exact results, for every number of the format, exp and exp2 are within 0.9 units in
+the last place, log within 0.82, tanh within 1.09, log2 within 1.33, sin and cos within 0.504; pow
+is within 0.51 on random pairs. Where the processor has no fused multiply-add, products are rounded
+before something is added, and all are within 2 units. Signed zeros, infinities, NaN and subnormal
+numbers are as in C.
 
-The polynomials are minimax fits (Remez). sin, cos and pow compute with doubles, in half as many
-lanes. Angles are reduced by as many quarter turns as there are, and large ones in the manner of
-Payne and Hanek: for every exponent, 2/pi times that power of two, modulo whole turns, is a sum of
-two doubles.
+The polynomials are minimax fits (Remez). tanh is one of sixteen, whose coefficients are looked up
+in registers where the processor permutes lanes, and else in memory. sin, cos and pow compute with
+doubles, in half as many lanes. Angles are reduced by as many quarter turns as there are, and large
+ones in the manner of Payne and Hanek: for every exponent, 2/pi times that power of two, modulo
+whole turns, is a sum of two doubles.
 """
 
 from __future__ import annotations
@@ -72,6 +73,16 @@ def _tables() -> str:
     )
 
 
+def _table(name: str, rows: list[list[str]]) -> str:
+    """Returns rows of sixteen numbers each, for lookups in one or two registers."""
+    cells = ",\n".join(
+        "  {" + fill(", ".join(row), 96, subsequent_indent="   ", break_on_hyphens=False) + "}"
+        for row in rows
+    )
+    head = f"static const float {name}[{len(rows)}][16] __attribute__((aligned(64)))"
+    return f"{head} = {{\n{cells}}};"
+
+
 def _polynomial(name: str, variable: str, coefficients: str, kind: str = "FLOAT") -> str:
     """Returns the evaluation of a polynomial, highest coefficient first (Horner)."""
     first, *others = coefficients.split()
@@ -95,8 +106,7 @@ INLINE FLOAT FLOAT_exp(FLOAT x) {{
     _polynomial(
         "p",
         "r",
-        "0x1.9f02cap-13f 0x1.6d945cp-10f 0x1.11128p-7f 0x1.555486p-5f 0x1.555554p-3f 0.5f 1.0f "
-        "1.0f",
+        "0x1.6a50acp-10f 0x1.123978p-7f 0x1.5558acp-5f 0x1.555492p-3f 0x1.fffffcp-2f 1.0f 1.0f",
     )
 }
   return FLOAT_scaled(p, shifted);
@@ -112,8 +122,8 @@ INLINE FLOAT FLOAT_exp2(FLOAT x) {{
     _polynomial(
         "p",
         "r",
-        "0x1.fde602p-17f 0x1.445c84p-13f 0x1.5d8a86p-10f 0x1.3b29f4p-7f 0x1.c6b08ap-5f "
-        "0x1.ebfbe0p-3f 0x1.62e430p-1f 1.0f",
+        "0x1.416b5ep-13f 0x1.5f082ep-10f 0x1.3b2dep-7f 0x1.c6af7cp-5f 0x1.ebfbdcp-3f "
+        "0x1.62e43p-1f 1.0f",
     )
 }
   return FLOAT_scaled(p, shifted);
@@ -177,24 +187,57 @@ INLINE FLOAT FLOAT_log2(FLOAT x) {{
   return FLOAT_log_edge(x, ((y + rest) + f) + e);
 }}"""
 
-_TANH = f"""\
-INLINE FLOAT FLOAT_tanh(FLOAT x) {{
+_TANH_CELLS = """\
+0x1.89cf46p-1 0x1.13bd86p+0 0x1.628162p+0 0x1.b14104p+0 0x1.13c04ap+1 0x1.626b5p+1
+0x1.b135d2p+1 0x1.000cbep+2 0x1.3b1fd2p+2 0x1.89c0ep+2 0x1.d8707ap+2 0x1.154246p+3 0
+0x1.d89f1ep-3 0x1.89d8a4p-2 0x1.13b636p-1
+
+0x1.4afa3ep-1 0x1.95916ep-1 0x1.c397f2p-1 0x1.de707ep-1 0x1.f26864p-1 0x1.fbfc76p-1
+0x1.fed328p-1 0x1.ffa83ap-1 0x1.fff224p-1 0x1.fffedp-1 0x1.ffffe6p-1 0x1.fffffep-1 0
+0x1.d06814p-3 0x1.778292p-2 0x1.f7a7ep-2
+
+0x1.2a0af2p-1 0x1.7d7a88p-2 0x1.c6be8cp-3 0x1.03af7p-3 0x1.ad2d72p-5 0x1.ffc18cp-7
+0x1.2c7fb6p-8 0x1.5efa1p-10 0x1.bb8636p-13 0x1.30071p-16 0x1.a0094p-20 0x1.0014bp-23
+0x1p+0 0x1.e5ac34p-1 0x1.bb2606p-1 0x1.84235cp-1
+
+-0x1.815584p-2 -0x1.2e2ef6p-2 -0x1.911922p-3 -0x1.e55464p-4 -0x1.a1c406p-5
+-0x1.fbad32p-7 -0x1.2bc2b2p-8 -0x1.5eae8p-10 -0x1.ba2a88p-13 -0x1.2f209ap-16
+-0x1.9ecf66p-20 -0x1.0033p-23 0 -0x1.b88674p-3 -0x1.450328p-2 -0x1.7dcfdep-2
+
+0x1.9323aap-5 0x1.c0d07ep-4 0x1.946552p-4 0x1.18653ap-4 0x1.07a76cp-5 0x1.4d260cp-7
+0x1.8dd92ep-9 0x1.d2eeeap-11 0x1.26a132p-13 0x1.942cap-17 0x1.149a1cp-20
+0x1.50a598p-24 -0x1.555a3ep-2 -0x1.11d56ep-2 -0x1.6079fap-3 -0x1.1bdefep-4
+
+0x1.7fa3d6p-4 0x1.8f9468p-7 -0x1.5f62eap-6 -0x1.8f6a4p-6 -0x1.d813d6p-7 -0x1.473a24p-8
+-0x1.90d3dcp-10 -0x1.d9e31cp-12 -0x1.3cc8dap-14 -0x1.b2aabap-18 -0x1.296cbep-21
+-0x1.5206f8p-25 0x1.167086p-11 0x1.0e0d44p-3 0x1.58e0dcp-3 0x1.43af6p-3
+
+-0x1.02e558p-4 -0x1.32bf2p-5 -0x1.26c4fcp-7 0x1.6acd0ap-9 0x1.1c4a6cp-8 0x1.e7a5b6p-10
+0x1.3a3f8ep-11 0x1.7977e8p-13 0x1.fab11ap-16 0x1.5a6fd8p-19 0x1.d8ea16p-23
+0x1.8651c4p-26 0x1.090f3ep-3 0x1.494b8ep-4 0x1.c7172ep-7 -0x1.2fd1d6p-5
+"""
+"""Sixteen intervals of sizes, by the last four bits of what `FLOAT_tanh` makes of a size: first a
+number in the midst of each, then the coefficients of a polynomial in the distance from it, lowest
+first. Where that is not 0, tanh is nearly a float32, so that the first coefficient is exact."""
+
+_TANH_TABLE = _table("tanh_cells", [row.split() for row in _TANH_CELLS.split("\n\n")])
+
+_TANH = """\
+INLINE FLOAT FLOAT_tanh(FLOAT x) {
   const INT sign = FLOAT_bits(x) & INT32_MIN;
-  const FLOAT a = INT_float(FLOAT_bits(x) & INT32_MAX), one = FLOAT_splat(1.0f);
-  const FLOAT z = x * x;
-{
-    _polynomial(
-        "p",
-        "z",
-        "0x1.159ce6p-9f -0x1.0b1502p-7f 0x1.635f1ap-6f -0x1.b9eaa2p-5f 0x1.111052p-3f "
-        "-0x1.555554p-2f",
-    )
-}
-  const FLOAT near = FLOAT_madd(p * z, a, a);
-  const FLOAT far = one - FLOAT_splat(2.0f) / (FLOAT_exp(a + a) + one);
-  const FLOAT size = FLOAT_select(a < FLOAT_splat(0.625f), near, far);
-  return INT_float(FLOAT_bits(size) | sign);
-}}"""
+  /* from here on, tanh is 1 */
+  const FLOAT a = FLOAT_below(INT_float(FLOAT_bits(x) & INT32_MAX), FLOAT_splat(9.02f));
+  /* two bits of the significand, the others are of the exponent: wider intervals farther from 0 */
+  const INT i = FLOAT_bits(FLOAT_madd(a, FLOAT_splat(1.625f), FLOAT_splat(1.0f))) >> 21;
+  const FLOAT d = a - FLOAT_lookup(tanh_cells[0], i);
+  FLOAT p = FLOAT_lookup(tanh_cells[6], i);
+  p = FLOAT_madd(p, d, FLOAT_lookup(tanh_cells[5], i));
+  p = FLOAT_madd(p, d, FLOAT_lookup(tanh_cells[4], i));
+  p = FLOAT_madd(p, d, FLOAT_lookup(tanh_cells[3], i));
+  p = FLOAT_madd(p, d, FLOAT_lookup(tanh_cells[2], i));
+  p = FLOAT_madd(p, d, FLOAT_lookup(tanh_cells[1], i));
+  return INT_float(FLOAT_bits(p) | sign);
+}"""
 
 # ----- with numbers of 64 bits --------------------------------------------------------------------
 
@@ -322,7 +365,7 @@ _GENERIC = (
     Generic("FLOAT_log_edge", _LOG_EDGE),
     Generic("FLOAT_log", _LOG),
     Generic("FLOAT_log2", _LOG2),
-    Generic("FLOAT_tanh", _TANH),
+    Generic("FLOAT_tanh", _TANH, ("tanh_cells",)),
     Generic("DOUBLE_sine", _SINE, ("far_float64",)),
     Generic("DOUBLE_power", _POWER),
 )
@@ -391,9 +434,17 @@ INLINE double float64_of(uint64_t bits) {
   return x;
 }"""
 
+_LOOKUP = """\
+/* the cell of sixteen whose number is the last four bits of i */
+INLINE float lookup_float32(const float *cells, int32_t i) {
+  return cells[i & 15];
+}"""
+
 FLOAT32_MATH: dict[str, Helper] = {
     "float64_of": Helper(_FLOAT64_OF),
     "quarters": Helper(_tables()),
+    "tanh_cells": Helper(_TANH_TABLE),
+    "lookup_float32": Helper(_LOOKUP),
     "far_float64": Helper(_FAR, ("float64_bits", "quarters")),
     "of_float32": Helper(_OF),
     **{f"{generic.function}_{generic.dtype}": generic.of_numbers() for generic in _GENERIC},

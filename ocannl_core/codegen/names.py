@@ -45,6 +45,7 @@ class Names:
 
     Attributes:
         registers: Arrays of the kernel that are kept in variables.
+        tiles: Arrays of the kernel that are tile registers: the first, and how many.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Names:
         }
         self._locals: dict[Local, str] = {}
         self.registers: dict[TensorNode, RegisterFile] = {}
+        self.tiles: dict[TensorNode, tuple[int, int]] = {}
         self._private: dict[TensorNode, str] = {}
         self._depth = 0
         self._allotted = dict.fromkeys(Role, 0)
@@ -155,9 +157,10 @@ class Names:
     def block(self) -> Iterator[None]:
         """Forgets, at the end of a block, what the block declared."""
         arrays, local_names = dict(self._arrays), dict(self._locals)
-        registers = dict(self.registers)
+        registers, tiles = dict(self.registers), dict(self.tiles)
         yield
-        self._arrays, self._locals, self.registers = arrays, local_names, registers
+        self._arrays, self._locals = arrays, local_names
+        self.registers, self.tiles = registers, tiles
 
     @contextmanager
     def loop(self, var: LoopVar) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _narrow_format(expr: Expr) -> DType:
     if cell is not None:
         return cell.dtype
     match expr:
-        case Unary(UnaryOp.IDENTITY, arg):
+        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
             return arg.dtype
         case _:
             return expr.dtype

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.tile_prelude import TILE_HELPERS
 from ocannl_core.codegen.vector_prelude import vector_helper
 from ocannl_core.dtypes import NARROW
 
@@ -412,7 +413,9 @@ def _instance(template: str, name: str, type_name: str, suffix: str) -> Helper:
     return Helper(text.replace("NAME", name).replace("SUFFIX", suffix))
 
 
-HELPERS: dict[str, Helper] = _CONVERSIONS | _NARROW | _WORDS | _HASHES | FLOAT32_MATH | _instances()
+HELPERS: dict[str, Helper] = (
+    _CONVERSIONS | _NARROW | _WORDS | _HASHES | FLOAT32_MATH | TILE_HELPERS | _instances()
+)
 """Every helper by name. The order is that of their texts in a prelude."""
 
 

@@ -364,8 +364,7 @@ class VectorLoop:
                 root = self._dialect.function("sqrt", dtype)
                 return infix(one, "/", call(self._helper(dtype, f"map_{root}"), x))
             case UnaryOp.RELU:
-                x = self._once(x, dtype)
-                return self._select(infix(x, "<", zero), zero, x, dtype)
+                return call(self._helper(dtype, "above"), x, zero)
             case UnaryOp.SAT01:
                 x = self._once(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)

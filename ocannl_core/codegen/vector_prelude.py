@@ -45,6 +45,17 @@ _SCALED = {
     ("float32", 8): ("__AVX512VL__", "ia32_scalefps256_mask", "(unsigned char)-1"),
     ("float32", 4): ("__AVX512VL__", "ia32_scalefps128_mask", "(unsigned char)-1"),
 }
+_LOOKED_UP: dict[int, tuple[_Instruction, ...]] = {
+    16: (
+        ("__AVX512F__", "ia32_permvarsf512", "FIRST, i"),
+        ("__AVX512F__", "ia32_permvarsf512_mask", "FIRST, i, FIRST, (unsigned short)-1"),
+    ),
+    8: (
+        ("__AVX512VL__", "ia32_vpermi2varps256", "FIRST, i, SECOND"),
+        ("__AVX512VL__", "ia32_vpermt2varps256_mask", "i, FIRST, SECOND, (unsigned char)-1"),
+    ),
+}
+"""By lanes: how numbers are looked up among those of one or two registers."""
 _SHUFFLES = "__has_builtin(__builtin_shufflevector)"
 _WHOLE = "defined(__AVX512F__) && !defined(__clang__)"
 """Where GCC has instructions for sixteen numbers that it does not make of its vectors."""
@@ -100,6 +111,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return Helper(_madd(vector), (*needs, f"{vector.name}_fma"))
         case "of":
             return Helper(_of(vector), needs)
+        case "lookup" if vector.dtype == "float32":
+            return Helper(_lookup(vector), (*needs, f"{vector.name}_select"))
         case "any":
             return Helper(_any(vector), needs)
         case "low" | "high" | "joined":
@@ -168,6 +181,26 @@ def _any(vector: Vector) -> str:
     """Returns whether a condition holds in any lane."""
     lanes = " | ".join(f"x[{lane}]" for lane in range(vector.lanes))
     return f"INLINE int {vector.name}_any({vector.mask} x) {{\n  return ({lanes}) != 0;\n}}"
+
+
+def _lookup(vector: Vector) -> str:
+    """Returns the choice of cells among sixteen by the last four bits of integers."""
+    name, lanes = vector.name, vector.lanes
+    first, second = (f"*(const {vector.cells} *){place}" for place in ("cells", "(cells + 8)"))
+    special = []
+    for macro, permuted, given in _LOOKED_UP.get(lanes, ()):
+        given = given.replace("FIRST", first).replace("SECOND", second)
+        special.append((instruction(macro, permuted), f"  return __builtin_{permuted}({given});"))
+    if lanes == 8:
+        permuted = "__builtin_ia32_permvarsf256"
+        text = (
+            f"  const {name} a = {permuted}({first}, i), b = {permuted}({second}, i);\n"
+            f"  return {name}_select((i & 8) != 0, b, a);"
+        )
+        special.append((instruction("__AVX2__", "ia32_permvarsf256"), text))
+    each = ", ".join(f"cells[i[{lane}] & 15]" for lane in range(lanes))
+    body = chosen(special, f"  return ({name}){{{each}}};")
+    return f"INLINE {name} {name}_lookup(const float *cells, {vector.mask} i) {{\n{body}\n}}"
 
 
 def _half(vector: Vector, function: str) -> Helper:

@@ -42,6 +42,10 @@ class Writer:
         for each in code.splitlines():
             self._lines.append("  " * self._depth + each if each else "")
 
+    def first(self, code: str) -> None:
+        """Writes one statement before all others."""
+        self._lines.insert(0, f"  {code}")
+
     def forget(self) -> None:
         """Notes that memory or the scope changes: values are read again."""
         self.known.clear()

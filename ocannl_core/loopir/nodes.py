@@ -45,6 +45,10 @@ class AxisKind(Enum):
     """Both iterations add a product of narrow floats to one number: they may be one instruction,
     which takes numbers below 2**-126 for zero.
     """
+    TILE = "tile"
+    """Iterations run over the rows, the columns or the terms of a tile register: all of them may be
+    one instruction, which takes numbers below 2**-126 for zero.
+    """
     REDUCTION = "reduction"
     """Iterations combine into the same cells with an accumulating primitive."""
     GRID = "grid"

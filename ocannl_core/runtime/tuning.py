@@ -229,7 +229,7 @@ def _is_timed(subject: _Subject, plan: Plan, backend: Backend, target: Target) -
     bench = Bench(plan, subject.part, backend, target)
     if not bench.can_run:
         return False
-    default, _ = first_candidates(subject.nest, plan.nodes, target)
+    default, *_ = first_candidates(subject.nest, plan.nodes, target)
     (subject.default,) = bench.least_times(bench.compiled([default.schedule]), 3)
     return True
 
@@ -251,15 +251,16 @@ class _Search:
         self._nodes = nodes
         self._target = target
         self._end = time.perf_counter() + seconds
-        default, plain = first_candidates(subject.nest, nodes, target)
-        self._default = self._best = self._middle = default
+        default, *others, plain = first_candidates(subject.nest, nodes, target)
+        self._default = self._best = default
+        self._middle = next((each for each in (default, *others) if each.form is not None), default)
         (self._launcher,) = self._bench.compiled([default.schedule])
         self._default_launcher = self._launcher
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
         step = subject.part.step
         is_short = isinstance(step, Nest) and work_of(step.body, nodes) <= _SLOW_WORK
-        self._first = [plain] if is_short else []
+        self._first = [*others, plain] if is_short else others
         if before is not None and before.schedule and fits(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))
 

@@ -103,8 +103,8 @@ class Reduction:
         term: What; reads nothing that the nest writes.
         initial: What the result starts from; depends on the cell only.
         result: The variable by which the finish refers to the result.
-        may_pair: True if products may come from instructions that take numbers below 2**-126 for
-            zero.
+        may_pair: True if products may come from instructions, for pairs or for tiles, that take
+            numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
     """
 
     op: BinaryOp

@@ -13,6 +13,7 @@ from ocannl_core.schedule.choosing.contraction import contraction_schedule
 from ocannl_core.schedule.choosing.partial_sums import divided
 from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
 from ocannl_core.schedule.choosing.stages import staged
+from ocannl_core.schedule.choosing.tiles import tile_schedule
 from ocannl_core.schedule.choosing.widen import widened
 from ocannl_core.schedule.grouping.group import Group, far_cache, grouped
 from ocannl_core.schedule.grouping.repeated import repeated
@@ -52,7 +53,7 @@ def rule_for(target: Target) -> Rule:
     def default(nest: CellNest, nodes: Infos) -> Schedule | None:
         if nest.reduction is None:
             return pointwise_schedule(nest, nodes, target)
-        return contraction_schedule(nest, nodes, target)
+        return tile_schedule(nest, nodes, target) or contraction_schedule(nest, nodes, target)
 
     return default if settings.current().tune == "off" else Remembering(memory_of(target), default)
 

@@ -67,12 +67,35 @@ class Vectorise:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes.
+    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes, or of a
+    tile.
 
     Operands that are packed stay in their narrow format, for that instruction widens them.
     """
 
     axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A product of matrices is one instruction: the innermost axes are those of tile registers,
+    with the terms in pairs inside.
+
+    Whatever is left over of a tile is filled up with zeros, in the copies of both operands; cells
+    that do not exist are computed, too, and not stored.
+
+    Attributes:
+        rows: The axis of cells that are rows of a tile.
+        lanes: The axis of cells that are columns.
+        terms: The reduced axis, of which each iteration is a pair of terms.
+        parts: Of how many narrow numbers each factor is the sum; their products add up to that of
+            the factors, but for those of the least parts.
+    """
+
+    rows: str
+    lanes: str
+    terms: str
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +201,7 @@ Transform = (
     | Unroll
     | Vectorise
     | Pair
+    | Tile
     | Parallelise
     | Pack
     | Accumulate
@@ -206,6 +230,8 @@ def _text(transform: Transform) -> str:
             return f"vectorise {axis}"
         case Pair(axis):
             return f"pair {axis}"
+        case Tile(rows, lanes, terms, parts):
+            return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
         case Parallelise(axis):
             return f"parallelise {axis}"
         case Pack(operand, inside, axes):
@@ -235,6 +261,7 @@ _FORMS = tuple(
         rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
         rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
         rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
         rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
         rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<fetching> fetching)?",
@@ -261,7 +288,7 @@ def _transform(text: str) -> Transform:
         if found is not None:
             return _matched(found.groupdict(), found["verb"])
     raise UsageError(
-        "A schedule is made of split, order, unroll, vectorise, pair, parallelise, pack, "
+        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, "
         "accumulate, rows, contract, inline and stream.",
         found=repr(text),
         fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
@@ -283,6 +310,9 @@ def _matched(parts: dict[str, str | None], verb: str) -> Transform:
             return Vectorise(axis)
         case "pair":
             return Pair(axis)
+        case "tile":
+            rows, lanes, terms = axes
+            return Tile(rows, lanes, terms, int(parts["size"] or 1))
         case "parallelise":
             return Parallelise(axis)
         case "pack":

@@ -45,12 +45,11 @@ static inline float exp_float32(float x) {
   const float n = shifted - shift;
   float r = madd_float32(n, -0x1.62e4p-1f, c);
   r = madd_float32(n, -0x1.7f7d1cp-20f, r);
-  float p = 0x1.9f02cap-13f;
-  p = madd_float32(p, r, 0x1.6d945cp-10f);
-  p = madd_float32(p, r, 0x1.11128p-7f);
-  p = madd_float32(p, r, 0x1.555486p-5f);
-  p = madd_float32(p, r, 0x1.555554p-3f);
-  p = madd_float32(p, r, 0.5f);
+  float p = 0x1.6a50acp-10f;
+  p = madd_float32(p, r, 0x1.123978p-7f);
+  p = madd_float32(p, r, 0x1.5558acp-5f);
+  p = madd_float32(p, r, 0x1.555492p-3f);
+  p = madd_float32(p, r, 0x1.fffffcp-2f);
   p = madd_float32(p, r, 1.0f);
   p = madd_float32(p, r, 1.0f);
   return scaled_float32(p, shifted);
@@ -60,7 +59,7 @@ static inline float max_float32(float a, float b) {
   return a != a || a >= b ? a : b;
 }
 
-static void k_fa6488c476524c20_body(
+static void k_59430dc7ac3420f2_body(
     float *restrict a0,
     const float *restrict a1,
     float *restrict a2) {
@@ -79,6 +78,6 @@ static void k_fa6488c476524c20_body(
   }
 }
 
-void k_fa6488c476524c20(void *const *args) {
-  k_fa6488c476524c20_body(args[0], args[1], args[2]);
+void k_59430dc7ac3420f2(void *const *args) {
+  k_59430dc7ac3420f2_body(args[0], args[1], args[2]);
 }

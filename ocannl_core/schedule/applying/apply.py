@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -24,7 +25,6 @@ from ocannl_core.indexing import (
     FixedIndex,
     VarIndex,
     affine,
-    as_affine,
     fresh_var,
 )
 from ocannl_core.loopir.nodes import (
@@ -44,8 +44,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
-from ocannl_core.schedule.applying.axes import AxisTree, Region, Run
+from ocannl_core.schedule.applying.axes import AxisTree, Region
+from ocannl_core.schedule.applying.copying import Copier, copy_order
 from ocannl_core.schedule.applying.fetching import in_fetching_parts
+from ocannl_core.schedule.applying.tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.cells import CellNest, Reduction, with_factors
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -53,6 +55,7 @@ from ocannl_core.schedule.transforms import (
     Pair,
     Parallelise,
     Schedule,
+    Tile,
     Unroll,
     Vectorise,
     to_text,
@@ -114,7 +117,9 @@ class _Emitter:
     tree: AxisTree = field(init=False)
     order: tuple[str, ...] = field(init=False)
     kinds: dict[str, AxisKind] = field(init=False)
+    tiling: Tiling | None = field(init=False)
     packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    tiles: dict[int, TileBuffer] = field(default_factory=dict)
     first: tuple[Stmt, ...] = ()
     over: str = ""
     is_fused: bool = False
@@ -123,13 +128,16 @@ class _Emitter:
     def __post_init__(self) -> None:
         self.tree = AxisTree.of(self.nest.axes, self.schedule)
         self.order = self.tree.order(self.schedule)
+        self.tiling = tiling(self.tree, self.schedule)
         self.kinds = self._kinds()
+        self._check_tiles()
         self.packs = {}
         for transform in self.schedule:
             if isinstance(transform, Pack):
                 pair = transform, self._buffer(transform)
                 self.packs.setdefault(transform.inside, []).append(pair)
         self._accumulators()
+        self._check_tile_copies()
 
     # ----- reading the schedule -------------------------------------------------------------
 
@@ -145,6 +153,11 @@ class _Emitter:
                     kind = AxisKind.PAIR
                 case Parallelise(axis):
                     kind = AxisKind.PARALLEL
+                case Tile(rows, lanes, terms):
+                    for axis in (rows, lanes, terms):
+                        self._expect_leaf(axis)
+                        kinds[axis] = AxisKind.TILE
+                    continue
                 case _:
                     continue
             self._expect_leaf(axis)
@@ -158,7 +171,7 @@ class _Emitter:
             raise _misfit(
                 self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
             )
-        if pairs and not self._are_pairs(pairs, vectors):
+        if pairs and self.tiling is None and not self._are_pairs(pairs, vectors):
             raise _misfit(
                 self.schedule,
                 "The inside of blocks of two iterations that are summed up is paired, inside of "
@@ -166,6 +179,30 @@ class _Emitter:
                 " ".join(pairs),
             )
         return kinds
+
+    def _check_tiles(self) -> None:
+        """Raises if tiles do not fit the nest."""
+        if self.tiling is None:
+            return
+        if self.nest.reduction is None:
+            raise _misfit(self.schedule, "Tiles need a reduction.", "a nest without one")
+        for rule, found in self.tiling.problems(self.order, self.kinds, self.nest.reduction):
+            raise _misfit(self.schedule, rule, found)
+
+    def _check_tile_copies(self) -> None:
+        """Raises unless both operands of tiles are copied before sums begin."""
+        if self.tiling is None:
+            return
+        sums = self.order[self.order.index(self.over) :]
+        early = [transform for transform in self.schedule if isinstance(transform, Pack)]
+        early = [each for each in early if each.inside not in sums]
+        if len(early) < 2 or not self.is_fused or self.over in self.tiling.leaves[1:]:
+            raise _misfit(
+                self.schedule,
+                "Both operands of tiles are packed outside of sums, which are fused and around all "
+                "rows and columns of a tile.",
+                f"accumulate over {self.over}",
+            )
 
     def _are_pairs(self, pairs: list[str], vectors: list[str]) -> bool:
         split = self.tree.splits.get(pairs[0][:-1])
@@ -274,6 +311,8 @@ class _Emitter:
                 f"{to_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))
+        if self.tiling is not None:
+            return self._tile_buffer(self.tiling, pack, node, self.tiling.packed(factor))
         dtype = self._packed(factor).dtype
         dims = [self.tree.largest(axis) for axis in pack.axes]
         if not self._is_paired(pack.axes[-1]):
@@ -282,6 +321,22 @@ class _Emitter:
         elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % _ALIASED_BYTES == 0:
             dims[-2] += _LINE_BYTES // (2 * dtype.nbytes)
         self.nodes[node] = NodeInfo(dtype, tuple(dims))
+        return node
+
+    def _tile_buffer(
+        self, tiling: Tiling, pack: Pack, node: TensorNode, factor: Expr
+    ) -> TensorNode:
+        """Returns the node of a packed operand of tiles, checking that tiles are innermost."""
+        inner = tiling.inner(factor)
+        if pack.axes[-len(inner) :] != inner:
+            raise _misfit(
+                self.schedule,
+                f"The innermost axes of this buffer are those of its tiles, {' '.join(inner)}.",
+                to_text((pack,)),
+            )
+        wide = TensorNode(pack.operand, (f"wide{pack.operand}",))
+        self.tiles[pack.operand] = TileBuffer(tiling, pack, factor, node, wide)
+        self.nodes.update(self.tiles[pack.operand].nodes)
         return node
 
     def _is_paired(self, name: str) -> bool:
@@ -339,6 +394,9 @@ class _Emitter:
         kind = self.kinds[name]
         if kind is AxisKind.UNROLLED and not unrolls:
             kind = AxisKind.SERIAL
+        if kind is AxisKind.TILE and not unrolls:
+            is_lane = self.tiling is not None and name == self.tiling.tile.lanes
+            kind = AxisKind.VECTOR if is_lane else AxisKind.SERIAL
         made: list[Stmt] = []
         for run in region.runs(name):
             var = fresh_var(self.tree.hint(name))
@@ -377,10 +435,15 @@ class _Emitter:
     def _packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
         """Returns the statements that fill the buffers of an axis."""
         stmts: list[Stmt] = []
+        copier = Copier(self.tree, self.kinds, self._loops)
         for pack, node in self.packs.get(inside, ()):
+            if pack.operand in self.tiles:
+                copies = self.tiles[pack.operand].filled(region, self._loops)
+                stmts += [Allocate(node, Scope.KERNEL), *copies]
+                continue
             assert self.nest.reduction is not None
             factor = self._packed(self.nest.reduction.factors[pack.operand])
-            leaves = self._copy_order(pack)
+            leaves = copy_order(self.tree, pack)
 
             def copy(
                 inner: Region,
@@ -391,117 +454,9 @@ class _Emitter:
                 value = substitute_in_expr(factor, inner.substitution())
                 return (Store(node, self._places(pack, inner), value),)
 
-            copies = self._transposing(factor, leaves, region, copy)
+            copies = copier.filled(factor, leaves, region, copy)
             stmts += [Allocate(node, Scope.KERNEL), *copies]
         return tuple(stmts)
-
-    def _transposing(
-        self,
-        factor: Expr,
-        leaves: list[str],
-        region: Region,
-        copy: Callable[[Region], tuple[Stmt, ...]],
-    ) -> tuple[Stmt, ...]:
-        """Returns the loops that fill a buffer, in squares if its lanes are apart in memory.
-
-        for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors, turned
-        """
-        inner = leaves[-2:] if self._is_paired(leaves[-1]) else leaves[-1:]
-        if self._is_widened_along(factor, inner[-1]):
-            outer, last = leaves[:-1], leaves[-1]
-            return self._loops(outer, region, lambda region: self._row(last, region, copy))
-        along = self._contiguous_leaf(factor, leaves[: -len(inner)], inner)
-        if along is None or self.kinds[inner[0]] is not AxisKind.VECTOR:
-            return self._loops(leaves, region, copy)
-        outer = [leaf for leaf in leaves if leaf not in (along, *inner)]
-        return self._loops(outer, region, lambda region: self._squares(along, inner, region, copy))
-
-    def _is_widened_along(self, factor: Expr, leaf: str) -> bool:
-        """True if a buffer's rows are rows of narrow floats in memory, widened."""
-        match factor:
-            case Unary(UnaryOp.IDENTITY, Load(_, (*_, last), dtype)) if dtype.is_narrow:
-                is_row = (1, self.tree.axes[leaf[0]].var) in as_affine(last)[0]
-                return is_row and self.kinds[leaf] is AxisKind.SERIAL
-            case _:
-                return False
-
-    def _row(
-        self, leaf: str, region: Region, copy: Callable[[Region], tuple[Stmt, ...]]
-    ) -> tuple[Stmt, ...]:
-        """Returns a loop in vectors as wide as those of the schedule.
-
-        for k: packed[i, k] = float32(a[i, k])  -->  for k0: for 16 lanes: ...
-        """
-        vectors = [name for name in self.order if self.kinds[name] is AxisKind.VECTOR]
-        width = max(map(self.tree.largest, vectors), default=1)
-        made: list[Stmt] = []
-        for run in region.runs(leaf):
-            blocks, rest = divmod(run.count, width)
-            block, lane = fresh_var(self.tree.hint(leaf)), fresh_var(self.tree.hint(leaf))
-            inside = copy(region.bind(leaf, run, affine([(width, block), (1, lane)])))
-            whole = For(lane, 0, width, Block(inside), AxisKind.VECTOR)
-            made += [For(block, 0, blocks, Block((whole,)))] if blocks else []
-            last = fresh_var(self.tree.hint(leaf))
-            inside = copy(region.bind(leaf, run, affine([(1, last)], width * blocks)))
-            made += [For(last, 0, rest, Block(inside), AxisKind.VECTOR)] if rest else []
-        return tuple(made)
-
-    def _squares(
-        self,
-        along: str,
-        inner: list[str],
-        region: Region,
-        copy: Callable[[Region], tuple[Stmt, ...]],
-    ) -> tuple[Stmt, ...]:
-        """Returns the loops along an axis and, inside, over lanes; pairs stay together."""
-        runs = region.runs(along)
-        widths = [run.count for run in region.runs(inner[0])]
-        width = widths[0] if len(widths) == 1 else 1
-        is_power = width > 1 and width & (width - 1) == 0
-        made: list[Stmt] = []
-        for run in runs:
-            squares = run.count // width if is_power else 0
-
-            def lanes(index: AxisIndex, run: Run = run) -> tuple[Stmt, ...]:
-                return self._loops(inner, region.bind(along, run, index), copy)
-
-            block, inside = fresh_var(self.tree.hint(along)), fresh_var(self.tree.hint(along))
-            if squares:
-                terms = [(1, inside)] if squares == 1 else [(width, block), (1, inside)]
-                square = For(inside, 0, width, Block(lanes(affine(terms))), AxisKind.VECTOR)
-                made.append(square if squares == 1 else For(block, 0, squares, Block((square,))))
-            if squares * width < run.count:
-                rest = fresh_var(self.tree.hint(along))
-                body = Block(lanes(VarIndex(rest)))
-                made.append(For(rest, squares * width, run.count, body))
-        return tuple(made)
-
-    def _contiguous_leaf(self, factor: Expr, leaves: list[str], inner: list[str]) -> str | None:
-        """Returns the loop along which a cell of memory, or a pair of cells, has its neighbours, if
-        not the lanes'.
-        """
-        if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
-            factor = factor.arg
-        if not isinstance(factor, Load) or not factor.indices:
-            return None
-        terms, _ = as_affine(factor.indices[-1])
-        if self.tree.axes[inner[0][0]].var in (var for _, var in terms):
-            return None
-        paired = f"{inner[1][:-1]}0" if len(inner) > 1 else None
-        for leaf in leaves:
-            whole = leaf == paired if paired else leaf in self.tree.axes or leaf.endswith("1")
-            if (1, self.tree.axes[leaf[0]].var) in terms and whole:
-                return leaf
-        return None
-
-    def _copy_order(self, pack: Pack) -> list[str]:
-        """Returns the loops that fill a buffer: in its own order, but numbers of blocks first."""
-        leaves = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
-        ordered: list[str] = []
-        for leaf in leaves:
-            numbers = [f"{leaf[:end]}0" for end in range(1, len(leaf))]
-            ordered += [each for each in (*numbers, leaf) if each in leaves]
-        return list(dict.fromkeys(ordered))
 
     def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
         return tuple(region.position(axis) for axis in pack.axes)
@@ -512,12 +467,13 @@ class _Emitter:
         self, reduction: Reduction, remaining: tuple[str, ...], region: Region
     ) -> tuple[Stmt, ...]:
         """Returns the reduction of the cells inside, from clearing registers to storing."""
+        whole = region if self.tiling is None else self.tiling.padded(region)
         registers = Accumulators(
             TensorNode(len(self.nodes), ("sums",)),
             self.nest,
             self.kinds,
             remaining,
-            region,
+            whole,
             self._loop,
             self.is_fused,
         )
@@ -527,14 +483,43 @@ class _Emitter:
             return (registers.updated(inner, self._term(reduction, inner)),)
 
         cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
+        if self.tiling is None:
+            sums = self._sums(remaining, region, cells, update)
+        else:
+            sums = self._tile_products(self.tiling, reduction, registers)
         body = (
             Allocate(registers.node, Scope.THREAD),
             *registers.cleared(),
-            *self._sums(remaining, region, cells, update),
+            *sums,
             *registers.combined(),
             *self._finish(registers, cells, region),
         )
         return (Block(body),)
+
+    def _tile_products(
+        self, tiling: Tiling, reduction: Reduction, registers: Accumulators
+    ) -> tuple[Stmt, ...]:
+        """Returns the products of tiles: for each step of the sums, those of all parts."""
+        remaining = registers.remaining
+        at = next(k for k, name in enumerate(remaining) if name in registers.kept)
+
+        def product(region: Region, rows: int, lanes: int) -> tuple[Stmt, ...]:
+            term = self._tile_term(reduction, region, rows, lanes)
+            return (registers.updated(region, term),)
+
+        def parts(inner: Region) -> tuple[Stmt, ...]:
+            made = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
+            return tuple(stmt for each in made for stmt in self._loops(remaining[at:], inner, each))
+
+        return self._loops(remaining[:at], registers.region, parts)
+
+    def _tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
+        """Returns the product of a part of each operand."""
+        factors: dict[int, Expr] = {}
+        for operand, buffer in self.tiles.items():
+            cell = buffer.cell(region, rows if buffer.is_rows else lanes)
+            factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        return with_factors(reduction.term, factors)
 
     def _sums(
         self,
@@ -561,7 +546,8 @@ class _Emitter:
         A finish that takes many registers runs cell by cell, from a copy: written out for
         all accumulators at once, it would push them out of the registers while they collect.
         """
-        if not self._is_costly() or any(
+        is_direct = self.tiling is None and not self._is_costly()
+        if is_direct or any(
             self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
             for name in self.order
         ):
@@ -570,7 +556,7 @@ class _Emitter:
         self.nodes[copy.node] = registers.info
         return (
             Allocate(copy.node, Scope.KERNEL),
-            *self._loops(cells, region, lambda inner: copy.copied(registers, inner)),
+            *self._loops(cells, registers.region, lambda inner: copy.copied(registers, inner)),
             *self._loops(cells, region, copy.finished, unrolls=False),
         )
 

@@ -18,6 +18,7 @@ from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import lane_candidates, modelled, schedule_of
 from ocannl_core.schedule.choosing.form import BY_MODEL, Copy, Form
 from ocannl_core.schedule.choosing.model import Model
+from ocannl_core.schedule.choosing.tiles import tile_schedule
 from ocannl_core.schedule.plan import Infos
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
@@ -35,7 +36,7 @@ class Candidate:
 
     Attributes:
         schedule: The schedule; empty for plain loops.
-        form: What it was made from; None for plain loops.
+        form: What it was made from; None for plain loops and for tiles.
     """
 
     schedule: Schedule
@@ -43,11 +44,15 @@ class Candidate:
 
 
 def first_candidates(nest: CellNest, nodes: Infos, target: Target) -> tuple[Candidate, ...]:
-    """Returns the default's schedule and plain loops; nothing for a nest that has one schedule."""
+    """Returns the default's schedule, those without tiles and plain loops; nothing for a nest that
+    has one schedule.
+    """
     model = modelled(nest, nodes, target)
     if model is None:
         return ()
-    return Candidate(schedule_of(model, BY_MODEL), BY_MODEL), Candidate((), None)
+    tiled = tile_schedule(nest, nodes, target)
+    first = () if tiled is None else (Candidate(tiled, None),)
+    return (*first, Candidate(schedule_of(model, BY_MODEL), BY_MODEL), Candidate((), None))
 
 
 def neighbours(

@@ -222,7 +222,7 @@ def _titled(phases: Sequence[Nest], nest: Nest) -> list[Nest]:
     buffers = set(_top_allocations(nest.body))
     return [
         replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
-        if buffers.issuperset(writes(phase.body))
+        if buffers.issuperset({*writes(phase.body)}.difference(allocated(phase.body)))
         else phase
         for phase in phases
     ]

@@ -101,6 +101,9 @@ def _times(loop: For, has_loops: bool) -> int:
     extent = max(0, loop.stop - loop.start)
     if loop.kind is AxisKind.VECTOR:
         return -(-extent // _LANES)
+    if loop.kind is AxisKind.TILE:  # one instruction takes as long as the innermost of these loops
+        inner = (each for each in loop.body.stmts if isinstance(each, For))
+        return 1 if any(each.kind is AxisKind.TILE for each in inner) else extent
     return extent if has_loops or loop.kind is AxisKind.UNROLLED else -(-extent // _GUESSED_LANES)
 
 

@@ -57,9 +57,33 @@ print("shared")
 """
 
 
+_TILED = """
+import numpy as np
+import ocannl_core as oc
+from ocannl_core.codegen.tile_prelude import EMULATED
+
+random = np.random.default_rng(0)
+command = oc.settings.current().cc + f" -D{EMULATED}"
+with oc.settings.overrides(cc=command, accumulation="fast", tune="off"):
+    context = oc.Context("cpu_c")
+    a = oc.tensor(random.standard_normal((2, 201, 160)), dtype="bfloat16")
+    b = oc.tensor(random.standard_normal((2, 99, 201)), dtype="bfloat16")
+    product = oc.einsum("bki; bjk => bij", a, b)
+    step = context.compile(oc.train.forward(product))
+    step()
+assert "tile_multiply_add(" in step.source
+print("tiled")
+"""
+
+
 def test_a_training_step_stays_inside_its_memory(tmp_path: Path) -> None:
     result = _run(_TRAINING, "address", tmp_path)
     assert (result.stdout, result.returncode) == ("trained\n", 0), result.stderr
+
+
+def test_tiles_stay_inside_their_buffers(tmp_path: Path) -> None:
+    result = _run(_TILED, "address", tmp_path)
+    assert (result.stdout, result.returncode) == ("tiled\n", 0), result.stderr
 
 
 def test_threads_that_share_kernels_never_race(tmp_path: Path) -> None:

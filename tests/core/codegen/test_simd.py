@@ -115,7 +115,7 @@ def test_choices_are_made_lane_by_lane(build):
     clipped = Binary(BinaryOp.MAX, Unary(UnaryOp.RELU, cell, float32), cell, float32)
     assert build.body(vector(j, 8, Store(out, (VarIndex(j),), clipped))) == snapshot("""\
 const float32x8 v0 = *(const float32x8_cells *)&a0[0];
-*(float32x8_cells *)&a1[0] = float32x8_max(float32x8_select(v0 < float32x8_splat(0.0f), float32x8_splat(0.0f), v0), v0);\
+*(float32x8_cells *)&a1[0] = float32x8_max(float32x8_above(v0, float32x8_splat(0.0f)), v0);\
 """)
 
 

@@ -13,6 +13,7 @@ from ocannl_core.schedule.transforms import (
     Pair,
     Parallelise,
     Split,
+    Tile,
     Unroll,
     Vectorise,
     parse,
@@ -29,6 +30,8 @@ def test_every_transform_reads_back_what_it_prints() -> None:
         Unroll("j10"),
         Vectorise("j11"),
         Pair("k1"),
+        Tile("i", "j11", "k0"),
+        Tile("i", "j11", "k0", parts=3),
         Pack(1, None, ("k", "j10", "j11")),
         Pack(0, "i", ("k",)),
         Accumulate("k"),
@@ -38,7 +41,7 @@ def test_every_transform_reads_back_what_it_prints() -> None:
     )
     text = to_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 fetching; accumulate over j1 fused fetching"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelise i; unroll j10; vectorise j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; pack 1 as k j10 j11; pack 0 inside i as k; accumulate over k; accumulate over j0 fused; accumulate over j1 fetching; accumulate over j1 fused fetching"
     )
     assert parse(text) == schedule
 
@@ -49,7 +52,7 @@ def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i 4"]
+    "text", ["split i", "split i 0", "split I 4", "unroll", "pack as i", "accumulate k", "tile i j"]
 )
 def test_what_is_no_transform_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="A schedule is made of"):
@@ -58,9 +61,9 @@ def test_what_is_no_transform_is_refused(text: str) -> None:
 
 def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
-        parse("split i 4; tile j 3")
+        parse("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, unroll, vectorise, pair, parallelise, pack, accumulate, rows, contract, inline and stream.
-  found  'tile j 3'
+A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, accumulate, rows, contract, inline and stream.
+  found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k\
 """)

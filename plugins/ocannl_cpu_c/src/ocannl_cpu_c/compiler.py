@@ -16,8 +16,10 @@ from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.codegen.tile_prelude import EMULATED
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
+from ocannl_cpu_c import permission
 
 _CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (
@@ -47,6 +49,8 @@ _WITHOUT_COMPILER = (
 )
 _PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
 """What processors with products of pairs of bfloat16 have."""
+_TILES = {"__AMX_TILE__", "__AMX_BF16__"}
+"""What processors with products of tiles of bfloat16 have."""
 _SHOWN_LINES = 40
 
 
@@ -63,6 +67,9 @@ class Compiler:
         vector_registers: How many of them there are.
         has_fma: True if it may use instructions that multiply and add.
         pair_products: Formats of which it may use instructions that add two products.
+        tile_products: Formats of which it may use instructions that multiply tiles, or code that
+            stands for them.
+        tiles: What is to be said about those; nothing if the processor has none.
         identity: A hash of everything that what it makes depends on: the flags, the version, and
             what they mean on this machine.
     """
@@ -75,6 +82,8 @@ class Compiler:
     vector_registers: int
     has_fma: bool
     pair_products: tuple[DType, ...]
+    tile_products: tuple[DType, ...]
+    tiles: str
     identity: str
 
     def start(self, source: Path, target: Path, loops: Loops = Loops.PLAIN) -> Compilation:
@@ -207,9 +216,10 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         flags += ("-fno-predictive-commoning",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
+    tile_products, tiles = _tiles(macros)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
     levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
-    content = [*command, *(flag for level in levels for flag in level), *flags, meaning]
+    content = [*command, *(flag for level in levels for flag in level), *flags, tiles, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
@@ -220,6 +230,8 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
         has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA"} & macros.keys()),
         pair_products=(bfloat16,) if is_gcc and macros.keys() >= _PAIRS else (),
+        tile_products=tile_products,
+        tiles=tiles,
         identity=identity,
     )
 
@@ -255,6 +267,16 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
         text=True,
         errors="replace",
     )
+
+
+def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
+    """Returns the formats of products of tiles, and what is to be said about them."""
+    if EMULATED in macros:
+        return (bfloat16,), "emulated tiles of bfloat16"
+    if not macros.keys() >= _TILES:
+        return (), ""
+    reason = permission.refusal()
+    return ((), f"no tiles ({reason})") if reason else ((bfloat16,), "tiles of bfloat16")
 
 
 def _vector_bytes(macros: dict[str, str]) -> int:

@@ -40,6 +40,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
         vector_registers=compiler.vector_registers,
         has_fma=compiler.has_fma,
         pair_products=compiler.pair_products,
+        tile_products=compiler.tile_products,
         cache_bytes=_cache_bytes(),
         compiler=compiler.identity,
     )
@@ -60,7 +61,8 @@ def _abilities(compiler: Compiler) -> str:
         return "no vectors"
     fused = "with" if compiler.has_fma else "without"
     count, size = compiler.vector_registers, compiler.vector_bytes
-    return f"{count} registers of {size} bytes, {fused} fused multiply-adds"
+    tiles = f", {compiler.tiles}" if compiler.tiles else ""
+    return f"{count} registers of {size} bytes, {fused} fused multiply-adds{tiles}"
 
 
 @cache
