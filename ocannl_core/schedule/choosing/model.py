@@ -34,6 +34,9 @@ _GATHERED = 1.5
 _TURNED = 0.5
 _COMBINED = 2.5  # for each lane
 
+_LOAD = 0.02
+"""Cycles of a step for each number or vector that is loaded: some of them come from afar."""
+
 LEAST_GATHERED = 8
 """Operands of which a cell is used as often as this are copied, if their lanes are apart."""
 _LEAST_COPIED = 32
@@ -130,6 +133,17 @@ class Model:
         """Returns the size of a cache, 0 being the nearest."""
         known = self._caches if level < len(self._caches) else _CACHES
         return known[min(level, len(known) - 1)]
+
+    def cache_of_groups(self) -> int:
+        """Returns how much of the caches groups of blocks may fill, whose cells are read in order,
+        so that it does not matter how far away they are.
+        """
+        return max(self.cache(1) // 2, min(4 * self.cache(1), self.cache(2) // 8))
+
+    def nbytes(self, operand: Operand) -> int:
+        """Returns about how much memory an operand is."""
+        steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
+        return min(1 + sum(steps), self.size(operand.axes)) * operand.nbytes
 
     def has_far_cells(self) -> bool:
         """True if the cells that results are combined with, or stored to, are too many for a near
@@ -247,7 +261,8 @@ def _block_cycles(rows: int, vectors: int) -> float:
     """Returns the cycles of one step of a block of registers."""
     registers = rows * vectors
     waiting = LATENCY if registers < LATENCY * PER_CYCLE else 0.0
-    return max(registers / PER_CYCLE, (rows + vectors) / PER_CYCLE, waiting) + 0.1
+    loads = rows + vectors
+    return max(registers / PER_CYCLE, loads / PER_CYCLE, waiting) + 0.1 + _LOAD * loads
 
 
 def _are_pairs(reduction: Reduction, target: Target) -> bool:

@@ -16,14 +16,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.choosing.contraction import (
-    BY_MODEL,
-    Copy,
-    Form,
-    lane_candidates,
-    modelled,
-    schedule_of,
-)
+from ocannl_core.schedule.choosing.contraction import lane_candidates, modelled, schedule_of
+from ocannl_core.schedule.choosing.form import BY_MODEL, Copy, Form
 from ocannl_core.schedule.choosing.model import Model
 from ocannl_core.schedule.choosing.tiles import tile_schedule
 from ocannl_core.schedule.plan import Infos
@@ -33,6 +27,7 @@ from ocannl_core.target import Target
 _MOST_VECTORS = 6
 _MOST_LANE_AXES = 3
 _PIECES = (1, 2, 3, 4, 6, 8)
+_TOGETHER = (1, 2, 4, 8)
 _CHAINS = (1, 2, 4, 8)
 
 
@@ -99,7 +94,8 @@ def _forms(model: Model, form: Form) -> Iterator[Form]:
     else:
         yield from _copies(model, form)
         yield from _blocks(model, lane, form)
-        yield replace(form, rows_outside=not form.rows_outside)
+        for together in (*_TOGETHER, model.extents[lane]):
+            yield replace(form, together=together)
         yield from (replace(form, fetching=each) for each in (True, False))
         for outside in range(len(model.reduced)):
             yield replace(form, outside=outside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from inline_snapshot import snapshot
 
@@ -68,9 +69,22 @@ def test_a_small_product_reads_its_operands_in_place() -> None:
     )
 
 
-def test_a_large_product_packs_both_operands() -> None:
+def test_a_large_product_packs_its_columns_and_takes_groups_of_them_to_each_block_of_rows() -> None:
     assert product(512) == snapshot(
-        "split j 32; split j1 16; split i 12 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused fetching"
+        "split j 256; split j1 64; split j11 16; split i 6 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+    )
+
+
+def test_columns_that_stay_in_a_cache_are_one_group() -> None:
+    roomy = replace(WIDE, cache_bytes=(1 << 15, 1 << 20, 1 << 25))
+    assert product(1024, roomy) == snapshot(
+        "split j 64; split j1 16; split i 6 evenly; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused fetching"
+    )
+    assert product(2048, roomy) == snapshot(
+        "split j 512; split j1 64; split j11 16; split i 6 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+    )
+    assert product(256, roomy) == snapshot(
+        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused fetching"
     )
 
 
@@ -98,7 +112,7 @@ def test_a_weight_that_is_contiguous_along_the_sum_is_turned_while_it_is_packed(
     axes = [(B, 128), (J, 256), (K, 784)]
     text = chosen(axes, ((B, J), (128, 256)), ((J, K), (256, 784)), ((B, K), (128, 784)))
     assert text == snapshot(
-        "split j 32; split j1 16; split i 12 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
+        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
     )
 
 

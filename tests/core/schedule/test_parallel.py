@@ -228,13 +228,11 @@ def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
 
 
 def test_the_copies_of_a_product_are_shared_before_its_blocks_are() -> None:
-    assert outline(product_plan(512, 2048, 512)) == snapshot(
-        [(True, [512, 4], []), (True, [16], [])]
-    )
+    assert outline(product_plan(512, 2048, 512)) == snapshot([(True, [512], []), (True, [8], [])])
 
 
 def test_blocks_of_a_product_are_shared_though_its_sum_is_cut() -> None:
-    assert outline(product_plan(500, 512, 1000)) == snapshot(
+    assert outline(product_plan(500, 9000, 1000)) == snapshot(
         [(True, [500], []), (True, [20, 1], [])]
     )
 

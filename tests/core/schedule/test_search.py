@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
 from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.loopir.nodes import Binary, Block
+from ocannl_core.loopir.nodes import Binary, Block, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import CellNest, cell_nest
@@ -46,6 +46,16 @@ def product(
     start: int = 0,
 ) -> tuple[CellNest, Nodes]:
     """Returns `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
+    draft, body = drafted(*labels, rows=rows, dtype=dtype, op=op, start=start)
+    nest = cell_nest(Block((body,)))
+    assert nest is not None
+    return nest, draft.nodes
+
+
+def drafted(
+    *labels: str, rows: int, dtype: DType, op: BinaryOp = BinaryOp.ADD, start: int = 0
+) -> tuple[Draft, Stmt]:
+    """Returns the loops of a product and their nodes."""
     draft = Draft("product")
     first, second, result = labels or ("a", "b", "c")
     i, j, k = fresh_var(first), fresh_var("j"), fresh_var("k")
@@ -54,9 +64,7 @@ def product(
     place = affine([(1, k)], start)
     term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, place, j), dtype)
     body = loop(i, rows, loop(j, 70, loop(k, 20, draft.accumulate(c, i, j, op=op, value=term))))
-    nest = cell_nest(Block((body,)))
-    assert nest is not None
-    return nest, draft.nodes
+    return draft, body
 
 
 def measured(schedule: str) -> Measured:
@@ -95,6 +103,30 @@ def test_candidates_compute_what_the_plain_loops_compute(
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])
+
+
+def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
+    draft, body = drafted(rows=200, dtype=int32)
+    nest = cell_nest(Block((body,)))
+    assert nest is not None
+    caches = (1 << 8, 1 << 12, 1 << 14)
+    tiny = Target("tiny", vector_bytes=16, vector_registers=32, cache_bytes=caches)
+    schedule = contraction_schedule(nest, draft.nodes, tiny)
+    assert schedule is not None
+    assert to_text(schedule) == snapshot(
+        "split j 24; split j1 12; split j11 4; split i 8 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
+    )
+    program = draft.program(body)
+    random = np.random.default_rng(5)
+    arrays = {
+        node: random.integers(-9, 10, info.dims).astype(np.int32)
+        for node, info in draft.nodes.items()
+    }
+    found = subject_named("interp").run(
+        program, arrays, (), lambda plan, target: scheduled_by(plan, lambda *_: schedule)
+    )
+    a, b, c = draft.nodes
+    np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])
 
 
 def test_neighbours_differ_in_one_respect_and_no_two_are_alike() -> None:
