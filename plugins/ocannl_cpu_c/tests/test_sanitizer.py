@@ -38,11 +38,11 @@ import ocannl_core as oc
 
 context = oc.Context("cpu_c")
 random = np.random.default_rng(0)
-# what narrow vectors need of fewer channels is small enough for the stack
-channels = 128 if context.target.vector_bytes > 16 else 256
-cells = random.standard_normal((1, 10, 10, channels)).astype(np.float32)
+# what one block of lanes needs is too large for the stack, and what all need for the cache
+size, outputs = (10, 512) if context.target.vector_bytes > 16 else (30, 256)
+cells = random.standard_normal((1, size, size, 128)).astype(np.float32)
 images = oc.tensor(cells, batch_axes=1)
-kernels = random.standard_normal((512, 3, 3, channels)).astype(np.float32)
+kernels = random.standard_normal((outputs, 3, 3, 128)).astype(np.float32)
 weights = oc.tensor(kernels, input_axes=3)
 long = oc.tensor(random.standard_normal((40000, 7)).astype(np.float32))
 spec = "...|1*y<+v, 1*x<+u, i; v, u, i -> o => ...|y, x, o"

@@ -285,10 +285,11 @@ def test_sanitizers_find_nothing_in_the_pool(sanitizer, tmp_path):
 
 def test_buffers_of_a_thread_are_told_from_places_of_cells() -> None:
     random = np.random.default_rng(0)
-    # what narrow vectors need of fewer channels is small enough for the stack
-    channels = 128 if devices.report().targets[0].vector_bytes > 16 else 256
-    images = random.integers(-3, 4, (1, 10, 10, channels)).astype(np.float32)
-    weights = random.integers(-3, 4, (512, 3, 3, channels)).astype(np.float32)
+    # what one block of lanes needs is too large for the stack, and what all need for the cache
+    is_wide = devices.report().targets[0].vector_bytes > 16
+    size, outputs = (10, 512) if is_wide else (30, 256)
+    images = random.integers(-3, 4, (1, size, size, 128)).astype(np.float32)
+    weights = random.integers(-3, 4, (outputs, 3, 3, 128)).astype(np.float32)
     with oc.Session():
         x, w = oc.tensor(images, batch_axes=1), oc.tensor(weights, input_axes=3)
         result = oc.einsum("...|1*y<+v, 1*x<+u, i; v, u, i -> o => ...|y, x, o", x, w)
