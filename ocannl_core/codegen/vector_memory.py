@@ -132,6 +132,9 @@ def transpose(vector: Vector, source: str = "") -> str:
 
     Interleaving the first half of the rows with the second one, as often as the number of rows can
     be halved, turns the square.
+
+    It stays a function, for its constants take registers: where it is part of a kernel, they are
+    loaded ahead of all loops, and the sums of an inner loop are pushed out to memory.
     """
     lanes, half = vector.lanes, vector.lanes // 2
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
@@ -157,7 +160,7 @@ def transpose(vector: Vector, source: str = "") -> str:
         rows = new
     lines += [f"  *({vector.cells} *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
     head = (
-        f"INLINE void {vector.name}_{function}(\n"
+        f"__attribute__((noinline)) static void {vector.name}_{function}(\n"
         f"    const {given} *p, int64_t stride, {element} *q, int64_t step) {{"
     )
     gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({vector.mask}){{__VA_ARGS__}})"
