@@ -113,7 +113,9 @@ class AlongCells:
         """
         outer = self._model.outer(self._axis)
         sums = self._pieces_of_sums()
-        loops = (*sums, *outer) if self._slides(outer) else (*outer, *sums)
+        # outside, pieces of sums keep what slides in the cache, but threads share loops over cells
+        is_alone = self._model.threads == 1
+        loops = (*sums, *outer) if is_alone and self._slides(outer) else (*outer, *sums)
         outside = self._lanes.outside
         return (outside, *loops) if outside is not None and self._lanes_lead() else loops
 

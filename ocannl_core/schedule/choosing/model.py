@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
+from ocannl_core import settings
 from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
@@ -101,6 +102,7 @@ class Model:
         reduced: Reduced axes that may be anywhere.
         shifting: Reduced axes that move the cells.
         operands: The factors of the term.
+        threads: How many threads may share the nest.
         is_fused: True if products can be added without being rounded.
         has_pairs: True if an instruction can add two products.
     """
@@ -120,6 +122,7 @@ class Model:
         self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
         self._caches = target.cache_bytes
+        self.threads = settings.current().threads or target.cores
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
         self.is_fused = target.has_fma and is_sum and is_product

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64
@@ -137,6 +138,21 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
     assert text == snapshot(
         "split m 16; split k 6 evenly; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused fetching"
     )
+
+
+@pytest.mark.parametrize(("cores", "outside"), [(1, "n i j"), (2, "i j n")])
+def test_threads_share_the_windows_of_the_gradient_of_weights(cores: int, outside: str) -> None:
+    axes = [(V, 3), (U, 3), (J, 64), (K, 64), (B, 8), (Y, 28), (X, 28)]
+    rows, columns = affine([(1, Y), (1, V)]), affine([(1, X), (1, U)])
+    text = chosen(
+        axes,
+        ((V, U, J, K), (3, 3, 64, 64)),
+        ((B, Y, X, J), (8, 28, 28, 64)),
+        ((B, rows, columns, K), (8, 30, 30, 64)),
+        target=replace(WIDE, cores=cores),
+    )
+    assert text is not None
+    assert f"order {outside} " in text
 
 
 def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
