@@ -279,9 +279,8 @@ class AlongCells:
         model = self._model
         needed = int(LATENCY * PER_CYCLE) // (tile.vectors * tile.rows)
         if needed < 2 or not self._reduced or model.shifting:
-            return (
-                None  # what moves over the cells uses vectors again, which pays if they are packed
-            )
+            # what moves over the cells uses vectors again, which pays if they are packed
+            return None
         name = max(self._reduced, key=lambda each: model.extents[each])
         if model.extents[name] < 4 * needed:
             return None
