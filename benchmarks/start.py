@@ -131,6 +131,7 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(build, "remembered", "look up")
     stages.watch(build, "_generated", "schedule")
     stages.watch(build, "run_passes", "passes")
+    stages.watch(manager.Backend, "expect", "generate code")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")
     stages.watch(link, "bind", "link")

@@ -30,6 +30,7 @@ from ocannl_core.codegen.simd import (
     MOST_LANES,
     NotVectorisedError,
 )
+from ocannl_core.codegen.stepping import is_stepping
 from ocannl_core.codegen.text import Text
 from ocannl_core.codegen.tiles import TileLoops, tiles_of
 from ocannl_core.codegen.vector_types import ELEMENTS
@@ -394,10 +395,17 @@ class _Kernel:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
         share = self._dealt.get(id(loop))
-        first, end = (loop.start, loop.stop) if share is None else share.limits(loop)
-        head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
-        before = self._innermost
-        with self.writer.braces(head):
+        first, end = (str(loop.start), str(loop.stop)) if share is None else share.limits(loop)
+        before, around = self._innermost, self.writer.stepping
+        if self._has_vectors and around is None and is_stepping(loop):
+            depth = self._names.depth - 1
+            inside = self.writer.stepping_loop(index_type, name, (first, end), depth)
+        else:
+            if around is not None:
+                around.inside.add(name)
+            head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
+            inside = self.writer.braces(head)
+        with inside:
             self.block(loop.body)
         if self._innermost == before:  # no loop inside, neither plain nor of vectors
             self._plain_loops += 1

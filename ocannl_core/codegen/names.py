@@ -66,6 +66,7 @@ class Names:
         self.tiles: dict[TensorNode, tuple[int, int]] = {}
         self._private: dict[TensorNode, str] = {}
         self._depth = 0
+        self._depths: dict[str, int] = {}
         self._allotted = dict.fromkeys(Role, 0)
 
     # ----- looking up -----------------------------------------------------------------------
@@ -81,6 +82,15 @@ class Names:
                 "A kernel mentions only nodes that it is given or allocates.", found=node.name
             )
         return self._arrays[node]
+
+    def depth_of(self, array: str) -> int:
+        """Returns how many loops are around the declaration of an array, 0 for a parameter."""
+        return self._depths.get(array, 0)
+
+    @property
+    def depth(self) -> int:
+        """How many loops are around this point."""
+        return self._depth
 
     def merge(self, node: TensorNode) -> str:
         """Returns the name of a node's merge buffer."""
@@ -134,8 +144,9 @@ class Names:
 
     def allocate(self, node: TensorNode) -> str:
         """Names an array of the kernel for the rest of the block."""
-        self._arrays[node] = self._allot(Role.ARRAY)
-        return self._arrays[node]
+        name = self._arrays[node] = self._allot(Role.ARRAY)
+        self._depths[name] = self._depth
+        return name
 
     def allocate_private(self, node: TensorNode) -> str:
         """Names a buffer that every thread is given, for the rest of the block.

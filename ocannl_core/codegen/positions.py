@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.stepping import Stepping
 from ocannl_core.codegen.text import Level, Text, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.errors import VerifyError
@@ -53,8 +54,13 @@ class Positions:
 
     def _sum(self, position: Position) -> tuple[Text | None, int]:
         """Returns the products of a sum, None if there is none, and its constant part."""
+        products, offset = self._products(position)
+        return _total(products), offset
+
+    def _products(self, position: Position) -> tuple[list[_Product], int]:
+        """Returns the products of a sum, positive ones first, and its constant part."""
         terms, offset = position
-        products: list[tuple[int, str]] = []
+        products: list[_Product] = []
         for coefficient, var in terms:
             value = self._names.index(var)
             if isinstance(value, int):
@@ -62,14 +68,7 @@ class Positions:
             else:
                 products.append((coefficient, value))
         products.sort(key=_is_negative)
-        total: Text | None = None
-        for coefficient, name in products:
-            size = Text(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
-            if total is None:
-                total = size if coefficient > 0 else negated(size)
-            else:
-                total = infix(total, "+" if coefficient > 0 else "-", size)
-        return total, offset
+        return products, offset
 
     def place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
         """Returns the position of a cell, which written-out loops ask for again and again.
@@ -103,15 +102,39 @@ class Positions:
 
         Copies of one statement, in which only constants differ, share a pointer:
 
-        a0[256 * i + j] + a0[256 * i + j + 16]  -->  p0 = &a0[256 * i + j]; p0[0] + p0[16]
+        a0[256 * i + j] + a0[256 * i + j + 16]  -->  c0 = &a0[256 * i + j]; c0[0] + c0[16]
         """
-        total, offset = self._sum(position)
+        products, offset = self._products(position)
         offset += shift
-        if total is None:
+        if not products:
             return f"{array}[{offset}]"
+        loop = self._writer.stepping
+        if (
+            loop is not None
+            and any(name == loop.variable for _, name in products)
+            and self._names.depth_of(array) <= loop.depth
+        ):
+            return self._stepped(loop, array, products, offset)
+        total = _total(products)
+        assert total is not None
         if self._writer.is_written_out and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
         return f"{array}[{_shifted(total, offset)}]"
+
+    def _stepped(self, loop: Stepping, array: str, products: list[_Product], offset: int) -> str:
+        """Returns a cell as seen from a pointer that is set before the loop."""
+        around = _total([each for each in products if each[1] not in loop.inside])
+        steps = [
+            (-1 if factor < 0 else 1, loop.multiple(abs(factor)))
+            if name == loop.variable
+            else (factor, name)
+            for factor, name in products
+            if name in loop.inside
+        ]
+        total = _total(steps)
+        assert total is not None
+        base = self._writer.pointer_before(loop, array, around.code) if around else array
+        return f"{base}[{_shifted(total, offset)}]"
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
         """Returns the cells that the loads and stores of a part of the kernel name."""
@@ -145,6 +168,22 @@ class Positions:
         if found is None:
             found = self._free[id(expr)] = frozenset(free_variables(expr))
         return found
+
+
+_Product = tuple[int, str]
+"""A factor and a variable of the text."""
+
+
+def _total(products: Sequence[_Product]) -> Text | None:
+    """Returns a sum of products; None if there is none."""
+    total: Text | None = None
+    for coefficient, name in products:
+        size = Text(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
+        if total is None:
+            total = size if coefficient > 0 else negated(size)
+        else:
+            total = infix(total, "+" if coefficient > 0 else "-", size)
+    return total
 
 
 def _is_negative(product: tuple[int, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of a kernel in the making: indentation, and the helpers that they use."""
+"""Lines of a kernel in the making: indentation, the helpers that they use, pointers to cells."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ocannl_core.codegen.names import Names
+from ocannl_core.codegen.stepping import Stepping
 
 
 class Writer:
@@ -17,6 +18,7 @@ class Writer:
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
         known: Variables of the text by the expressions whose values they hold here.
+        stepping: The loop around this point whose cells are found from pointers set before it.
         is_written_out: True where copies of the same statements are written, one per iteration.
     """
 
@@ -24,6 +26,7 @@ class Writer:
         self._names = names
         self.helpers: set[str] = set()
         self.known: dict[str, str] = {}
+        self.stepping: Stepping | None = None
         self.is_written_out = False
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
         self._lines: list[str] = []
@@ -68,13 +71,25 @@ class Writer:
 
     def pointer(self, array: str, index: str) -> str:
         """Returns a variable that points to a cell, from here to the end of the scope."""
-        for scope in reversed(self._pointers):
-            if (array, index) in scope:
-                return scope[array, index]
-        name = self._names.place()
-        self.line(f"__auto_type {name} = &{array}[{index}];")
-        self._pointers[-1][array, index] = name
+        name, declaration = self._pointer(array, index, len(self._pointers) - 1)
+        if declaration:
+            self.line(declaration)
         return name
+
+    def pointer_before(self, loop: Stepping, array: str, index: str) -> str:
+        """Returns a variable that points to a cell and is set before a loop."""
+        name, declaration = self._pointer(array, index, loop.scope)
+        if declaration:
+            loop.opening.append(declaration)
+        return name
+
+    def _pointer(self, array: str, index: str, number: int) -> tuple[str, str]:
+        """Returns a pointer of a scope or of one around it; with its declaration if it is new."""
+        for scope in reversed(self._pointers[: number + 1]):
+            if (array, index) in scope:
+                return scope[array, index], ""
+        name = self._pointers[number][array, index] = self._names.place()
+        return name, f"__auto_type {name} = &{array}[{index}];"
 
     @contextmanager
     def written_out(self) -> Iterator[None]:
@@ -98,3 +113,25 @@ class Writer:
         self._pointers.pop()
         self._depth -= 1
         self.line("}")
+
+    @contextmanager
+    def stepping_loop(
+        self, index_type: str, variable: str, limits: tuple[str, str], depth: int
+    ) -> Iterator[None]:
+        """Writes a loop around what is written inside, with pointers to its cells before it.
+
+        Args:
+            index_type: The type of its variable.
+            variable: The variable.
+            limits: The first value and the one after the last.
+            depth: How many loops are around it.
+        """
+        loop = Stepping(variable, depth, {variable}, len(self._pointers) - 1)
+        start = len(self._lines)
+        self.stepping = loop
+        with self.braces("for (...)"):
+            yield
+        self.stepping = None
+        indent = "  " * self._depth
+        self._lines[start] = f"{indent}{loop.head(index_type, *limits)} {{"
+        self._lines[start:start] = [indent + line for line in loop.opening]

@@ -13,7 +13,7 @@ from ocannl_core.hooks.plugins import describe
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
 
 
@@ -64,6 +64,10 @@ class Backend:
         """Returns the passes that the backend adds after the core's own."""
         answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
         return [each for answer in answers for each in answer]
+
+    def expect(self, nest: Nest, nodes: Infos, target: Target) -> None:
+        """Tells of a kernel before the plan is there that it belongs to."""
+        self.manager.hook.ocannl_expect(nest=nest, nodes=nodes, target=target)
 
     def generate(self, plan: Plan, target: Target) -> Source:
         """Returns the code of a routine.

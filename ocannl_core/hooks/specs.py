@@ -15,7 +15,7 @@ import pluggy
 
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
 
 PROJECT = "ocannl"
@@ -42,6 +42,17 @@ class CodegenHooks(Protocol):
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
         """Returns passes to run after the core's own, in order."""
+        ...
+
+    @hookspec
+    def ocannl_expect(self, nest: Nest, nodes: Infos, target: Target) -> None:
+        """Is told of a kernel of the next plan as soon as it is scheduled, so that it can be
+        compiled while the others are scheduled.
+
+        The plan comes in the same thread, by `ocannl_generate`, with the same objects as steps; it
+        never comes if something fails in between. Backends that start from plans leave this hook
+        out.
+        """
         ...
 
     @hookspec(firstresult=True)

@@ -130,7 +130,7 @@ def _generated(
         with dump.timing("search for schedules") if dump else nullcontext():
             tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = planned(optimised, target)
+        plan = planned(optimised, target, partial(backend.expect, target=target))
         source = backend.generate(plan, target)
     if dump:
         dump.source(source)
@@ -139,7 +139,8 @@ def _generated(
 
 def rescheduled(built: Build) -> Build:
     """Returns a routine compiled again, with the schedules that are remembered now."""
-    plan = planned(built.optimised, built.target)
+    expect = partial(built.backend.expect, target=built.target)
+    plan = planned(built.optimised, built.target, expect)
     source = built.backend.generate(plan, built.target)
     executable = built.backend.compile(source, built.target)
     return replace(built, plan=plan, source=source, executable=executable)

@@ -24,23 +24,28 @@ from ocannl_core.schedule.joining.fuse import fused
 from ocannl_core.schedule.joining.part import Part, plain, rebuilt
 from ocannl_core.schedule.joining.separate import separated
 from ocannl_core.schedule.memory import mentioned
-from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
+from ocannl_core.schedule.plan import Infos, Nest, Plan, Step, StepRule, as_is, step_by_step
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.schedule.searching.remembering import Remembering, Rule
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
 
-def scheduled(plan: Plan, target: Target) -> Plan:
+def scheduled(plan: Plan, target: Target, finish: StepRule = as_is) -> Plan:
     """Returns a plan whose kernels run as suits a processor.
 
     Targets without registers to plan for get the plan as it is, and so does everybody with the
     setting `schedule = "none"`. Schedules that a search has found are used, unless the setting
     `tune` is `off`.
+
+    Args:
+        plan: The plan.
+        target: The processor.
+        finish: What becomes of each step, as soon as it is scheduled.
     """
     if not is_scheduled(target):
-        return plan
-    return scheduled_by(plan, rule_for(target), target)
+        return step_by_step(plan, finish)
+    return scheduled_by(plan, rule_for(target), target, finish)
 
 
 def is_scheduled(target: Target) -> bool:
@@ -59,7 +64,9 @@ def rule_for(target: Target) -> Rule:
     return default if settings.current().tune == "off" else Remembering(memory_of(target), default)
 
 
-def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+def scheduled_by(
+    plan: Plan, rule: Rule, target: Target | None = None, finish: StepRule = as_is
+) -> Plan:
     """Returns a plan in which every nest of independent cells runs as a rule says.
 
     Args:
@@ -67,24 +74,35 @@ def scheduled_by(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
         rule: Chooses the schedules.
         target: The processor, for whose caches kernels run together row by row; None for no such
             kernels.
+        finish: What becomes of each step, as soon as it is scheduled.
     """
     kernels = kernels_of(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
     contracted = kernels.contracted
     made = [node for node in kernels.partial if node not in contracted]
     steps: list[Step] = []
+    shared: list[TensorNode] = []
+
+    def add(step: Step) -> None:
+        found = finish(step, nodes)
+        steps.extend(found.steps)
+        shared.extend(found.scratch)
+
     for part in kernels.parts:
         if isinstance(part, Part):
-            steps.append(_step(part, rule, nodes))
+            add(_step(part, rule, nodes))
             continue
         run = run_together(part, rule, nodes)
         nodes.update(run.nodes)
         made += run.partial
-        steps += [run.step, *(_step(each, rule, nodes) for each in run.sums)]
+        add(run.step)
+        for each in run.sums:
+            add(_step(each, rule, nodes))
     left = frozenset(node for step in steps for node in mentioned(step))
     known = (node for node in plan.scratch if node not in contracted)
-    scratch = tuple(node for node in (*known, *made) if node in left)
-    return replace(plan, steps=tuple(steps), scratch=scratch, nodes=nodes)
+    scratch = [node for node in (*known, *made) if node in left]
+    scratch = list(dict.fromkeys([*scratch, *shared]))
+    return replace(plan, steps=tuple(steps), scratch=tuple(scratch), nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
@@ -93,3 +94,33 @@ class Plan:
     scratch: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     nodes: Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What stands for one step of a plan.
+
+    Attributes:
+        steps: The steps, in order.
+        scratch: Nodes of theirs whose memory belongs to the routine, beyond those of the plan.
+    """
+
+    steps: tuple[Step, ...]
+    scratch: tuple[TensorNode, ...] = ()
+
+
+StepRule = Callable[[Step, Infos], Steps]
+"""What becomes of each step, whatever the others are."""
+
+
+def as_is(step: Step, nodes: Infos) -> Steps:
+    """Returns a step as it is."""
+    return Steps((step,))
+
+
+def step_by_step(plan: Plan, rule: StepRule) -> Plan:
+    """Returns a plan in which a rule was applied to every step."""
+    found = [rule(step, plan.nodes) for step in plan.steps]
+    steps = tuple(step for each in found for step in each.steps)
+    shared = dict.fromkeys(node for each in found for node in each.scratch)
+    return replace(plan, steps=steps, scratch=(*plan.scratch, *shared))

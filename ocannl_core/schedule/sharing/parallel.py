@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from ocannl_core.dtypes import uint4x32
@@ -42,7 +43,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
+from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step, Steps, step_by_step
 from ocannl_core.schedule.sharing.footprint import (
     Footprint,
     are_apart,
@@ -77,20 +78,19 @@ def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
         plan: The plan.
         least_work: The least work that is worth another thread, in cycles.
     """
-    steps: list[Step] = []
-    shared: list[TensorNode] = []
-    for step in plan.steps:
-        match step:
-            case Nest():
-                phases = _phases(step, plan.nodes, 2 * least_work)
-                steps += phases or (step,)
-                if phases:
-                    shared += _top_allocations(step.body)
-            case External():
-                steps.append(step)
-            case _:
-                assert_never(step)
-    return replace(plan, steps=tuple(steps), scratch=(*plan.scratch, *dict.fromkeys(shared)))
+    return step_by_step(plan, partial(marked, least_work=least_work))
+
+
+def marked(step: Step, nodes: Infos, least_work: int = LEAST_WORK) -> Steps:
+    """Returns a step as phases."""
+    match step:
+        case Nest():
+            phases = _phases(step, nodes, 2 * least_work)
+            return Steps(phases, tuple(_top_allocations(step.body))) if phases else Steps((step,))
+        case External():
+            return Steps((step,))
+        case _:
+            assert_never(step)
 
 
 # ----- phases -------------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest, Plan, Step
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.plan import Infos, Nest, Plan, Step, Steps, step_by_step
 
 STACK_BYTES = 1 << 15
 """Larger buffers of a kernel are not on the stack of the thread that runs it."""
@@ -20,17 +19,15 @@ def buffers_moved(plan: Plan) -> Plan:
     The buffers of parallel kernels stay where they are: every thread needs its own, and gets it
     from the backend.
     """
-    steps: list[Step] = []
-    moved: list[TensorNode] = []
-    for step in plan.steps:
-        large = _large(step, plan.nodes) if isinstance(step, Nest) and not step.is_parallel else []
-        steps.append(_without(step, large) if isinstance(step, Nest) and large else step)
-        moved += large
-    return replace(plan, steps=tuple(steps), scratch=(*plan.scratch, *moved))
+    return step_by_step(plan, moved)
 
 
-def _large(nest: Nest, nodes: Mapping[TensorNode, NodeInfo]) -> list[TensorNode]:
-    return [node for node in allocated(nest.body) if nodes[node].nbytes > STACK_BYTES]
+def moved(step: Step, nodes: Infos) -> Steps:
+    """Returns a step with large buffers in the routine's memory."""
+    if not isinstance(step, Nest) or step.is_parallel:
+        return Steps((step,))
+    large = [node for node in allocated(step.body) if nodes[node].nbytes > STACK_BYTES]
+    return Steps((_without(step, large),), tuple(large)) if large else Steps((step,))
 
 
 def _without(nest: Nest, large: list[TensorNode]) -> Nest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest
-from ocannl_cpu_c import ahead, cache, compiler, loader
+from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_cpu_c import ahead, cache, expected, loader
+from ocannl_cpu_c.source import generate
 
 
 def kernel(number: float) -> KernelText:
@@ -38,6 +40,7 @@ def two_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(ahead, "_running", {})
     monkeypatch.setattr(ahead, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(expected, "_threads", expected._Threads())
     with settings.overrides(cache_dir=str(tmp_path)):
         yield
         ahead._forget()
@@ -48,10 +51,11 @@ def running() -> list[cache.Building]:
 
 
 def given(kernels: list[KernelText]) -> None:
-    with loader.compiling_ahead() as on_kernel:
-        assert on_kernel is not None
-        for each in kernels:
-            on_kernel(each)
+    early = loader.compiling_ahead()
+    assert early is not None
+    for each in kernels:
+        early.add(each)
+    early.close()
 
 
 def test_kernels_that_are_loaded_were_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +70,12 @@ def test_kernels_that_are_loaded_were_compiled_before(monkeypatch: pytest.Monkey
 
 
 def test_the_first_kernels_do_not_wait_for_the_others() -> None:
-    with loader.compiling_ahead() as on_kernel:
-        assert on_kernel is not None
-        on_kernel(kernel(1.5))
-        begun = len(running())
-        assert begun > 0
-        on_kernel(kernel(2.5))
+    early = loader.compiling_ahead()
+    assert early is not None
+    early.add(kernel(1.5))
+    assert running()
+    early.add(kernel(2.5))
+    early.close()
 
 
 def test_a_kernel_that_is_there_is_not_compiled() -> None:
@@ -96,14 +100,12 @@ def test_what_the_compiler_rejects_is_told_when_it_is_loaded() -> None:
 
 def test_one_processor_generates_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    with loader.compiling_ahead() as on_kernel:
-        assert on_kernel is None
+    assert loader.compiling_ahead() is None
 
 
 def test_a_missing_compiler_is_told_when_kernels_are_loaded() -> None:
     with settings.overrides(cc="/no/such/compiler"):
-        with loader.compiling_ahead() as on_kernel:
-            assert on_kernel is None
+        assert loader.compiling_ahead() is None
         with pytest.raises(CompileError, match="must be installed"):
             loader.load([kernel(1.5)])
 
@@ -121,13 +123,39 @@ def test_files_that_nobody_asks_for_leave_no_trace(
     assert len(running()) == 1
 
 
-def test_an_abandoned_routine_starts_nothing_more() -> None:
-    def fail() -> None:
-        with loader.compiling_ahead() as on_kernel:
-            assert on_kernel is not None
-            raise ZeroDivisionError
+def nest_of(*numbers: float) -> tuple[Nest, dict[TensorNode, NodeInfo]]:
+    out = TensorNode(0, ("out",))
+    body = Block(tuple(Fill(out, number) for number in numbers))
+    return Nest(body, (out,), ()), {out: NodeInfo(float32, (4,))}
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert running() == []
-    assert compiler.find()
+
+def plan_of(nest: Nest, nodes: dict[TensorNode, NodeInfo]) -> Plan:
+    return Plan("p", (nest,), tuple(nodes), (), (), nodes)
+
+
+def test_a_kernel_of_the_next_plan_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nest, nodes = nest_of(1.5)
+    expected.expect(nest, nodes)
+    assert running()
+    monkeypatch.setattr(expected, "kernel_of", lambda *it: pytest.fail("written again"))
+    source = expected.source_of(plan_of(nest, nodes))
+    assert source.kernels == generate(plan_of(nest, nodes)).kernels
+
+
+def test_a_plan_that_never_came_leaves_the_next_one_alone() -> None:
+    expected.expect(*nest_of(1.5))
+    nest, nodes = nest_of(2.5)
+    expected.expect(nest, nodes)
+    source = expected.source_of(plan_of(nest, nodes))
+    assert source == generate(plan_of(nest, nodes))
+    loader.load(source.kernels)
+
+
+def test_threads_expect_plans_of_their_own() -> None:
+    expected.expect(*nest_of(1.5))
+    seen: list[object] = []
+    other = threading.Thread(target=lambda: seen.append(expected._threads.kernels))
+    other.start()
+    other.join()
+    assert seen == [None]
+    assert expected._threads.kernels is not None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.node import NodeInfo
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Target, TargetReport
-from ocannl_cpu_c import devices, memory
+from ocannl_cpu_c import devices, expected, memory
 from ocannl_cpu_c.executable import CExecutable
-from ocannl_cpu_c.loader import compiling_ahead
-from ocannl_cpu_c.source import CSource, generate
+from ocannl_cpu_c.source import CSource
 
 OCANNL_API = (1, 0)
 
@@ -25,10 +24,15 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
+def ocannl_expect(nest: Nest, nodes: Infos, target: Target) -> None:
+    """Writes a kernel, and has a compiler work on it if one is free."""
+    expected.expect(nest, nodes)
+
+
+@hookimpl
 def ocannl_generate(plan: Plan, target: Target) -> CSource:
-    """Returns the C code of a routine, while a compiler works on its first kernels."""
-    with compiling_ahead() as on_kernel:
-        return generate(plan, on_kernel)
+    """Returns the C code of a routine; compilers work on it from now on."""
+    return expected.source_of(plan)
 
 
 @hookimpl

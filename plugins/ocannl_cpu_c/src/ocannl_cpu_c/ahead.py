@@ -1,4 +1,4 @@
-"""Compiling ahead: a compiler works on the first kernels while the others are still generated.
+"""Compiling ahead: a compiler works on the first kernels while the others are still made.
 
 What runs is known to the whole process. Whoever loads kernels waits for the files that define them;
 files that nobody asks for are forgotten when the process ends.
@@ -31,7 +31,7 @@ class Ahead:
 
     Args:
         cache: Where they go.
-        processors: How many there are; one generates code until all kernels are there.
+        processors: How many there are; one makes kernels until all are there.
         is_there: Tells whether a kernel needs no compiler.
         others: Returns other files that are compiled beside kernels.
     """

@@ -42,6 +42,7 @@ _VECTORS_OF_GCC = (
     "-fno-if-conversion",
     "-fno-ipa-modref",
     "-fno-ipa-pure-const",
+    "-fno-ivopts",
     "-fno-ssa-backprop",
     "-fno-ssa-phiopt",
     "-fno-thread-jumps",

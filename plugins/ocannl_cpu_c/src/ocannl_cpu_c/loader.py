@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,8 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
 
 
-@contextmanager
-def compiling_ahead() -> Iterator[Callable[[KernelText], None] | None]:
-    """Gives what takes kernels that will be loaded, so that a compiler can begin with the first
+def compiling_ahead() -> ahead.Ahead | None:
+    """Returns what takes kernels that will be loaded, so that a compiler can begin with the first
     ones; None without a compiler, or without a second processor for it.
     """
     processors = len(os.sched_getaffinity(0))
@@ -68,16 +66,13 @@ def compiling_ahead() -> Iterator[Callable[[KernelText], None] | None]:
     except CompileError:  # told when kernels are loaded
         compiler = None
     if compiler is None:
-        yield None
-        return
+        return None
     cache = open_cache(compiler)
 
     def is_there(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    early = ahead.Ahead(cache, processors, is_there, lambda: _missing_runtime(cache))
-    yield early.add
-    early.close()
+    return ahead.Ahead(cache, processors, is_there, lambda: _missing_runtime(cache))
 
 
 def runtime() -> Any:

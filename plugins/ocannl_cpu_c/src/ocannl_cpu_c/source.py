@@ -17,7 +17,7 @@ from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
 from ocannl_core.notation import Names
 from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import External, Nest, Plan, Step
+from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
 from ocannl_core.schedule.sharing.parallel import Shares, shares
 
 
@@ -78,22 +78,19 @@ class CSource:
         return DIALECT.language
 
 
-def generate(plan: Plan, on_kernel: Callable[[KernelText], None] | None = None) -> CSource:
+def generate(
+    plan: Plan, render: Callable[[Step, Infos], KernelText | None] | None = None
+) -> CSource:
     """Returns the C code of a plan; needs no compiler.
 
     Args:
         plan: The plan.
-        on_kernel: Told of each kernel as soon as it is written.
+        render: Returns the kernel of a step; `kernel_of` unless it is given.
 
     Raises:
         CodegenError: for what C cannot express.
     """
-    rendered: list[KernelText | None] = []
-    for step in plan.steps:
-        kernel = _kernel(step, plan)
-        rendered.append(kernel)
-        if kernel is not None and on_kernel is not None:
-            on_kernel(kernel)
+    rendered = [(render or kernel_of)(step, plan.nodes) for step in plan.steps]
     kernels: dict[str, KernelText] = {}
     steps: list[Launch | CallExternal] = []
     for step, kernel in zip(plan.steps, rendered, strict=True):
@@ -106,13 +103,13 @@ def generate(plan: Plan, on_kernel: Callable[[KernelText], None] | None = None) 
     )
 
 
-def _kernel(step: Step, plan: Plan) -> KernelText | None:
+def kernel_of(step: Step, nodes: Infos) -> KernelText | None:
     """Returns the kernel of a step; None for a call of code that is not C."""
     match step:
         case Nest():
-            return render_kernel(step, plan.nodes, DIALECT)
+            return render_kernel(step, nodes, DIALECT)
         case External(call):
-            return render_native(call, plan.nodes, DIALECT)
+            return render_native(call, nodes, DIALECT)
         case _:
             assert_never(step)
 
