@@ -181,14 +181,14 @@ class _Kernel:
         """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
         and elementary functions, whose constants it should keep in registers.
         """
-        functions = (each.partition("_")[2] for each in self.writer.helpers)
-        works = any(each in OWN_FUNCTIONS or each.startswith("map_") for each in functions)
-        if works or not self._has_vectors:
-            return Loops.PLAIN
-        if not self._plain_loops:
-            return Loops.VECTORS
+        functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
-        return Loops.MIXED if is_rare else Loops.PLAIN
+        is_mapped = any(each.startswith("map_") for each in functions)
+        if not self._has_vectors or is_mapped or not is_rare:
+            return Loops.PLAIN
+        if not OWN_FUNCTIONS.isdisjoint(functions):
+            return Loops.FUNCTIONS
+        return Loops.MIXED if self._plain_loops else Loops.VECTORS
 
     @property
     def private(self) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ class Loops(Enum):
     """All its loops are written in vectors."""
     MIXED = "little"
     """Most of its text is written in vectors, but some loops are not."""
+    FUNCTIONS = "little, beside constants to be kept in registers"
+    """The same, and its vectors are given to elementary functions."""
     PLAIN = "all"
 
 

@@ -50,6 +50,8 @@ def seconds(kernel: KernelText) -> float:
             return 0.002 + 2e-6 * size
         case Loops.MIXED:
             return 0.004 + 3e-6 * size
+        case Loops.FUNCTIONS:
+            return 0.006 + 3e-6 * size
         case Loops.PLAIN:
             return 0.01 + 6e-6 * size
         case _:
