@@ -133,8 +133,12 @@ class Positions:
         ]
         total = _total(steps)
         assert total is not None
-        base = self._writer.pointer_before(loop, array, around.code) if around else array
-        return f"{base}[{_shifted(total, offset)}]"
+        if around is None:
+            return f"{array}[{_shifted(total, offset)}]"
+        if "-" in around.code:  # the constant keeps the pointer inside of the array
+            around, offset = _shifted(around, offset), 0
+        pointer = self._writer.pointer_before(loop, array, around.code)
+        return f"{pointer}[{_shifted(total, offset)}]"
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
         """Returns the cells that the loads and stores of a part of the kernel name."""

@@ -38,9 +38,9 @@ def test_neighbours_are_loaded_and_stored_together(build):
     doubled = Binary(BinaryOp.ADD, build.load(x, VarIndex(j)), Const(1.0, float32), float32)
     store = Store(out, (VarIndex(i), VarIndex(j)), doubled)
     assert build.body(For(i, 0, 4, Block((vector(j, 16, store),)))) == snapshot("""\
-for (int64_t i = 0; i < 4; ++i) {
+for (int64_t i = 0, i_16 = 0; i < 4; ++i, i_16 += 16) {
   const float32x16 v0 = *(const float32x16_cells *)&a0[0];
-  *(float32x16_cells *)&a1[16 * i] = v0 + float32x16_splat(1.0f);
+  *(float32x16_cells *)&a1[i_16] = v0 + float32x16_splat(1.0f);
 }\
 """)
 
@@ -94,13 +94,11 @@ float32x8 t0_0;
 float32x8 t0_8;
 t0_0 = float32x8_splat(0.0f);
 t0_8 = float32x8_splat(0.0f);
-for (int64_t i = 0; i < 3; ++i) {
-  __auto_type c0 = &a1[i];
-  const float32x8 v0 = float32x8_splat(c0[0]);
-  __auto_type c1 = &a2[8 * i];
-  const float32x8 v1 = *(const float32x8_cells *)&c1[0];
+for (int64_t i = 0, i_8 = 0; i < 3; ++i, i_8 += 8) {
+  const float32x8 v0 = float32x8_splat(a1[i]);
+  const float32x8 v1 = *(const float32x8_cells *)&a2[i_8];
   t0_0 = float32x8_fma(v0, v1, t0_0);
-  const float32x8 v2 = float32x8_splat(c0[3]);
+  const float32x8 v2 = float32x8_splat(a1[i + 3]);
   t0_8 = float32x8_fma(v2, v1, t0_8);
 }
 *(float32x8_cells *)&a3[0] = t0_0;

@@ -1,0 +1,119 @@
+"""Innermost loops of vectors find their cells from pointers that are set before them."""
+
+from __future__ import annotations
+
+from inline_snapshot import snapshot
+
+from ocannl_core.indexing import VarIndex, affine
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    For,
+    Scope,
+    Stmt,
+    Store,
+)
+
+
+def serial(var, extent: int, *body: Stmt) -> For:
+    return For(var, 0, extent, Block(body))
+
+
+def vector(var, *body: Stmt) -> For:
+    return For(var, 0, 8, Block(body), AxisKind.VECTOR)
+
+
+def test_what_stays_the_same_in_the_loop_is_before_it(build):
+    out, x = build.node("out", 5, 40), build.node("x", 5, 99)
+    i, j, lane = build.vars(3)
+    here = affine([(8, j), (1, lane)])
+    there = affine([(12, j), (1, lane)], 3)
+    copy = Store(out, (VarIndex(i), here), build.load(x, VarIndex(i), there))
+    assert build.body(serial(i, 5, serial(j, 4, vector(lane, copy)))) == snapshot("""\
+for (int64_t i = 0; i < 5; ++i) {
+  __auto_type c0 = &a0[99 * i];
+  __auto_type c1 = &a1[40 * i];
+  for (int64_t j = 0, j_12 = 0, j_8 = 0; j < 4; ++j, j_12 += 12, j_8 += 8) {
+    const float32x8 v0 = *(const float32x8_cells *)&c0[j_12 + 3];
+    *(float32x8_cells *)&c1[j_8] = v0;
+  }
+}\
+""")
+
+
+def test_what_moves_down_is_taken_away(build):
+    out, x = build.node("out", 40), build.node("x", 99)
+    i, j, lane = build.vars(3)
+    there = affine([(-16, j), (-1, i), (1, lane)], 80)
+    copy = Store(out, (affine([(8, j), (1, lane)]),), build.load(x, there))
+    assert build.body(serial(i, 5, serial(j, 4, vector(lane, copy)))) == snapshot("""\
+for (int64_t i = 0; i < 5; ++i) {
+  __auto_type c0 = &a0[-i + 80];
+  for (int64_t j = 0, j_16 = 0, j_8 = 0; j < 4; ++j, j_16 += 16, j_8 += 8) {
+    const float32x8 v0 = *(const float32x8_cells *)&c0[-j_16];
+    *(float32x8_cells *)&a1[j_8] = v0;
+  }
+}\
+""")
+
+
+def test_unrolled_loops_belong_to_the_one_around_them(build):
+    out, x = build.node("out", 3, 4, 16), build.node("x", 3, 4, 16)
+    i, j, k, lane = build.vars(4)
+    place = (VarIndex(i), VarIndex(j), affine([(8, k), (1, lane)]))
+    pair = For(k, 0, 2, Block((vector(lane, Store(out, place, build.load(x, *place))),)))
+    unrolled = For(pair.var, 0, 2, pair.body, AxisKind.UNROLLED)
+    assert build.body(serial(i, 3, serial(j, 4, unrolled))) == snapshot("""\
+for (int64_t i = 0; i < 3; ++i) {
+  __auto_type c0 = &a0[64 * i];
+  __auto_type c1 = &a1[64 * i];
+  for (int64_t j = 0, j_16 = 0; j < 4; ++j, j_16 += 16) {
+    #pragma GCC unroll 2
+    for (int64_t k = 0; k < 2; ++k) {
+      const float32x8 v0 = *(const float32x8_cells *)&c0[j_16 + 8 * k];
+      *(float32x8_cells *)&c1[j_16 + 8 * k] = v0;
+    }
+  }
+}\
+""")
+
+
+def test_arrays_of_an_iteration_are_not_known_before_it(build):
+    out, x, mine = build.node("out", 3, 5, 8), build.node("x", 3, 8), build.node("mine", 3, 5, 8)
+    i, j, lane = build.vars(3)
+    place = (VarIndex(i), VarIndex(j), VarIndex(lane))
+    body = (
+        Allocate(mine, Scope.KERNEL),
+        vector(lane, Store(mine, place, build.load(x, VarIndex(i), VarIndex(lane)))),
+        vector(lane, Store(out, place, build.load(mine, *place))),
+    )
+    assert build.body(serial(i, 3, serial(j, 5, *body))) == snapshot("""\
+  const float *restrict a0,
+  float *restrict a1,
+  float *restrict a2) {
+for (int64_t i = 0; i < 3; ++i) {
+  __auto_type c0 = &a2[40 * i];
+  for (int64_t j = 0, j_8 = 0; j < 5; ++j, j_8 += 8) {
+    _Alignas(64) float t0[120];
+    const float32x8 v0 = *(const float32x8_cells *)&a0[8 * i];
+    *(float32x8_cells *)&t0[40 * i + 8 * j] = v0;
+    const float32x8 v1 = *(const float32x8_cells *)&t0[40 * i + 8 * j];
+    *(float32x8_cells *)&c0[j_8] = v1;
+  }
+}\
+""")
+
+
+def test_plain_loops_are_written_as_they_are(build):
+    out, x = build.node("out", 5, 40), build.node("x", 5, 40)
+    i, j = build.vars(2)
+    place = (VarIndex(i), VarIndex(j))
+    copy = Store(out, place, build.load(x, *place))
+    assert build.body(serial(i, 5, serial(j, 40, copy))) == snapshot("""\
+for (int64_t i = 0; i < 5; ++i) {
+  for (int64_t j = 0; j < 40; ++j) {
+    a1[40 * i + j] = a0[40 * i + j];
+  }
+}\
+""")
