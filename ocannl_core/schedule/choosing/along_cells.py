@@ -22,6 +22,7 @@ from ocannl_core.schedule.choosing.model import (
     Model,
     Operand,
     Tile,
+    are_even,
 )
 from ocannl_core.schedule.transforms import (
     Accumulate,
@@ -152,7 +153,8 @@ class AlongCells:
         for name in reversed(self._model.tile_rows(self._axis)):
             size = min(left, self._model.extents[name])
             left = max(1, left // size)
-            parts.insert(0, blocks_of(splits, self._model, name, size, evenly=True))
+            evenly = are_even(self._model.extents[name], size, tile.vectors * tile.rows // size)
+            parts.insert(0, blocks_of(splits, self._model, name, size, evenly))
         return parts
 
     def _reduced_order(self) -> list[str]:

@@ -245,19 +245,40 @@ class Model:
         steps = self.size(self.extents) / (rows * self.extents[lane])
         tiles = []
         for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            most = max(1, self._accumulators(vectors) // vectors)
-            blocks = -(-rows // most)
-            low, larger = divmod(rows, blocks)
+            height = height_of(rows, max(1, self._accumulators(vectors) // vectors), vectors)
             full, rest = divmod(self._vectors(lane), vectors)
             once = 0.0
-            for count, number in ((low + 1, larger), (low, blocks - larger)):
+            for count, number in _heights(rows, height, vectors):
                 cycles = full * _block_cycles(count, vectors)
                 cycles += _block_cycles(count, rest) if rest else 0.0
                 once += number * cycles
             # what is left over is code once more
             copies = 1.02 if rest else 1.0
-            tiles.append(Tile(vectors, -(-rows // blocks), steps * once * copies))
+            tiles.append(Tile(vectors, height, steps * once * copies))
         return min(tiles, key=lambda tile: tile.cycles)
+
+
+def are_even(rows: int, height: int, vectors: int) -> bool:
+    """True if rows are cut evenly into blocks of at most a height, because what is left over by
+    blocks of that height would wait for its results. Blocks of less than most are less code.
+    """
+    rest = rows % height
+    return 0 < rest * vectors < LATENCY * PER_CYCLE
+
+
+def height_of(rows: int, most: int, vectors: int) -> int:
+    """Returns the rows of a block of registers, given the most that there may be."""
+    most = min(rows, most)
+    return -(-rows // -(-rows // most)) if are_even(rows, most, vectors) else most
+
+
+def _heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...]:
+    """Returns the heights of the blocks that rows are cut into, and how many there are of each."""
+    if not are_even(rows, height, vectors):
+        return (height, rows // height), (rows % height, int(rows % height > 0))
+    blocks = -(-rows // height)
+    low, larger = divmod(rows, blocks)
+    return (low + 1, larger), (low, blocks - larger)
 
 
 def _block_cycles(rows: int, vectors: int) -> float:
