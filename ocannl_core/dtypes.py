@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
 from functools import cache
@@ -31,9 +32,9 @@ class Kind(Enum):
     """128 random bits, handled as four 32-bit lanes."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class DType:
-    """A number format.
+    """A number format; there is one object for each, compared by identity.
 
     Attributes:
         name: The NumPy (or ml_dtypes) spelling.
@@ -61,6 +62,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return _named, (self.name,)
+
     @property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
@@ -68,7 +72,7 @@ class DType:
     @property
     def is_narrow(self) -> bool:
         """True for floats that are computed with in float32 and rounded once per operation."""
-        return self.is_float and self.nbytes < 4
+        return self.kind is Kind.FLOAT and self.nbytes < 4
 
     @property
     def is_integer(self) -> bool:
@@ -117,6 +121,12 @@ ALL: tuple[DType, ...] = (
     uint4x32,
 )
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
+
+
+def _named(name: str) -> DType:
+    """Returns the format that a pickled or copied one is."""
+    return _BY_NAME[name]
+
 
 NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)
 """Floats that are computed with in float32 and rounded once per operation."""

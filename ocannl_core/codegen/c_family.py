@@ -77,6 +77,7 @@ _VECTORS_PER_PLAIN = 16
 """So many vector loops for each plain one make a kernel one that consists of vectors."""
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
+_DECLARATIONS = frozenset({Allocate, DeclareLocal})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
@@ -267,6 +268,9 @@ class _Kernel:
 
     def block(self, block: Block) -> None:
         """Writes statements; what they declare ends with them."""
+        if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
+            self._statements(block)
+            return
         stack_bytes = self._stack_bytes
         with self._names.block():
             self._statements(block)
@@ -416,7 +420,7 @@ class _Kernel:
         extents = self._launch[loop.kind]
         depth = self._enclosing.count(loop.kind) - 1
         is_full = loop.stop - loop.start == extents[depth]
-        if not is_full and _contains_barrier(loop.body):
+        if not is_full and any(isinstance(each, Barrier) for each in walk(loop.body)):
             raise CodegenError(
                 "All iterations of a BLOCK axis meet at its barriers.",
                 found=f"an axis of {loop.stop - loop.start} beside one of {extents[depth]}",
@@ -592,7 +596,3 @@ def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
             return op.value.symbol if as_is or wraps else ""
         case _:
             return ""
-
-
-def _contains_barrier(stmt: Stmt) -> bool:
-    return any(isinstance(each, Barrier) for each in walk(stmt))

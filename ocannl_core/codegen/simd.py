@@ -9,6 +9,7 @@ until memory or the scope changes, so that written-out loops do not repeat loads
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
@@ -529,10 +530,7 @@ class VectorLoop:
 
     def _vector(self, dtype: DType) -> str:
         """Returns the type of a vector."""
-        computed = _computed(dtype)
-        if computed.name not in ELEMENTS:
-            raise NotVectorisedError
-        name = f"{computed}x{self._lanes}"
+        name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
 
@@ -571,6 +569,14 @@ def narrow_cell(expr: Expr) -> Load | None:
 def _computed(dtype: DType) -> DType:
     """Returns the format of the vectors that hold numbers of a format."""
     return float32 if dtype.is_narrow else dtype
+
+
+@cache
+def _vector_type(dtype: DType, lanes: int) -> str:
+    computed = _computed(dtype)
+    if computed.name not in ELEMENTS:
+        raise NotVectorisedError
+    return f"{computed}x{lanes}"
 
 
 def raise_if_inexact(index: Text, limit: int) -> None:

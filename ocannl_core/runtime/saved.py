@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocannl_core import dtypes, settings
-from ocannl_core.dtypes import DType
+from ocannl_core import settings
 from ocannl_core.indexing import LoopVar, StaticIndex, fresh_var
 from ocannl_core.loopir.nodes import CallExternal, LoopProgram
 from ocannl_core.loopir.traverse import walk
@@ -197,15 +196,8 @@ def _new_index(number: int, name: str, extent: int | None) -> object:
     return _table.get().setdefault(number, StaticIndex(name, extent))
 
 
-_DTYPES = {each.name: each for each in dtypes.ALL}
-
-
-def _format(name: str) -> DType:
-    return _DTYPES[name]
-
-
 class _Pickler(pickle.Pickler):
-    """Writes programs; nodes and variables as numbers, formats and members of enums by name."""
+    """Writes programs; nodes and variables as numbers, members of enums by name."""
 
     def __init__(self, file: io.BytesIO, identities: _Identities) -> None:
         super().__init__(file, protocol=5)
@@ -219,8 +211,6 @@ class _Pickler(pickle.Pickler):
                 return self._numbered(value, _new_variable, hint)
             case StaticIndex(name, extent):
                 return self._numbered(value, _new_index, name, extent)
-            case DType():
-                return _format, (value.name,)
             case Enum():
                 return getattr, (type(value), value.name)
             case _:

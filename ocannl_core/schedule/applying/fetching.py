@@ -30,8 +30,11 @@ _LINE_BYTES = 64
 _LEAST_BLOCKS = 4
 """Loops over fewer blocks fetch what a block needs, and not what the next one does."""
 
-_Vector = tuple[Region, Region, int]
-"""The first lane of a vector, the last one, and how many there are; a cell is a vector, too."""
+_Values = Mapping[IndexVar, AxisIndex]
+_Vector = tuple[_Values, _Values, int]
+"""The variables at the first lane of a vector and at the last one, and how many lanes there are; a
+cell is a vector, too.
+"""
 
 
 def cells_at_the_end(nest: CellNest) -> tuple[Load, ...]:
@@ -140,13 +143,14 @@ def _points(
 ) -> Iterator[_Vector]:
     """Yields the vectors of a block."""
     if not cells:
-        yield region, region, 1
+        values = region.substitution()
+        yield values, values, 1
         return
     name, *rest = cells
     for run in region.runs(name):
         if kinds[name] is AxisKind.VECTOR and not rest:
             first, last = (region.bind(name, run, FixedIndex(at)) for at in (0, run.count - 1))
-            yield first, last, run.count
+            yield first.substitution(), last.substitution(), run.count
         else:
             for at in range(run.count):
                 yield from _points(region.bind(name, run, FixedIndex(at)), rest, kinds)
@@ -156,8 +160,8 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
     """Yields what asks for the lines of one load."""
     rows: dict[tuple[AxisIndex, ...], list[tuple[int, int]]] = {}
     for first, last, lanes in points:
-        *row, start = _indices(load, first)
-        *other, end = _indices(load, last)
+        *row, start = (substitute(index, first) for index in load.indices)
+        *other, end = (substitute(index, last) for index in load.indices)
         (terms, low), (_, high) = as_affine(start), as_affine(end)
         if row != other or high - low != lanes - 1:
             return
@@ -169,11 +173,6 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
             # lines may begin anywhere, so the last cell may be in one more
             for place in dict.fromkeys((*range(low, high, width), high)):
                 yield Prefetch(load.node, (*row, affine(terms, place)))
-
-
-def _indices(load: Load, region: Region) -> tuple[AxisIndex, ...]:
-    values = region.substitution()
-    return tuple(substitute(index, values) for index in load.indices)
 
 
 def _joined(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -194,12 +194,23 @@ class _Chooser:
         nest = self._parts[start].cells
         if nest is None or not _is_joinable(nest) or not _is_product(nest):
             return None
+        if self._most_saved(start) <= self._far:
+            return None
         candidate: _Candidate | None = _Candidate(start, (nest.cells,)) if nest.cells else None
         best: Group | None = None
         while candidate is not None:
             best = self._blocked(candidate) or best
             candidate = self._extended(candidate, has_products=True)
         return best
+
+    def _most_saved(self, start: int) -> int:
+        """Returns the most memory that a group from a position on can do without."""
+        end = start + _MOST_MEMBERS
+        return sum(
+            self._nodes[node].nbytes
+            for node, uses in self._uses.items()
+            if start <= uses[0] and uses[-1] < end and node in self._scratch
+        )
 
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""

@@ -21,10 +21,9 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.ranges import Range
-from ocannl_core.loopir.traverse import Access, Node, accesses_at, fold
+from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.cost import own_cost
-from ocannl_core.records import dataclass
 
 _LANES = 16
 """Numbers that a vector operation computes with, where the loop says so."""
@@ -36,64 +35,88 @@ _BYTES_PER_CYCLE = 8
 """What the memory behind the caches gives to one thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """Operations and accesses to memory, and whether there are loops."""
-
-    operations: int
-    accesses: int
-    has_loops: bool
-
-
 def work_of(stmt: Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
     """Returns about how many cycles of one thread running a statement once takes.
 
     A rough number: operations at the rate of vector registers where loops use them, and bytes at
     the rate of the memory. It does not depend on the machine.
     """
-    registers: set[TensorNode] = set()
-    ranges: dict[IndexVar, Range] = {}
-    touched: list[Access] = []
-    own: set[TensorNode] = set()
-
-    def combine(node: Node, inside: tuple[_Cost, ...]) -> _Cost:
-        operations = sum([each.operations for each in inside])
-        accesses = sum([each.accesses for each in inside])
-        has_loops = any(each.has_loops for each in inside)
-        match node:
-            case Block():
-                pass
-            case Allocate(target, scope):
-                own.add(target)
-                if scope is Scope.THREAD:
-                    registers.add(target)
-            case For(var, start, stop):
-                known = ranges.get(var, Range(start, stop - 1))
-                ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
-                times = _times(node, has_loops)
-                return _Cost(times * operations, times * accesses, has_loops=True)
-            case Store(target) if target in registers:
-                accesses = 0  # vectors that are loaded once serve a whole block of registers
-            case Load(target) if target in registers:
-                pass
-            case Load() | LoadMerge() | Gather() | Store() | StoreVector():
-                accesses += 1
-            case Fill(target):
-                accesses += -(-nodes[target].size // _LANES)
-            case _:
-                operations += own_cost(node, ())
-        touched.extend(accesses_at(node))
-        return _Cost(operations, accesses, has_loops)
-
-    total = fold(stmt, combine)
-    cycles = (total.operations + total.accesses) // _PER_CYCLE
+    counter = _Counter(nodes)
+    counted, _ = counter.count(stmt)
     cells: dict[TensorNode, int] = {}
-    for access in dict.fromkeys(touched):
-        if access.node not in own:
-            count = _cells(access, nodes[access.node], ranges)
+    for access in dict.fromkeys(counter.touched):
+        if access.node not in counter.own:
+            count = _cells(access, nodes[access.node], counter.ranges)
             cells[access.node] = max(cells.get(access.node, 0), count)
     nbytes = sum(count * nodes[node].dtype.nbytes for node, count in cells.items())
-    return max(cycles, nbytes // _BYTES_PER_CYCLE)
+    return max(counted // _PER_CYCLE, nbytes // _BYTES_PER_CYCLE)
+
+
+class _Counter:
+    """Counts operations and accesses to memory.
+
+    Attributes:
+        touched: The accesses.
+        own: The nodes that are allocated.
+        ranges: The values of the variables of loops.
+    """
+
+    def __init__(self, nodes: Mapping[TensorNode, NodeInfo]) -> None:
+        self._nodes = nodes
+        self._registers: set[TensorNode] = set()
+        self.touched: list[Access] = []
+        self.own: set[TensorNode] = set()
+        self.ranges: dict[IndexVar, Range] = {}
+
+    def count(self, stmt: Stmt) -> tuple[int, bool]:
+        """Returns the operations and accesses of a statement, and whether it has loops."""
+        match stmt:
+            case Block(stmts):
+                inside = [self.count(each) for each in stmts]
+                return sum(each for each, _ in inside), any(has for _, has in inside)
+            case For(var, start, stop, body):
+                known = self.ranges.get(var, Range(start, stop - 1))
+                self.ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+                counted, has_loops = self.count(body)
+                return _times(stmt, has_loops) * counted, True
+            case Allocate(target, scope):
+                self.own.add(target)
+                if scope is Scope.THREAD:
+                    self._registers.add(target)
+                return 0, False
+            case Store(target, _, value) if target in self._registers:
+                # vectors that are loaded once serve a whole block of registers
+                counted, has_loops = self._expression(value, has_loads=False)
+                self.touched += accesses_at(stmt)
+                return counted, has_loops
+            case _:
+                return self._expression(stmt, has_loads=True)
+
+    def _expression(self, root: Node, *, has_loads: bool) -> tuple[int, bool]:
+        """Returns the same for a statement without statements inside, or an expression."""
+        total, has_loops = 0, False
+        pending: list[Node] = [root]
+        while pending:
+            node = pending.pop()
+            match node:
+                case Block() | For():  # of an inlined computation
+                    counted, has_inner = self.count(node)
+                    total += counted
+                    has_loops |= has_inner
+                    continue
+                case Load(target) if target in self._registers:
+                    pass
+                case Load() | LoadMerge() | Gather():
+                    total += has_loads
+                case Store() | StoreVector():
+                    total += 1
+                case Fill(target):
+                    total += -(-self._nodes[target].size // _LANES)
+                case _:
+                    total += own_cost(node, ())
+            self.touched += accesses_at(node)
+            pending += children(node)
+        return total, has_loops
 
 
 def _times(loop: For, has_loops: bool) -> int:
