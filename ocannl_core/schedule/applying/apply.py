@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from math import prod
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -39,7 +40,7 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
+from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
@@ -67,6 +68,12 @@ _ALIASED_BYTES = 1024
 _LINE_BYTES = 64
 _COSTLY = 10
 """In additions: what costs as much, such as functions do, needs many registers."""
+_MUCH_TEXT = 10
+"""Stores with as many parts are written once for all accumulators, if the sums are long: compiling
+each copy takes as long as a dozen of calls, and reading accumulators from memory a hundredth of the
+sums.
+"""
+_LONG_SUM = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,9 +552,10 @@ class _Emitter:
         """Returns the stores of the cells of some accumulators.
 
         A finish that takes many registers runs cell by cell, from a copy: written out for
-        all accumulators at once, it would push them out of the registers while they collect.
+        all accumulators at once, it would push them out of the registers while they collect. So
+        does one that is much text.
         """
-        is_direct = self.tiling is None and not self._is_costly()
+        is_direct = self.tiling is None and not self._is_costly() and not self._is_much_text()
         if is_direct or any(
             self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
             for name in self.order
@@ -563,6 +571,11 @@ class _Emitter:
 
     def _is_costly(self) -> bool:
         return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
+
+    def _is_much_text(self) -> bool:
+        terms = prod(axis.extent for axis in self.nest.reduced)
+        parts = sum(1 for store in self.nest.finish for _ in walk(store))
+        return terms >= _LONG_SUM and parts > _MUCH_TEXT
 
     def _term(self, reduction: Reduction, region: Region) -> Expr:
         """Returns the term at a point, with packed operands read from their buffers."""
