@@ -66,26 +66,26 @@ def product(size: int, target: Target = WIDE, dtype: object = float32) -> str | 
 
 def test_a_small_product_reads_its_operands_in_place() -> None:
     assert product(64) == snapshot(
-        "split j 16; split i 6 evenly; order i0 k i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k fused"
+        "split j 16; split i 6; order i0 k i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k fused"
     )
 
 
 def test_a_large_product_packs_its_columns_and_takes_groups_of_them_to_each_block_of_rows() -> None:
     assert product(512) == snapshot(
-        "split j 256; split j1 64; split j11 16; split i 6 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+        "split j 256; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
     )
 
 
 def test_columns_that_stay_in_a_cache_are_one_group() -> None:
     roomy = replace(WIDE, cache_bytes=(1 << 15, 1 << 20, 1 << 25))
     assert product(1024, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6 evenly; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused fetching"
+        "split j 64; split j1 16; split i 6; order i0 j0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 as j0 k j1; accumulate over k fused fetching"
     )
     assert product(2048, roomy) == snapshot(
-        "split j 512; split j1 64; split j11 16; split i 6 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
+        "split j 512; split j1 64; split j11 16; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fused fetching"
     )
     assert product(256, roomy) == snapshot(
-        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused fetching"
+        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused fetching"
     )
 
 
@@ -93,19 +93,19 @@ def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
     axes = [(I, 64), (J, 64), (K, 8192)]
     text = chosen(axes, ((I, J), (64, 64)), ((I, K), (64, 8192)), ((K, J), (8192, 64)))
     assert text == snapshot(
-        "split j 16; split i 6 evenly; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k1 fused"
+        "split j 16; split i 6; split k 512; order k0 i0 k1 i1 j0 j1; unroll i1; unroll j0; vectorise j1; accumulate over k1 fused"
     )
 
 
 def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
     assert product(64, NARROW) == snapshot(
-        "split j 16; split j1 8; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+        "split j 16; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
     )
     assert product(64, PLAIN) == snapshot(
-        "split j 2; split i 6 evenly; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k"
+        "split j 2; split i 6; order j0 i0 k i1 j1; unroll i1; unroll j1; accumulate over k"
     )
     assert product(64, WIDE, float64) == snapshot(
-        "split j 32; split j1 8; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
+        "split j 32; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; accumulate over k fused"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_weight_that_is_contiguous_along_the_sum_is_turned_while_it_is_packed(
     axes = [(B, 128), (J, 256), (K, 784)]
     text = chosen(axes, ((B, J), (128, 256)), ((J, K), (256, 784)), ((B, K), (128, 784)))
     assert text == snapshot(
-        "split j 64; split j1 16; split i 6 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
+        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 inside j0 as k j1; accumulate over k fused"
     )
 
 
@@ -122,7 +122,7 @@ def test_a_batch_runs_outside() -> None:
     cube, left, right = (16, 64, 64), (16, 64, 32), (16, 32, 64)
     text = chosen(axes, ((B, I, J), cube), ((B, I, K), left), ((B, K, J), right))
     assert text == snapshot(
-        "split k 16; split j 6 evenly; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m fused fetching"
+        "split k 16; split j 6; order i j0 m j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m fused fetching"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split m 16; split k 6 evenly; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused fetching"
+        "split m 16; split k 6; order i j k0 n p q k1 m0 m1; unroll k1; unroll m0; vectorise m1; pack 1 as n p q m; accumulate over n fused fetching"
     )
 
 
@@ -165,7 +165,7 @@ def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
         ((J, V, U, K), (64, 3, 3, 64)),
     )
     assert text == snapshot(
-        "split q 16; split k 6 evenly; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorise q1; pack 1 as n p m q; accumulate over m fused fetching"
+        "split q 16; split k 6; order i j k0 n p m k1 q0 q1; unroll k1; unroll q0; vectorise q1; pack 1 as n p m q; accumulate over m fused fetching"
     )
 
 

@@ -238,7 +238,7 @@ def test_blocks_of_a_product_are_shared_though_its_sum_is_cut() -> None:
 
 
 def test_a_product_of_a_tall_matrix_is_dealt_out_by_columns_and_rows() -> None:
-    assert outline(product_plan(4096, 64, 64)) == snapshot([(True, [681, 2], [])])
+    assert outline(product_plan(4096, 64, 64)) == snapshot([(True, [682, 1], [])])
 
 
 def test_a_small_product_stays_on_one_thread() -> None:

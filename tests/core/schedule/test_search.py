@@ -114,7 +114,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
     schedule = contraction_schedule(nest, draft.nodes, tiny)
     assert schedule is not None
     assert to_text(schedule) == snapshot(
-        "split j 24; split j1 12; split j11 4; split i 8 evenly; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
+        "split j 24; split j1 12; split j11 4; split i 8; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorise j111; pack 1 inside j0 as j10 k j11; accumulate over k fetching"
     )
     program = draft.program(body)
     random = np.random.default_rng(5)
@@ -138,9 +138,9 @@ def test_neighbours_differ_in_one_respect_and_no_two_are_alike() -> None:
     assert len(found) == len({default.schedule, *found}) - 1
     assert [to_text(each) for each in found[:3]] == snapshot(
         [
-            "split j 48; split j1 16; split i 8 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i0 k i1; accumulate over k fused",
-            "split j 48; split j1 16; split i 8 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; accumulate over k fused",
-            "split j 48; split j1 16; split i 8 evenly; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i0 k i1; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 0 as i k; accumulate over k fused",
+            "split j 48; split j1 16; split i 8; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused",
         ]
     )
     assert list(neighbours(nest, nodes, WIDE, plain)) == []

@@ -140,10 +140,10 @@ def chosen(first: str, *sizes: int, may_pair: bool = True, dtype: DType = bfloat
 
 def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
     assert chosen("ik", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6 evenly; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
     assert chosen("ki", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6 evenly; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorise j11; pair k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
     assert "pair" not in chosen("ik", 256, 256, 256, may_pair=False)
     assert "pair" not in chosen("ik", 256, 256, 256, dtype=float16)
