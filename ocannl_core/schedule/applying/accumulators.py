@@ -12,7 +12,15 @@ from functools import reduce
 from itertools import product
 
 from ocannl_core.dtypes import DType
-from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex, fresh_var
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    VarIndex,
+    as_affine,
+    fresh_var,
+    variables,
+)
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -224,3 +232,26 @@ def finish_stores(nest: CellNest, region: Region, results: Mapping[Expr, Expr]) 
             value = map_expr(stmt.value, lambda e: results.get(e, e))
             made.append(replace(stmt, value=value))
     return tuple(made)
+
+
+def text_of_finish(nest: CellNest, lanes: Mapping[LoopVar, int]) -> int:
+    """Returns of how many parts the text of a finish consists, for one vector of cells.
+
+    Args:
+        nest: The nest.
+        lanes: The variables that run over lanes, and how many there are: cells that are apart from
+            lane to lane are written one by one.
+    """
+    total = 0
+    for store in nest.finish:
+        for part in walk(store):
+            indices = part.indices if isinstance(part, Load | Store) else ()
+            apart = [count for var, count in lanes.items() if _are_apart(indices, var)]
+            total += max(apart, default=1)
+    return total
+
+
+def _are_apart(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
+    """True if cells are neither one nor neighbours for neighbouring values of a variable."""
+    factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
+    return bool(factors) and (factors != [1] or var not in variables(indices[-1]))

@@ -40,12 +40,16 @@ from ocannl_core.loopir.nodes import (
     Store,
     Unary,
 )
-from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
 from ocannl_core.records import dataclass
-from ocannl_core.schedule.applying.accumulators import Accumulators, finish_stores
+from ocannl_core.schedule.applying.accumulators import (
+    Accumulators,
+    finish_stores,
+    text_of_finish,
+)
 from ocannl_core.schedule.applying.axes import AxisTree, Region
 from ocannl_core.schedule.applying.copying import Copier, copy_order
 from ocannl_core.schedule.applying.fetching import in_fetching_parts
@@ -573,9 +577,10 @@ class _Emitter:
         return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
 
     def _is_much_text(self) -> bool:
+        vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
+        lanes = {self.tree.axes[name[0]].var: self.tree.largest(name) for name in vectors}
         terms = prod(axis.extent for axis in self.nest.reduced)
-        parts = sum(1 for store in self.nest.finish for _ in walk(store))
-        return terms >= _LONG_SUM and parts > _MUCH_TEXT
+        return terms >= _LONG_SUM and text_of_finish(self.nest, lanes) >= _MUCH_TEXT
 
     def _term(self, reduction: Reduction, region: Region) -> Expr:
         """Returns the term at a point, with packed operands read from their buffers."""

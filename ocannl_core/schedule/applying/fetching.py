@@ -30,6 +30,9 @@ _LINE_BYTES = 64
 _LEAST_BLOCKS = 4
 """Loops over fewer blocks fetch what a block needs, and not what the next one does."""
 
+_LEAST_TERMS = 8
+"""Parts of a sum with fewer terms than this would be more loops than sums."""
+
 _Values = Mapping[IndexVar, AxisIndex]
 _Vector = tuple[_Values, _Values, int]
 """The variables at the first lane of a vector and at the last one, and how many lanes there are; a
@@ -112,7 +115,7 @@ def in_fetching_parts(
     if len(runs) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
         return None
     ((run,), (row,)) = runs, rows
-    most = min(run.count, row.count)
+    most = max(1, min(run.count // _LEAST_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
     size, rows_of_part = run.count // count, -(-row.count // count)
     part, term = (fresh_var(region.tree.hint(over)) for _ in range(2))

@@ -68,11 +68,11 @@ def test_each_line_of_the_blocks_after_the_first_ones_is_asked_for_once() -> Non
 
 def test_parts_of_the_sum_begin_with_a_few_lines() -> None:
     draft = Draft("product")
-    nest = product(draft, 48, 12, 32)
+    nest = product(draft, 48, 48, 32)
     result = apply(nest, parse(f"{BLOCKS}accumulate over k fused fetching"))
     program = replace(draft.program(), nodes={**draft.nodes, **result.nodes}, body=result.body)
     assert to_text(program) == snapshot("""\
-routine product(a: float32[48, 12], b: float32[12, 32], c: float32[48, 32]):
+routine product(a: float32[48, 48], b: float32[48, 32], c: float32[48, 32]):
     for i in range(8):
         block:
             thread sums: float32[6, 2, 16]
@@ -84,11 +84,11 @@ routine product(a: float32[48, 12], b: float32[12, 32], c: float32[48, 32]):
                 prefetch c[6*i + k + 6, 0]
                 prefetch c[6*i + k + 6, 16]
                 prefetch c[6*i + k + 6, 31]
-                for k1 in range(2):
+                for k1 in range(8):
                     for i1 in unrolled(6):
                         for j in unrolled(2):
                             for j1 in vector(16):
-                                sums[i1, j, j1] = fma(a[6*i + i1, 2*k + k1], b[2*k + k1, 16*j + j1], sums[i1, j, j1])
+                                sums[i1, j, j1] = fma(a[6*i + i1, 8*k + k1], b[8*k + k1, 16*j + j1], sums[i1, j, j1])
             for i1 in unrolled(6):
                 for j in unrolled(2):
                     for j1 in vector(16):
