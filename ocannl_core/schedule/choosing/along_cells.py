@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
+from operator import itemgetter
 
 from ocannl_core.schedule.choosing.form import (
     Copy,
     Form,
     Part,
+    Share,
     blocks_of,
     groups_of,
     kinds_of,
     lane_loops,
+    needs_shares,
 )
 from ocannl_core.schedule.choosing.model import (
     LATENCY,
@@ -46,6 +49,8 @@ _LEAST_SUM = 64
 """Registers that collect fewer terms than this are stored too often."""
 _STREAMED_SUM = 8
 """As many rows of memory are read side by side; registers collect as many terms then."""
+_LEAST_BLOCKS = 2
+"""Shares of rows have as many blocks of registers at least, or equal blocks would be too small."""
 _LINE_BYTES = 64
 _ALIASED_BYTES = 4096
 """Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
@@ -65,22 +70,28 @@ class AlongCells:
         self._block = min(width * tile.vectors, model.extents[lane])
         self._blocks = -(-model.extents[lane] // self._block)
         splits: list[Transform] = []
-        self._rows = self._row_parts(splits, tile)
         self._reduced = self._reduced_order()
         self._sums = self._outer_sums()
         self._steps = model.size((*model.shifting, *self._reduced))
         self._cut = self._cut_reduction(splits)
         along: list[Transform] = []
-        self._lanes = groups_of(along, model, lane, self._block, self._together())
+        self._group = self._together()
+        self._lanes = groups_of(along, model, lane, self._block, self._group)
         lanes = lane_loops(along, self._lanes.inner, self._block, width)
+        self._sums_lead = self._leads_with_sums(tile)
+        of_rows: list[Transform] = []
+        self._share = self._shared_rows(of_rows, tile)
+        self._rows = self._row_parts(of_rows, tile)
         is_cut = self._cut is not None or self._sums
         chains = None if is_cut else self._chains(splits, tile)
         self._has_chains = chains is not None
-        self._fetches = model.has_far_cells() if form.fetching is None else form.fetching
+        self._fetches = model.has_far_cells(in_pieces=bool(self._pieces_of_sums()))
+        if form.fetching is not None:
+            self._fetches = form.fetching
         self._pair = self._paired(splits)
         kept = [part.inner for part in self._rows]
         self._kept = [*kept, *([chains] if chains is not None else []), *lanes]
-        self._splits = (*along, *splits)
+        self._splits = (*along, *of_rows, *splits)
 
     def schedule(self) -> Schedule:
         """Returns the transforms, splits first."""
@@ -96,12 +107,12 @@ class AlongCells:
 
     def _order(self) -> tuple[str, ...]:
         model, lanes = self._model, self._lanes
-        outer = model.outer(self._axis)
-        rows = {part.axis: part.number for part in self._rows}
-        middle = [name for name in model.cells if name != self._axis and name not in outer]
+        rows = {part.axis[0]: part.number for part in self._rows}
+        if self._share is not None:
+            rows.setdefault(self._share.axis, self._share.inner)
         numbers = (
             None if self._lanes_lead() else lanes.outside,
-            *(rows.get(name, name) for name in middle),
+            *(rows.get(name, name) for name in self._middle()),
             lanes.inside,
         )
         loops = [name for name in numbers if name is not None]
@@ -114,9 +125,11 @@ class AlongCells:
         """
         outer = self._model.outer(self._axis)
         sums = self._pieces_of_sums()
-        # outside, pieces of sums keep what slides in the cache, but threads share loops over cells
-        is_alone = self._model.threads == 1
-        loops = (*sums, *outer) if is_alone and self._slides(outer) else (*outer, *sums)
+        share = [self._share.number] if self._share is not None else []
+        if self._sums_lead:
+            loops = (*share, *sums, *outer)
+        else:
+            loops = (*outer[:1], *share, *outer[1:], *sums)
         outside = self._lanes.outside
         return (outside, *loops) if outside is not None and self._lanes_lead() else loops
 
@@ -139,9 +152,10 @@ class AlongCells:
         """True if axes move vector operands over cells that sums run over anyway."""
         model = self._model
         return all(
-            any(operand.stride(name) == operand.stride(each) for each in model.reduced)
+            any(operand.slides(name, each, model.extents) for each in model.reduced)
             for operand in model.vector_operands(self._axis)
             for name in outer
+            if model.extents[name] > 1
         )
 
     # ----- parts ----------------------------------------------------------------------------
@@ -149,13 +163,89 @@ class AlongCells:
     def _row_parts(self, splits: list[Transform], tile: Tile) -> list[Part]:
         """Returns the row axes, cut so that a block has as many rows as it has registers."""
         parts: list[Part] = []
+        for name, size in self._row_sizes(tile).items():
+            share = self._share if self._share is not None and self._share.axis == name else None
+            extent = self._model.extents[name] if share is None else share.size
+            evenly = are_even(extent, size, tile.vectors * tile.rows // size)
+            if share is None:
+                parts.append(blocks_of(splits, self._model, name, size, evenly))
+            elif size < share.size:
+                splits.append(Split(share.inner, size, evenly))
+                parts.append(Part(share.inner, f"{share.inner}0", f"{share.inner}1"))
+            else:
+                parts.append(Part(share.inner, None, share.inner))
+        return parts
+
+    def _row_sizes(self, tile: Tile) -> dict[str, int]:
+        """Returns the row axes of a block and how many iterations of each it has."""
+        sizes: dict[str, int] = {}
         left = tile.rows
         for name in reversed(self._model.tile_rows(self._axis)):
-            size = min(left, self._model.extents[name])
-            left = max(1, left // size)
-            evenly = are_even(self._model.extents[name], size, tile.vectors * tile.rows // size)
-            parts.insert(0, blocks_of(splits, self._model, name, size, evenly))
-        return parts
+            sizes[name] = min(left, self._model.extents[name])
+            left = max(1, left // sizes[name])
+        return dict(reversed(sizes.items()))
+
+    # ----- shares of threads ----------------------------------------------------------------
+
+    def _leads_with_sums(self, tile: Tile) -> bool:
+        """True if pieces of sums are outside of all axes of cells but for shares of threads: what
+        slides stays in the cache then. Threads need something else to share.
+        """
+        model = self._model
+        if not self._slides(model.outer(self._axis)):
+            return False
+        most = max(self._most_shares(tile).values(), default=1)
+        return model.threads == 1 or most >= model.threads
+
+    def _shared_rows(self, splits: list[Transform], tile: Tile) -> Share | None:
+        """Returns an axis of rows of which threads have equal shares, outside of pieces of sums, if
+        what is outside of these cannot be dealt out equally.
+
+        The sums of each cell are the same: bits do not depend on the number of threads.
+        """
+        model, outer = self._model, self._model.outer(self._axis)
+        outside = () if self._sums_lead else tuple(model.extents[name] for name in outer)
+        if self._lanes_lead():
+            outside = (-(-self._blocks // self._group),)
+        most = self._most_shares(tile)
+        # loops right inside of the outermost ones are dealt out, too
+        is_even = not needs_shares(prod(outside[:2]), model.threads)
+        if is_even or not most or not self._pieces_of_sums():
+            return None
+        needed = model.threads // gcd(prod(outside[:1]), model.threads)
+        # twice as many: nobody waits for long if a thread is late
+        counts = (needed,) if self._repeats_copies() else (2 * needed, needed)
+        fitting = [(name, count) for count in counts for name in most if most[name] >= count]
+        fitting = fitting or [max(most.items(), key=itemgetter(1))]
+        # equal shares have one code
+        name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
+        size = -(-model.extents[name] // count)
+        splits.append(Split(name, size, evenly=True))
+        return Share(name, size)
+
+    def _repeats_copies(self) -> bool:
+        """True if copies of vectors are made inside of pieces of sums, by every share again."""
+        vectors = self._model.vector_operands(self._axis)
+        return any(self._can_pack_vectors(each) and self._is_packed(each) for each in vectors)
+
+    def _most_shares(self, tile: Tile) -> dict[str, int]:
+        """Returns the axes that can be outside of pieces of sums, and into how many shares of a few
+        blocks of registers they can be cut.
+        """
+        model = self._model
+        sizes = self._row_sizes(tile)
+        most = {
+            name: model.extents[name] // (_LEAST_BLOCKS * sizes[name])
+            if name in sizes
+            else model.extents[name]
+            for name in self._middle()
+        }
+        return {name: count for name, count in most.items() if count > 1}
+
+    def _middle(self) -> list[str]:
+        """Returns the axes of cells that run over blocks of registers that share vectors."""
+        outer = self._model.outer(self._axis)
+        return [name for name in self._model.cells if name != self._axis and name not in outer]
 
     def _reduced_order(self) -> list[str]:
         """Returns the reduced axes with one inside along which spread operands are contiguous."""
@@ -178,34 +268,47 @@ class AlongCells:
         count = self._form.outside
         if count is None:
             count = 0
-            vectors = model.vector_operands(self._axis)
-            reuse = min((model.reuse(operand) for operand in vectors), default=1)
             while (
-                reuse >= _LEAST_GATHERING // 4
+                self._reuses_vectors()
                 and count + 1 < len(self._reduced)
                 and model.size(self._reduced[count:]) > self._most_steps() * 3 // 2
-                and model.size(self._reduced[count + 1 :]) >= _LEAST_SUM
+                and 2 * model.size(self._reduced[count + 1 :]) > self._most_steps()
             ):
                 count += 1
         sums, self._reduced = self._reduced[:count], self._reduced[count:]
         return sums
 
+    def _reuses_vectors(self) -> bool:
+        """True if blocks of rows use what the vectors run over so often that it is to stay in the
+        cache.
+        """
+        vectors = self._model.vector_operands(self._axis)
+        reuse = min((self._model.reuse(operand) for operand in vectors), default=1)
+        return reuse >= _LEAST_GATHERING // 4
+
     def _cut_reduction(self, splits: list[Transform]) -> Part | None:
-        """Returns a long reduced axis, cut so that the vectors of a block stay in the cache."""
+        """Returns the first of the reduced axes, cut so that the vectors of a block stay in the
+        cache.
+        """
         model = self._model
-        if not model.nest.holds_partial_results or len(self._reduced) != 1:
+        if not model.nest.holds_partial_results or not self._reduced:
             return None
-        (name,) = self._reduced
-        extent = model.extents[name]
-        pieces = self._form.pieces or self._streamed_pieces(name) or self._pieces(extent)
+        name, *rest = self._reduced
+        if rest and (model.shifting or not self._reuses_vectors()):
+            return None
+        extent, steps = model.extents[name], model.size(rest)
+        pieces = self._form.pieces
+        if pieces is None and not rest:
+            pieces = self._streamed_pieces(name)
+        pieces = pieces or self._pieces(extent, steps)
         if pieces == 1:
             return None
         size = -(-extent // pieces)
-        if model.has_pairs:
+        if model.has_pairs and not rest:
             size += size % 2
         part = blocks_of(splits, model, name, size, evenly=False)
-        self._reduced = [part.inner]
-        self._steps = size
+        self._reduced = [part.inner, *rest]
+        self._steps = size * steps
         return part
 
     def _streamed_pieces(self, name: str) -> int | None:
@@ -244,12 +347,14 @@ class AlongCells:
             for each in model.vector_operands(self._axis)
         )
 
-    def _pieces(self, extent: int) -> int:
-        """Returns into how many pieces the model cuts a reduced axis."""
+    def _pieces(self, extent: int, steps: int) -> int:
+        """Returns into how many pieces the model cuts a reduced axis with so many steps in each of
+        its iterations.
+        """
         most = self._most_steps()
-        if extent <= most * 3 // 2:
+        if extent * steps <= most * 3 // 2:
             return 1
-        return _equally(extent, -(-extent // most))
+        return min(extent, _equally(extent, -(-extent * steps // most)))
 
     def _together(self) -> int:
         """Returns how many blocks of lanes run inside of a block of rows.
@@ -268,9 +373,6 @@ class AlongCells:
             return 1
         nbytes = sum(each.nbytes for each in vectors) * self._steps * self._block
         most = model.cache_of_groups() // nbytes
-        if self._pieces_of_sums():
-            # several threads share the groups
-            most = min(most, self._blocks // 4)
         if most < 2:
             return 1
         fewest = -(-self._blocks // most)
@@ -405,9 +507,10 @@ class AlongCells:
     def _can_pack_rows(self, operand: Operand, row: Part) -> bool:
         """True if one axis of cells moves an operand."""
         model = self._model
-        is_alone = all(name == row.axis for name in model.cells if name in operand.axes)
+        axis = row.axis[0]
+        is_alone = all(name == axis for name in model.cells if name in operand.axes)
         is_still = not any(name in operand.axes for name in model.shifting)
-        return row.axis in operand.axes and is_alone and is_still
+        return axis in operand.axes and is_alone and is_still
 
     def _row_copy(self, operand: Operand, row: Part) -> Copy:
         """Returns how the model packs an operand that is spread over lanes."""
@@ -418,7 +521,7 @@ class AlongCells:
             # one by one in the innermost loop, conversions take as long as products
             is_contiguous = operand.stride(self._reduced[-1][0]) == 1
             return Copy.ROWS if is_contiguous else Copy.PANELS
-        if model.extents[row.axis] < _LEAST_REUSE:
+        if model.extents[row.axis[0]] < _LEAST_REUSE:
             return Copy.NONE
         if model.extents[self._axis] < 4 * self._block:
             return Copy.NONE
@@ -435,7 +538,7 @@ class AlongCells:
         as far apart as the cells that share its places.
         """
         ways = max(4, self._model.cache(0) // _ALIASED_BYTES)
-        apart = gcd(operand.stride(row.axis) * operand.nbytes, _ALIASED_BYTES)
+        apart = gcd(operand.stride(row.axis[0]) * operand.nbytes, _ALIASED_BYTES)
         return self._height * apart > (ways - 2) * _ALIASED_BYTES
 
 

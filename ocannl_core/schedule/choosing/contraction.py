@@ -11,7 +11,8 @@ What the operands' index maps say about the axes decides everything:
 - an operand that is read again and again, and not in the order of the loops, is packed;
 - where the operands that are spread over lanes come from afar, blocks of lanes are taken together
   inside of each block of rows;
-- of a very long sum, pieces run outside, so that what they read stays in the cache.
+- of a very long sum, pieces run outside, so that what they read stays in the cache; several
+  threads have shares of the rows, outside of the pieces.
 
 The axis and the block that need the fewest cycles by a model of the processor win.
 

@@ -9,6 +9,9 @@ from ocannl_core.records import dataclass
 from ocannl_core.schedule.choosing.model import Model
 from ocannl_core.schedule.transforms import Split, Transform, Unroll, Vectorise
 
+_MOST_IDLE = 16
+"""Threads may wait for one part in so many of their time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -43,6 +46,29 @@ class Lanes:
     inner: str
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An axis of cells of which threads have equal shares.
+
+    Attributes:
+        axis: The whole axis.
+        size: How many iterations a share has at most.
+    """
+
+    axis: str
+    size: int
+
+    @property
+    def number(self) -> str:
+        """The loop over shares."""
+        return f"{self.axis}0"
+
+    @property
+    def inner(self) -> str:
+        """The inside of a share."""
+        return f"{self.axis}1"
+
+
 class Copy(Enum):
     """How an operand lies in its buffer."""
 
@@ -61,7 +87,7 @@ class Form:
             vectors of accumulators of each cell.
         rows: Rows of a block of registers; with lanes along a reduced axis, the most along an axis.
         outside: How many reduced axes run outside of the cells, which hold partial results then.
-        pieces: Into how many pieces the last reduced axis is cut, likewise.
+        pieces: Into how many pieces the first of the other reduced axes is cut, likewise.
         copies: How operands are packed, by position.
         together: How many blocks of lanes run inside of a block of rows, one after the other; 1 if
             the loop over blocks of lanes is outside of that over blocks of rows.
@@ -100,6 +126,11 @@ def groups_of(splits: list[Transform], model: Model, axis: str, size: int, toget
         return Lanes(axis, group.number, None, group.inner)
     splits.append(Split(group.inner, size))
     return Lanes(axis, group.number, f"{group.inner}0", f"{group.inner}1")
+
+
+def needs_shares(units: int, threads: int) -> bool:
+    """True if threads that take whole units of work would wait for each other."""
+    return -units % threads * _MOST_IDLE > units
 
 
 def lane_loops(splits: list[Transform], name: str, block: int, width: int) -> list[str]:

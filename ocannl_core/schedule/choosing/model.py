@@ -74,6 +74,16 @@ class Operand:
         """True if neighbours along an axis are neighbours in memory, or one cell."""
         return self.stride(axis) in (0, 1)
 
+    def slides(self, axis: str, along: str, extents: Mapping[str, int]) -> bool:
+        """True if two axes run over the same cells, as those of windows and of their positions do:
+        steps along one are as large as one or a few along the other.
+        """
+        fine, coarse = sorted((axis, along), key=self.stride)
+        step = self.stride(fine)
+        if step == 0 or self.stride(coarse) % step:
+            return False
+        return step <= self.stride(coarse) < step * extents[fine]
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -148,12 +158,16 @@ class Model:
         steps = (operand.stride(name) * (self.extents[name] - 1) for name in operand.axes)
         return min(1 + sum(steps), self.size(operand.axes)) * operand.nbytes
 
-    def has_far_cells(self) -> bool:
+    def has_far_cells(self, *, in_pieces: bool) -> bool:
         """True if the cells that results are combined with, or stored to, are too many for a near
         cache, so that each block of registers waits for them.
+
+        Args:
+            in_pieces: True if each piece of a sum comes back to them; they stay near for longer.
         """
         nodes = {load.node for load in cells_at_the_end(self.nest)}
-        return sum(self._nodes[node].nbytes for node in nodes) > self.cache(1) // 8
+        part = 2 if in_pieces else 8
+        return sum(self._nodes[node].nbytes for node in nodes) > self.cache(1) // part
 
     def vector_operands(self, lane: str) -> list[Operand]:
         """Returns the operands whose cells differ from lane to lane."""

@@ -148,7 +148,23 @@ def long_sums(random: np.random.Generator) -> oc.Tensor:
     return oc.einsum("... => 0", y * y)
 
 
-@pytest.mark.parametrize("network", [perceptron, convolution, softmax, long_sums])
+def few_columns(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((5000, 150)).astype(np.float32))
+    w = oc.param("w", init=oc.tensor(random.standard_normal((150, 48)).astype(np.float32)))
+    y = oc.einsum("ij; jk => ik", x, w)
+    return oc.einsum("... => 0", y * y)
+
+
+def windows(random: np.random.Generator) -> oc.Tensor:
+    x = oc.tensor(random.standard_normal((4, 42, 42, 48)).astype(np.float32), batch_axes=1)
+    kernel = oc.tensor(random.standard_normal((48, 3, 3, 48)).astype(np.float32))
+    y = oc.einsum("n|1*y<+1*v,1*x<+1*u,c; o,v,u,c => n|y,x,o", x, oc.param("kernel", init=kernel))
+    return oc.einsum("...|... => 0", y * y)
+
+
+@pytest.mark.parametrize(
+    "network", [perceptron, convolution, softmax, long_sums, few_columns, windows]
+)
 def test_networks_give_the_same_bits_on_any_number_of_threads(network) -> None:
     results = []
     for threads in (1, 2, 3, 7):

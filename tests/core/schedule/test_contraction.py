@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.dtypes import float32, float64
+from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.cells import cell_nest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule
+from ocannl_core.schedule.default import scheduled_by
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.subject import subject_named
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
@@ -140,19 +147,131 @@ def test_a_convolution_packs_its_weights_and_reads_the_image_in_place() -> None:
     )
 
 
-@pytest.mark.parametrize(("cores", "outside"), [(1, "n i j"), (2, "i j n")])
-def test_threads_share_the_windows_of_the_gradient_of_weights(cores: int, outside: str) -> None:
-    axes = [(V, 3), (U, 3), (J, 64), (K, 64), (B, 8), (Y, 28), (X, 28)]
-    rows, columns = affine([(1, Y), (1, V)]), affine([(1, X), (1, U)])
-    text = chosen(
+def gradient_of_weights(cores: int, *, stride: int = 1, window: int = 3) -> str | None:
+    """Returns the schedule of a sum over images of which threads take a share."""
+    axes = [(V, window), (U, window), (J, 64), (K, 64), (B, 8), (Y, 28), (X, 28)]
+    rows, columns = affine([(stride, Y), (1, V)]), affine([(stride, X), (1, U)])
+    size = 28 * stride + window
+    return chosen(
         axes,
-        ((V, U, J, K), (3, 3, 64, 64)),
+        ((V, U, J, K), (window, window, 64, 64)),
         ((B, Y, X, J), (8, 28, 28, 64)),
-        ((B, rows, columns, K), (8, 30, 30, 64)),
+        ((B, rows, columns, K), (8, size, size, 64)),
         target=replace(WIDE, cores=cores),
     )
+
+
+def test_pieces_of_images_stay_in_the_cache_for_all_windows_of_a_gradient_of_weights() -> None:
+    assert gradient_of_weights(1) == snapshot(
+        "split m 16; split k 6; split p 14; order n p0 i j k0 p1 q k1 m0 m1; unroll k1; unroll m0; vectorise m1; accumulate over p1 fused"
+    )
+    assert gradient_of_weights(1, stride=2) == gradient_of_weights(1)
+
+
+@pytest.mark.parametrize(("cores", "size"), [(2, 16), (3, 22), (4, 16)])
+def test_threads_have_equal_shares_of_rows_outside_of_pieces_of_sums(cores: int, size: int) -> None:
+    text = gradient_of_weights(cores)
     assert text is not None
-    assert f"order {outside} " in text
+    assert f"split k {size} evenly; split k1 6; split p 14; " in text
+    assert "order k0 n p0 i j k10 " in text
+
+
+def test_more_threads_than_rows_share_windows_as_well() -> None:
+    text = gradient_of_weights(16)
+    assert text is not None
+    assert "order i k0 j n p0 k10 " in text
+
+
+def test_windows_that_do_not_overlap_are_outside_of_pieces_of_sums() -> None:
+    text = gradient_of_weights(1, stride=2, window=2)
+    assert text is not None
+    assert "order i j n p0 k0 " in text
+
+
+def long_product(rows: int, columns: int, cores: int, batch: int = 1) -> str | None:
+    axes = [(B, batch), (I, rows), (J, columns), (K, 4096)]
+    return chosen(
+        axes,
+        ((B, I, J), (batch, rows, columns)),
+        ((B, I, K), (batch, rows, 4096)),
+        ((B, K, J), (batch, 4096, columns)),
+        target=replace(WIDE, cores=cores),
+    )
+
+
+def test_threads_share_the_rows_of_a_long_product_with_few_columns() -> None:
+    assert long_product(512, 64, 1) == snapshot(
+        "split k 16; split j 6; split m 512; order m0 i j0 m1 j1 k0 k1; unroll j1; unroll k0; vectorise k1; accumulate over m1 fused"
+    )
+    assert long_product(512, 64, 2) == snapshot(
+        "split k 16; split j 128 evenly; split j1 6; split m 512; order j0 m0 i j10 m1 j11 k0 k1; unroll j11; unroll k0; vectorise k1; accumulate over m1 fused"
+    )
+
+
+@pytest.mark.parametrize(("batch", "outside"), [(2, "i k0"), (3, "i j0 k0"), (4, "i k0")])
+def test_rows_are_shared_where_a_batch_does_not_come_out_even(batch: int, outside: str) -> None:
+    text = long_product(256, 64, 2, batch)
+    assert text is not None
+    assert f"order {outside.replace('k', 'm')} " in text
+
+
+SMALL = Target(
+    "small", vector_bytes=16, vector_registers=8, has_fma=True, cache_bytes=(1 << 8, 1 << 10)
+)
+"""A processor with caches so small that short sums are cut."""
+
+
+@st.composite
+def sums_over_windows(draw: st.DrawFn) -> Example:
+    """Returns `c[v, i, j] += x[b, y, i] * z[b, stride * y + v, j]` over small integers."""
+    extents = {B: (1, 3), Y: (3, 40), V: (1, 2, 3), I: (7, 48, 51), J: (3, 5)}
+    batch, height, window, rows, columns = (
+        draw(st.sampled_from(extents[var])) for var in (B, Y, V, I, J)
+    )
+    stride = draw(st.sampled_from([1, 2]))
+    draft = Draft("windows")
+    c = draft.node("c", int32, window, rows, columns)
+    x = draft.node("x", int32, batch, height, rows)
+    z = draft.node("z", int32, batch, stride * height + window, columns)
+    place = affine([(stride, Y), (1, V)])
+    term = Binary(BinaryOp.MUL, draft.load(x, B, Y, I), draft.load(z, B, place, J), int32)
+    body: Stmt = draft.accumulate(c, V, I, J, op=BinaryOp.ADD, value=term)
+    axes = ((V, window), (I, rows), (J, columns), (B, batch), (Y, height))
+    for var, extent in reversed(draw(st.permutations(axes))):
+        body = loop(var, extent, body)
+    numbers = np.random.default_rng(draw(st.integers(0, 99)))
+    arrays = {
+        node: numbers.integers(-2, 3, draft.nodes[node].buffer_dims).astype(np.int32)
+        for node in draft.params
+    }
+    return Example(draft.program(body), arrays)
+
+
+@hypothesis_settings(
+    max_examples=20,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(example=sums_over_windows(), cores=st.sampled_from([1, 2, 3, 16]))
+def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
+    example: Example, cores: int
+) -> None:
+    nest = cell_nest(example.program.body)
+    assert nest is not None
+    target = replace(SMALL, cores=cores)
+    schedule = contraction_schedule(nest, dict(example.program.nodes), target)
+    assume(schedule is not None)
+    subject = subject_named("interp")
+    expected = subject.run(example.program, example.arrays)
+    found = subject.run(
+        example.program,
+        example.arrays,
+        (),
+        lambda plan, target: scheduled_by(plan, lambda nest, nodes: schedule),
+    )
+    for node in example.program.params:
+        np.testing.assert_array_equal(found[node], expected[node])
 
 
 def test_the_gradient_of_an_image_is_written_window_by_window() -> None:
