@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
 _FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 1.0
+_PAUSE_SECONDS = 0.02
+"""Threads of OpenMP spin for some milliseconds after their work, in the way of who comes next."""
 _ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -72,7 +74,8 @@ def compare(
 ) -> list[Timing]:
     """Returns one timing per contender.
 
-    Every round samples each contender once, so that a slow spell of the machine hits all of them.
+    Every round samples each contender once, so that a slow spell of the machine hits all of them,
+    after a pause in which the threads of the one before fall asleep.
     The least time is what the code can do; the median is what a busy machine gave. Contenders that
     are so slow that their samples add up to a second sit the last rounds out.
     """
@@ -85,6 +88,7 @@ def compare(
             for each, count, found in zip(contenders, repetitions, samples, strict=True):
                 if len(found) >= _FEWEST_SAMPLES and sum(found) * count > _LONGEST_SECONDS:
                     continue
+                time.sleep(_PAUSE_SECONDS)
                 start = time.perf_counter()
                 each.run(count)
                 found.append((time.perf_counter() - start) / count)
