@@ -5,7 +5,6 @@
    runs a part does not change what it computes, so results do not depend on the threads; and a
    caller whose workers get no processor does it all. */
 
-#define _GNU_SOURCE /* sched_getcpu and what belongs to it */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -49,7 +48,6 @@ struct pool {
   int64_t sleeping;
   int64_t missed; /* the work that was done while somebody slept, since the last wake-up */
   int64_t threads; /* wanted, the caller included */
-  _Atomic int processor; /* where the caller was last; -1 if nobody knows */
   int is_started;
   struct pool *next;
 };
@@ -75,57 +73,6 @@ static void pause_briefly(void) {
 #endif
 }
 
-static int processor(void) {
-#ifdef __linux__
-  return sched_getcpu();
-#else
-  return -1;
-#endif
-}
-
-static uint32_t number_of(uint64_t order) { return (uint32_t)(order >> 32); }
-
-/* Threads that wake up may be put on the caller's processor although others are idle, and stay there
-   for many calls, for nobody looks for a better place meanwhile: they would only run when the caller
-   does not. So they sleep with the right to all processors but that one, and leave it if they find
-   themselves there. */
-#ifdef __linux__
-/* Leaves the caller's processor, if there are others; gives the processors that are allowed. */
-static int leave(struct pool *pool, cpu_set_t *allowed) {
-  const int caller = atomic_load_explicit(&pool->processor, memory_order_relaxed);
-  cpu_set_t others;
-  if (caller < 0 || caller >= CPU_SETSIZE || sched_getaffinity(0, sizeof *allowed, allowed) != 0)
-    return 0;
-  others = *allowed;
-  CPU_CLR(caller, &others);
-  return CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0;
-}
-#endif
-
-static void make_room(struct pool *pool) {
-#ifdef __linux__
-  cpu_set_t allowed;
-  if (processor() == atomic_load_explicit(&pool->processor, memory_order_relaxed) &&
-      leave(pool, &allowed)) {
-    sched_setaffinity(0, sizeof allowed, &allowed);
-    return;
-  }
-#endif
-  sched_yield(); /* somebody may be waiting for this processor */
-}
-
-/* Returns the number of an order other than the last one seen, after sleeping until there is one. */
-static uint32_t order_after_sleep(struct pool *pool, uint32_t seen) {
-  uint32_t number;
-  pthread_mutex_lock(&pool->mutex);
-  ++pool->sleeping;
-  while ((number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire))) == seen)
-    pthread_cond_wait(&pool->wake, &pool->mutex);
-  --pool->sleeping;
-  pthread_mutex_unlock(&pool->mutex);
-  return number;
-}
-
 /* Runs a part on a thread, which are counted from 0. A table is used by one thread at a time. */
 static void run_part(const struct routine *routine, const struct step *step, int64_t part,
                      int64_t thread) {
@@ -135,6 +82,8 @@ static void run_part(const struct routine *routine, const struct step *step, int
   step->kernel(args);
 }
 
+static uint32_t number_of(uint64_t order) { return (uint32_t)(order >> 32); }
+
 /* Returns the number of an order other than the last one seen, once there is one. */
 static uint32_t next_order(struct pool *pool, uint32_t seen) {
   uint32_t number = seen;
@@ -142,17 +91,15 @@ static uint32_t next_order(struct pool *pool, uint32_t seen) {
     number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire));
     if (number != seen) return number;
     pause_briefly();
-    if (tries % 32 == 31) make_room(pool);
+    if (tries % 32 == 31) sched_yield(); /* the caller may be waiting for this processor */
   }
-#ifdef __linux__
-  cpu_set_t allowed;
-  if (leave(pool, &allowed)) {
-    number = order_after_sleep(pool, seen);
-    sched_setaffinity(0, sizeof allowed, &allowed);
-    return number;
-  }
-#endif
-  return order_after_sleep(pool, seen);
+  pthread_mutex_lock(&pool->mutex);
+  ++pool->sleeping;
+  while ((number = number_of(atomic_load_explicit(&pool->order, memory_order_acquire))) == seen)
+    pthread_cond_wait(&pool->wake, &pool->mutex);
+  --pool->sleeping;
+  pthread_mutex_unlock(&pool->mutex);
+  return number;
 }
 
 static uint64_t order_of(uint32_t number, uint32_t first, uint32_t end) {
@@ -199,7 +146,6 @@ static void reset(struct pool *pool) {
   atomic_store(&pool->order, 0);
   pool->sleeping = 0;
   pool->missed = 0;
-  atomic_store(&pool->processor, -1);
   pool->is_started = 0;
 }
 
@@ -257,7 +203,6 @@ static void run_together(const struct routine *routine, const struct step *step)
   if (number == 0) number = 1; /* what workers start from */
   pool->routine = routine;
   pool->step = step;
-  atomic_store_explicit(&pool->processor, processor(), memory_order_relaxed);
   atomic_store_explicit(&pool->unfinished, step->parts, memory_order_relaxed);
   pthread_mutex_lock(&pool->mutex);
   atomic_store_explicit(&pool->order, order_of(number, 0, (uint32_t)step->parts),
