@@ -73,11 +73,11 @@ _LINE_BYTES = 64
 _COSTLY = 10
 """In additions: what costs as much, such as functions do, needs many registers."""
 _MUCH_TEXT = 10
-"""Stores with as many parts are written once for all accumulators, if the sums are long: compiling
-each copy takes as long as a dozen of calls, and reading accumulators from memory a hundredth of the
-sums.
+"""Stores with as many parts are written once for all accumulators, if the sums are long: a compiler
+takes milliseconds for the copies.
 """
 _LONG_SUM = 256
+"""Sums of as many terms take a hundred times as long as reading an accumulator from memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ What the operands' index maps say about the axes decides everything:
 
 The axis and the block that need the fewest cycles by a model of the processor win.
 
-    c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6 evenly;
+    c[i, j] += a[i, k] * b[k, j]  -->  split j 64; split j1 16; split i 6;
                                        order j0 i0 k i1 j10 j11; unroll i1; unroll j10;
                                        vectorise j11; pack 1 inside j0 as k j1;
                                        accumulate over k fused

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
@@ -17,7 +19,8 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.runtime.plans import planned
+from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_cpu_c import ahead, cache, expected, loader
 from ocannl_cpu_c.source import generate
 
@@ -149,6 +152,25 @@ def test_a_plan_that_never_came_leaves_the_next_one_alone() -> None:
     source = expected.source_of(plan_of(nest, nodes))
     assert source == generate(plan_of(nest, nodes))
     loader.load(source.kernels)
+
+
+def test_each_kernel_of_a_plan_is_told_of_as_it_is_in_the_plan() -> None:
+    with oc.Session():
+        x = oc.tensor(np.ones((96, 80), np.float32), batch_axes=1)
+        y = oc.tanh(oc.param("w", output=[48]) @ x)
+        loss = oc.einsum("... | ... => 0", y)
+        context = oc.Context("cpu_c")
+        context.init_params(loss)
+        build = context.compile(oc.train.grad_update(loss))._build
+    told: list[Nest] = []
+
+    def note(nest: Nest, nodes: Infos) -> None:
+        assert nodes.keys() >= {*nest.arguments}
+        told.append(nest)
+
+    plan = planned(build.optimised, build.target, note)
+    assert len(told) > 1
+    assert list(map(id, told)) == [id(step) for step in plan.steps if isinstance(step, Nest)]
 
 
 def test_threads_expect_plans_of_their_own() -> None:
