@@ -20,6 +20,7 @@ from typing import assert_never
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
+from ocannl_core.codegen.helper import STRING
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.paired import PairedLoop
@@ -485,6 +486,7 @@ class _Kernel:
         is_zero = Const(round_to(value, dtype), dtype) == Const(0.0, dtype)
         clear = self._dialect.zero_fill(name, info.size) if is_zero and info.size > 1 else None
         if clear is not None:
+            self.writer.helpers.add(STRING)
             self.writer.line(clear)
             return
         number = self._constant_cell(value, info.dtype)

@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from ocannl_core.codegen.float32_math import own_function
-from ocannl_core.codegen.prelude import prelude
+from ocannl_core.codegen.helper import MATH, STRING
+from ocannl_core.codegen.prelude import headers_of, prelude
 from ocannl_core.codegen.text import Level, Text, call
 from ocannl_core.dtypes import (
     DType,
@@ -62,7 +63,8 @@ class Dialect:
     inline: ClassVar[str] = "static inline"
     restrict: ClassVar[str] = "restrict"
     index_type: ClassVar[str] = "int64_t"
-    headers: ClassVar[tuple[str, ...]] = ("<math.h>", "<stdint.h>", "<string.h>")
+    headers: ClassVar[tuple[str, ...]] = (MATH, "<stdint.h>", STRING)
+    """What code of users finds included; before generated code stands what it needs of them."""
     has_vectors: ClassVar[bool] = True
     """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20
@@ -174,7 +176,9 @@ class Dialect:
 
     def prelude(self, helpers: Iterable[str]) -> str:
         """Returns what stands once before kernels that use these helpers."""
-        includes = "\n".join(f"#include {header}" for header in self.headers)
+        helpers = list(helpers)
+        needed = {"<stdint.h>", *headers_of(helpers)}
+        includes = "\n".join(f"#include {each}" for each in self.headers if each in needed)
         definitions = prelude(helpers, self.inline)
         return f"{includes}\n\n{definitions}\n" if definitions else f"{includes}\n"
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ocannl_core import dtypes
 from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.codegen.helper import MATH, headers_for
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.positions import Positions
 from ocannl_core.codegen.registers import combined_cells
@@ -189,7 +190,9 @@ class Expressions:
         if dtype.kind is Kind.WORD:
             low = round_to(value, uint64)
             return self._helper("word_of", Text(str(low) if low < 2**31 else f"{low:#x}ULL"))
-        return self._dialect.constant(value, dtype)
+        constant = self._dialect.constant(value, dtype)
+        self._writer.helpers.update(headers_for(constant.code))
+        return constant
 
     def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
         text = self.positions.index(index)
@@ -217,7 +220,7 @@ class Expressions:
         if dtype.kind is not Kind.UNSIGNED:
             inside = infix(infix(position, ">=", _ZERO), "&&", inside)
         if dtype.is_float:
-            whole = call(self._dialect.function("trunc", dtype), position)
+            whole = self._library("trunc", dtype, position)
             inside = infix(inside, "&&", infix(position, "==", whole))
         if extent == 0:
             return self.constant(0, gather.dtype)
@@ -320,9 +323,9 @@ class Expressions:
             case UnaryOp.RECIP:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
-                return infix(one, "/", call(self._dialect.function("sqrt", dtype), x))
+                return infix(one, "/", self._library("sqrt", dtype, x))
             case UnaryOp.TRUNC:
-                return call(self._dialect.function("trunc", dtype), x)
+                return self._library("trunc", dtype, x)
             case UnaryOp.RELU | UnaryOp.SAT01:
                 return self._primitive(op.value.name, dtype, x)
             case _:
@@ -333,7 +336,7 @@ class Expressions:
         own = self._dialect.own_function(name, dtype)
         if own is not None:
             return self._helper(own, *arguments)
-        return call(self._dialect.function(name, dtype), *arguments)
+        return self._library(name, dtype, *arguments)
 
     def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
         match op:
@@ -404,7 +407,7 @@ class Expressions:
                 if not expr.dtype.is_float:
                     product = self._wrapped(a, "*", b, expr.dtype)
                     return self._wrapped(product, "+", c, expr.dtype)
-                return call(self._dialect.function("fma", expr.dtype), a, b, c)
+                return self._library("fma", expr.dtype, a, b, c)
             case _:
                 assert_never(expr.op)
 
@@ -540,6 +543,10 @@ class Expressions:
     def _helper(self, name: str, *arguments: Text) -> Text:
         self._writer.helpers.add(name)
         return call(name, *arguments)
+
+    def _library(self, name: str, dtype: DType, *arguments: Text) -> Text:
+        self._writer.helpers.add(MATH)
+        return call(self._dialect.function(name, dtype), *arguments)
 
     def _use_type(self, dtype: DType) -> None:
         if dtype is uint4x32:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from ocannl_core.records import dataclass
 
@@ -26,6 +27,25 @@ def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
     for condition, text in special:
         lines += [f"#{'elif' if lines else 'if'} {condition}", text]
     return "\n".join([*lines, "#else", plain, "#endif"]) if lines else plain
+
+
+MATH, STRING = "<math.h>", "<string.h>"
+"""Header files, which are included where something of them is mentioned: that of functions takes a
+compiler as long as a small kernel.
+"""
+_MENTIONS = {
+    MATH: re.compile(
+        r"\b(?:NAN|INFINITY|(?:copysign|cos|exp|exp2|fabs|fma|fmod|log|log2|pow|sin|sqrt|tanh|trunc)f?\()"
+    ),
+    STRING: re.compile(r"\bmem(?:cpy|set)\("),
+}
+
+
+def headers_for(text: str) -> Iterator[str]:
+    """Yields the headers of which something is mentioned."""
+    for header, mention in _MENTIONS.items():
+        if mention.search(text):
+            yield header
 
 
 FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"

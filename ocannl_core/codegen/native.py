@@ -63,7 +63,7 @@ def render_native(
         for node in native_arguments(call)
     ]
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
-    helpers = ("uint4x32",) if words else ()
+    helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
     body = indent("\n".join([*lines, _dedented(code.body)]), "  ")
     support = "\n".join([*(f"#include {header}" for header in code.headers), dedent(code.support)])
 

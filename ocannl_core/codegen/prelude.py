@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
-from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.helper import FUSES, Helper, chosen, headers_for
 from ocannl_core.codegen.tile_prelude import TILE_HELPERS
 from ocannl_core.codegen.vector_prelude import vector_helper
 from ocannl_core.dtypes import NARROW
@@ -420,18 +421,48 @@ HELPERS: dict[str, Helper] = (
 
 
 def closure(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the helpers that these need, themselves included, each after what it needs."""
+    """Returns the helpers that these need, themselves included, each after what it needs.
+
+    Headers stand among them under their own names, such as `<math.h>`.
+    """
+    return _closure(tuple(sorted(names)))
+
+
+@lru_cache(maxsize=1024)
+def _closure(names: tuple[str, ...]) -> tuple[str, ...]:
     ordered: dict[str, None] = {}
-    for name in sorted(names):
-        for needed in closure(_helper(name).needs):
+    for name in names:
+        for needed in closure(_needs(name)):
             ordered.setdefault(needed)
         ordered.setdefault(name)
     return tuple(ordered)
 
 
+def _needs(name: str) -> tuple[str, ...]:
+    if _is_header(name):
+        return ()
+    helper = _helper(name)
+    return (*headers_for(helper.text), *helper.needs)
+
+
+def _is_header(name: str) -> bool:
+    return name.startswith("<")
+
+
+def headers_of(names: Iterable[str]) -> frozenset[str]:
+    """Returns the headers that these helpers need."""
+    return frozenset(filter(_is_header, closure(names)))
+
+
 def prelude(names: Iterable[str], inline: str = "static inline") -> str:
     """Returns the definitions of the helpers and of what they need, separated by blank lines."""
-    return "\n\n".join(_helper(name).text.replace("INLINE", inline) for name in closure(names))
+    return _prelude(closure(names), inline)
+
+
+@lru_cache(maxsize=1024)
+def _prelude(ordered: tuple[str, ...], inline: str) -> str:
+    texts = [_helper(name).text for name in ordered if not _is_header(name)]
+    return "\n\n".join(texts).replace("INLINE", inline)
 
 
 def _helper(name: str) -> Helper:

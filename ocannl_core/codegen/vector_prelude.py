@@ -150,7 +150,7 @@ def _select(vector: Vector) -> str:
 def _fma(vector: Vector) -> str:
     """Returns a multiply-add with one rounding."""
     name, lanes = vector.name, vector.lanes
-    scalar = "fmaf" if vector.dtype == "float32" else "fma"
+    scalar = "__builtin_fmaf" if vector.dtype == "float32" else "__builtin_fma"
     plain = f"  {name} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
     plain += "\n  return x;"
     special = [

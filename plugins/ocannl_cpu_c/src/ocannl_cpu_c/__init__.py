@@ -10,7 +10,7 @@ from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.node import NodeInfo
 from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Target, TargetReport
-from ocannl_cpu_c import devices, expected, memory
+from ocannl_cpu_c import devices, expected, loader, memory
 from ocannl_cpu_c.executable import CExecutable
 from ocannl_cpu_c.source import CSource
 
@@ -20,7 +20,10 @@ OCANNL_API = (1, 0)
 @hookimpl
 def ocannl_targets() -> TargetReport:
     """Returns this machine's processor, or why no C compiler can be used."""
-    return devices.report()
+    report = devices.report()
+    if report.targets:
+        loader.prepare()
+    return report
 
 
 @hookimpl

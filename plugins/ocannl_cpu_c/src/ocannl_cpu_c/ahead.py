@@ -33,7 +33,6 @@ class Ahead:
         cache: Where they go.
         processors: How many there are; one makes kernels until all are there.
         is_there: Tells whether a kernel needs no compiler.
-        others: Returns other files that are compiled beside kernels.
     """
 
     def __init__(
@@ -41,12 +40,10 @@ class Ahead:
         cache: DiskCache,
         processors: int,
         is_there: Callable[[KernelText], bool],
-        others: Callable[[], Sequence[Unit]],
     ) -> None:
         self._cache = cache
         self._processors = processors
         self._is_there = is_there
-        self._others = others
         self._known: set[str] = set()
         self._waiting: dict[Loops, list[KernelText]] = {loops: [] for loops in Loops}
 
@@ -55,30 +52,30 @@ class Ahead:
         identity = key(kernel)
         if identity in self._known or self._is_there(kernel):
             return
-        if not self._known:
-            self._start(self._others())
         self._known.add(identity)
         alike = self._waiting[kernel.loops]
         alike.append(kernel)
         if sum(map(seconds, alike)) >= _LEAST_SECONDS and _count() < self._processors - 1:
             self._waiting[kernel.loops] = []
-            self._start([file_of(alike)])
+            start(self._cache, [file_of(alike)])
 
     def close(self) -> None:
         """Starts to compile all that waits."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
         self._waiting = {loops: [] for loops in Loops}
         if left:
-            self._start(units(left, self._processors))
+            start(self._cache, units(left, self._processors))
 
-    def _start(self, files: Sequence[Unit]) -> None:
-        with _lock, suppress(OSError):  # who loads the kernels tries again, and says what is wrong
-            started = _started(self._cache)
-            for each in files:
-                if not any(each.keys == other.unit.keys for other in started):
-                    started.append(self._cache.start(each))
-            while len(started) > _MOST:  # of routines that were generated and never compiled
-                started.pop(0).stop()
+
+def start(cache: DiskCache, files: Sequence[Unit]) -> None:
+    """Starts to compile files that are not being compiled."""
+    with _lock, suppress(OSError):  # who loads what they define tries again, and says what is wrong
+        started = _started(cache)
+        for each in files:
+            if not any(each.keys == other.unit.keys for other in started):
+                started.append(cache.start(each))
+        while len(started) > _MOST:  # of routines that were generated and never compiled
+            started.pop(0).stop()
 
 
 def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:

@@ -40,11 +40,13 @@ class Unit:
         keys: Those of the kernels that its table lists.
         text: The file.
         loops: What is left to vectorise.
+        calls_libraries: False if nothing of a library is mentioned.
     """
 
     keys: tuple[str, ...]
     text: str
     loops: Loops = Loops.PLAIN
+    calls_libraries: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,10 @@ class DiskCache:
         _write(source, unit.text.encode())
         mark = f"{os.getpid()}.{os.urandom(4).hex()}"
         built = self._objects / f"{_name(unit)}.{mark}.tmp"
-        return Building(unit, self._compiler.start(source, built, unit.loops))
+        compilation = self._compiler.start(
+            source, built, unit.loops, calls_libraries=unit.calls_libraries
+        )
+        return Building(unit, compilation)
 
     def build(self, units: Sequence[Unit], early: Sequence[Building] = ()) -> dict[str, Entry]:
         """Compiles files side by side; returns where their kernels are, by key.

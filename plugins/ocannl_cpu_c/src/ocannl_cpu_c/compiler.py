@@ -73,6 +73,11 @@ _PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
 """What processors with products of pairs of bfloat16 have."""
 _TILES = {"__AMX_TILE__", "__AMX_BF16__"}
 """What processors with products of tiles of bfloat16 have."""
+_LIBRARIES = ("-lm", "-pthread")
+_ALONE = ("-nostdlib", "-lgcc")
+"""What is linked; finding the names of the C library takes as long as a small kernel. Calls that
+GCC makes of its own, as of memset, are found in the process that loads the object.
+"""
 _SHOWN_LINES = 40
 
 
@@ -85,6 +90,7 @@ class Compiler:
         flags: What it is given before the files, whatever they are.
         levels: How much it optimises, for each kind of loops.
         version: Its name and version.
+        alone: What code is linked with that calls no library.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: How many of them there are.
         has_fma: True if it may use instructions that multiply and add.
@@ -99,6 +105,7 @@ class Compiler:
     command: tuple[str, ...]
     flags: tuple[str, ...]
     levels: tuple[tuple[str, ...], ...]
+    alone: tuple[str, ...]
     version: str
     vector_bytes: int
     vector_registers: int
@@ -108,17 +115,26 @@ class Compiler:
     tiles: str
     identity: str
 
-    def start(self, source: Path, target: Path, loops: Loops = Loops.PLAIN) -> Compilation:
+    def start(
+        self,
+        source: Path,
+        target: Path,
+        loops: Loops = Loops.PLAIN,
+        *,
+        calls_libraries: bool = True,
+    ) -> Compilation:
         """Starts to compile a C file into a shared object.
 
         Args:
             source: The file.
             target: Where the object will be.
             loops: What is left to vectorise; less compiles faster.
+            calls_libraries: False if nothing of a library is mentioned.
         """
         level = self.levels[list(Loops).index(loops)]
-        files = ("-o", str(target), str(source), "-lm", "-pthread")
-        command = [*self.command, *level, *self.flags, *files]
+        linked = _LIBRARIES if calls_libraries else self.alone
+        files = ("-o", str(target), str(source))
+        command = [*self.command, *level, *self.flags, *files, *linked]
         return Compilation(command, target, _start(command))
 
 
@@ -241,12 +257,16 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
     tile_products, tiles = _tiles(macros)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
     levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
-    content = [*command, *(flag for level in levels for flag in level), *flags, tiles, meaning]
+    # what users add, as sanitizers, may need libraries for whatever code
+    alone = _ALONE if is_gcc and "__linux__" in macros and len(command) == 1 else _LIBRARIES
+    chosen = [*(flag for level in levels for flag in level), *flags, *alone]
+    content = [*command, *chosen, tiles, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
         flags,
         levels,
+        alone,
         _version(macros),
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,

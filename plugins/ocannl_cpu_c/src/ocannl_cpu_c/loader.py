@@ -60,11 +60,7 @@ def compiling_ahead() -> ahead.Ahead | None:
     """Returns what takes kernels that will be loaded, so that a compiler can begin with the first
     ones; None without a compiler, or without a second processor for it.
     """
-    processors = len(os.sched_getaffinity(0))
-    try:
-        compiler = find() if processors > 1 else None
-    except CompileError:  # told when kernels are loaded
-        compiler = None
+    compiler = _compiler_beside()
     if compiler is None:
         return None
     cache = open_cache(compiler)
@@ -72,7 +68,23 @@ def compiling_ahead() -> ahead.Ahead | None:
     def is_there(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return ahead.Ahead(cache, processors, is_there, lambda: _missing_runtime(cache))
+    return ahead.Ahead(cache, len(os.sched_getaffinity(0)), is_there)
+
+
+def prepare() -> None:
+    """Starts to compile what runs routines, unless it is there: whoever uses a device needs it."""
+    compiler = _compiler_beside()
+    if compiler is not None:
+        cache = open_cache(compiler)
+        ahead.start(cache, _missing_runtime(cache))
+
+
+def _compiler_beside() -> Compiler | None:
+    """Returns what can compile while this thread goes on."""
+    try:
+        return find() if len(os.sched_getaffinity(0)) > 1 else None
+    except CompileError:  # told when kernels are loaded
+        return None
 
 
 def runtime() -> Any:
@@ -106,7 +118,9 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            library = _library(_compiled(cache, compiler, [file])[file.keys[0]])
+            early = ahead.taken(cache, file.keys)
+            entries = _compiled(cache, compiler, [] if early else [file], early)
+            library = _library(entries[file.keys[0]])
         introduce(library)
         _found_runtime.append(library)
     return _found_runtime[0]

@@ -13,7 +13,9 @@ from math import ceil
 from typing import assert_never
 
 from ocannl_core.codegen.c_family import CODEGEN_VERSION
+from ocannl_core.codegen.helper import MATH
 from ocannl_core.codegen.kernel_text import KernelText, Loops
+from ocannl_core.codegen.prelude import headers_of
 from ocannl_cpu_c.cache import Unit
 from ocannl_cpu_c.source import unit
 
@@ -75,4 +77,5 @@ def file_of(kernels: Sequence[KernelText]) -> Unit:
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
     text = "\n".join([unit(kernels), exported])
     most = max((kernel.loops for kernel in kernels), key=list(Loops).index)
-    return Unit(tuple(map(key, kernels)), text, most)
+    libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
+    return Unit(tuple(map(key, kernels)), text, most, libraries)
