@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import cache
+from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
         content.setdefault("__setstate__", vars(model)["__setstate__"])
     made = type(cls)(cls.__name__, cls.__bases__, content)
     made.__qualname__ = cls.__qualname__
+    if frozen and not {"__init__", "__post_init__", "__reduce__"} & content.keys():
+        _add_reduction(made, fields)
     if "__init__" not in content:
         _add_initialiser(made, fields, frozen)
     if frozen:
@@ -180,6 +183,20 @@ def _freeze(made: Any, fields: dict[str, Field[Any]]) -> None:
         super(made, self).__delattr__(name)
 
     made.__setattr__, made.__delattr__ = __setattr__, __delattr__
+
+
+def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
+    """Has values copied and pickled as calls of their class: states are lists made in Python."""
+    if not fields or not all(each.init for each in fields.values()):
+        return
+    values: Callable[[Any], Any] = attrgetter(*fields)
+    is_one = len(fields) == 1
+
+    def __reduce__(self: Any) -> tuple[type[Any], tuple[Any, ...]]:
+        found = values(self)
+        return self.__class__, (found,) if is_one else found
+
+    made.__reduce__ = __reduce__
 
 
 def _add_comparison(
