@@ -8,7 +8,6 @@ domain's variables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import count
 from typing import assert_never
 
@@ -17,15 +16,12 @@ from ocannl_core.records import dataclass
 _ids = count()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoopVar:
-    """A loop variable. The id is its identity; printers number variables for every program."""
+    """A loop variable, compared by identity; printers number variables for every program."""
 
     id: int
-    hint: str = field(default="i", compare=False)
-
-    def __hash__(self) -> int:
-        return self.id  # variables are looked up more often than anything else
+    hint: str = "i"
 
 
 def fresh_var(hint: str = "i") -> LoopVar:
@@ -127,7 +123,7 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
     merged: dict[IndexVar, int] = {}
     for coefficient, var in terms:
         merged[var] = merged.get(var, 0) + coefficient
-    kept = tuple((coefficient, var) for var, coefficient in merged.items() if coefficient)
+    kept = tuple([(coefficient, var) for var, coefficient in merged.items() if coefficient])
     if not kept:
         return FixedIndex(offset)
     if kept[0][0] == 1 and len(kept) == 1 and offset == 0:

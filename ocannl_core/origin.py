@@ -7,10 +7,9 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 

@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+    from dataclasses import replace as replace
 else:
+
+    def replace(value, /, **changes):
+        """Returns a value with some fields changed, as `dataclasses.replace` does, in half the
+        time.
+        """
+        cls = value.__class__
+        for name in _given(cls):
+            if name not in changes:
+                changes[name] = getattr(value, name)
+        return cls(**changes)
 
     def dataclass(*, frozen=False, slots=False, eq=True, repr=True, kw_only=False):
         """Returns what makes a dataclass of a class, as `dataclasses.dataclass` does."""
@@ -34,6 +45,12 @@ else:
             )(cls)
 
         return make
+
+
+@cache
+def _given(cls: type[Any]) -> tuple[str, ...]:
+    """Returns the fields that a class is called with."""
+    return tuple(each.name for each in dataclasses.fields(cls) if each.init)
 
 
 class _Factory:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 from ocannl_core.assign.nodes import (
     Accumulate,
@@ -35,7 +34,7 @@ from ocannl_core.assign.traverse import Leaf, leaves, targets
 from ocannl_core.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import field, replace
+from dataclasses import field
 
 from ocannl_core.assign.nodes import Assignment, AssignProgram, ExternalCall, Section, Sequence
 from ocannl_core.assign.traverse import Leaf, reads, targets
 from ocannl_core.errors import OpError
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 Value = tuple[TensorNode, int]
 """A node, and the position of the assignment that gave it its cells: -1 for those before."""

@@ -7,7 +7,7 @@ are written out, or covers neighbouring cells with the lanes of a vector loop.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
 from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
@@ -17,6 +17,7 @@ from ocannl_core.records import dataclass
 
 MOST_REGISTERS = 256
 """An array that needs more variables stays an array."""
+_MOST_POSITIONS = 16 * MOST_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class _Lane:
 Position = tuple[tuple[tuple[int, IndexVar], ...], int]
 """A sum of products of variables and a constant."""
 
-_Environment = Mapping[IndexVar, int | _Lane]
+_Loops = Mapping[IndexVar, range | _Lane]
+"""Written-out loops and vector loops by their variables."""
 
 
 def register_lanes(
@@ -68,18 +70,16 @@ def register_lanes(
         dims: Its extents.
     """
     found: dict[int, int] = {}
-    positions: dict[int, Position] = {}
-    for indices, values in _accesses(stmts, node):
+    for indices, loops in _accesses(stmts, node):
         if len(indices) != len(dims):
             return None
-        if id(indices) not in positions:
-            positions[id(indices)] = as_affine(row_major(indices, dims))
-        place = _place(positions[id(indices)], values)
-        if place is None:
+        places = _places(as_affine(row_major(indices, dims)), loops)
+        if places is None:
             return None
-        position, lanes = place
-        found[position] = max(lanes, found.get(position, 0))
-        if len(found) > 16 * MOST_REGISTERS:
+        positions, lanes = places
+        for position in positions:
+            found[position] = max(lanes, found.get(position, 0))
+        if len(found) > _MOST_POSITIONS:
             return None
     merged: dict[int, int] = {}
     end, last = -1, -1
@@ -95,33 +95,29 @@ def register_lanes(
 
 def _accesses(
     stmts: Iterable[Stmt], node: TensorNode
-) -> Iterable[tuple[tuple[AxisIndex, ...], _Environment]]:
-    """Yields the indices of every access with what is known of their variables."""
-    pending: list[tuple[Stmt, _Environment]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
-    # written-out loops are met once for each iteration
+) -> Iterator[tuple[tuple[AxisIndex, ...], _Loops]]:
+    """Yields the indices of every access with the loops around it."""
+    pending: list[tuple[Stmt, _Loops]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
     mentioning: set[int] = set()
     for stmt, _ in pending:
         _note_mentions(stmt, node, mentioning)
-    loads: dict[int, list[tuple[AxisIndex, ...]]] = {}
     while pending:
-        stmt, values = pending.pop()
+        stmt, loops = pending.pop()
         if id(stmt) not in mentioning:
             continue
-        if isinstance(stmt, Store) and id(stmt) not in loads:
-            loads[id(stmt)] = _loads(stmt, node)
         match stmt:
             case For(var, start, stop, body, kind):
-                for value in _values(kind, start, stop):
-                    inner = values if value is None else {**values, var: value}
-                    pending.append((body, inner))
+                if stop > start:
+                    values = _values(kind, start, stop)
+                    pending.append((body, loops if values is None else {**loops, var: values}))
             case Block(inner_stmts):
-                pending.extend((each, values) for each in reversed(inner_stmts))
+                pending.extend((each, loops) for each in reversed(inner_stmts))
             case Store():
                 if stmt.node is node:
-                    yield stmt.indices, values
-                yield from ((indices, values) for indices in loads[id(stmt)])
+                    yield stmt.indices, loops
+                yield from ((indices, loops) for indices in _loads(stmt, node))
             case _:
-                yield (), values  # other code: the array stays one
+                yield (), loops  # other code: the array stays one
 
 
 def _note_mentions(stmt: Stmt, node: TensorNode, found: set[int]) -> bool:
@@ -144,29 +140,29 @@ def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:
     return [each.indices for each in walk(stmt) if isinstance(each, Load) and each.node is node]
 
 
-def _values(kind: AxisKind, start: int, stop: int) -> Iterable[int | _Lane | None]:
-    """Returns what the variable of a loop may be: its values one by one, or all at once."""
-    if stop - start <= 0:
-        return ()
+def _values(kind: AxisKind, start: int, stop: int) -> range | _Lane | None:
+    """Returns what the variable of a loop may be: its values one by one, or all at once; None if
+    it is a variable of the text.
+    """
     if stop - start == 1 or kind is AxisKind.UNROLLED:
         return range(start, stop)
-    return (_Lane(start, stop - start) if kind is AxisKind.VECTOR else None,)
+    return _Lane(start, stop - start) if kind is AxisKind.VECTOR else None
 
 
-def _place(at: Position, values: _Environment) -> tuple[int, int] | None:
-    """Returns the first cell of an access and the number of cells; None if either varies."""
-    terms, position = at
-    lanes = 1
+def _places(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
+    """Returns the first cells of an access and the number of cells; None if either varies."""
+    terms, offset = at
+    positions, lanes = [offset], 1
     for coefficient, var in terms:
-        match values.get(var):
-            case int() as value:
-                position += coefficient * value
+        match loops.get(var):
+            case range() as values if len(positions) * len(values) <= _MOST_POSITIONS:
+                positions = [each + coefficient * value for each in positions for value in values]
             case _Lane(start, extent) if coefficient == 1 and lanes == 1:
-                position += start
+                positions = [each + start for each in positions]
                 lanes = extent
             case _:
                 return None
-    return position, lanes
+    return positions, lanes
 
 
 def combined_cells(expr: Binary) -> tuple[Load, ...]:

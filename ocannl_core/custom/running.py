@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.errors import OcannlError, OpError
+from ocannl_core.records import replace
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
 

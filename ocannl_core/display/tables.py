@@ -5,7 +5,6 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.terms import RowKind, Size
 from ocannl_core.tensor.tensor import Tensor
 

@@ -11,7 +11,7 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from ocannl_core.errors import BackendNotFoundError, UsageError
 from ocannl_core.hooks.backend import Backend, transfer
 from ocannl_core.hooks.plugins import PluginError, backend_manager, check_wrapper, load
 from ocannl_core.origin import caller_depth
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.target import (
     BACKEND_API,
     HOST,

@@ -15,7 +15,7 @@ already added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 
@@ -86,6 +86,10 @@ class Local:
     id: int
     dtype: DType
     node: TensorNode | None = None
+
+    def numbered(self, number: Callable[[object], int]) -> tuple[object, ...]:
+        """Returns what is left without the id: the number of the variable among some things."""
+        return number((Local, self.id)), self.dtype, self.node
 
 
 # ----- expressions --------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ rewrite that changes nothing returns the very object it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar, assert_never, cast
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 from ocannl_core.indexing import (
     AxisIndex,
@@ -52,7 +52,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import TernaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 Node = Stmt | Expr
 Result = TypeVar("Result")
@@ -60,36 +60,34 @@ Replacement = Stmt | Sequence[Stmt]
 """What a statement is rewritten to: one statement, or several spliced into the enclosing block."""
 
 
-_LEAVES = frozenset({Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits})
+_Inside = Callable[[Any], tuple[Node, ...]]
+
+
+def _only(name: str) -> _Inside:
+    found = attrgetter(name)
+    return lambda node: (found(node),)
+
+
+_INSIDE: dict[type[Node], _Inside | None] = {
+    **dict.fromkeys((Load, Const, LocalRead, IndexValue, LoadMerge, ConstBits)),
+    **dict.fromkeys((Remark, Fill, DeclareLocal, Allocate, Barrier, Prefetch, CallExternal)),
+    **dict.fromkeys((For, Scoped, Staged), _only("body")),
+    **dict.fromkeys((Store, SetLocal), _only("value")),
+    **dict.fromkeys((StoreVector, Unary), _only("arg")),
+    Block: attrgetter("stmts"),
+    Binary: attrgetter("left", "right"),
+    Ternary: attrgetter("first", "second", "third"),
+    Gather: _only("position"),
+}
+"""What is directly inside the nodes of a class, in the order in which it runs; None for nothing.
+Nothing is asked more often, so this is no `match`.
+"""
 
 
 def children(node: Node) -> tuple[Node, ...]:
     """Returns what is directly inside a node, in the order in which it runs."""
-    if type(node) in _LEAVES:  # half of all nodes: one look in place of six
-        return ()
-    match node:  # the commonest first
-        case Binary(_, left, right):
-            return (left, right)
-        case Block(stmts):
-            return stmts
-        case Store(value=value) | SetLocal(value=value):
-            return (value,)
-        case For(body=body) | Scoped(body=body) | Staged(body=body):
-            return (body,)
-        case Remark() | Fill() | DeclareLocal() | Allocate() | Barrier() | Prefetch():
-            return ()
-        case CallExternal():
-            return ()
-        case StoreVector(arg=arg) | Unary(arg=arg):
-            return (arg,)
-        case Ternary(_, first, second, third):
-            return (first, second, third)
-        case Gather(position=position):
-            return (position,)
-        case Load() | Const() | LocalRead() | IndexValue() | LoadMerge() | ConstBits():
-            return ()
-        case _:
-            assert_never(node)
+    inside = _INSIDE[type(node)]
+    return () if inside is None else inside(node)
 
 
 def operands_of(node: Node) -> tuple[Node, ...]:
@@ -133,7 +131,9 @@ def walk(root: Node) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         yield node
-        pending += children(node)[::-1]
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)[::-1]
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:
@@ -158,7 +158,9 @@ def walk_up(root: Node) -> Iterator[Node]:
     while pending:  # backwards: a node, then what is inside it from the right
         node = pending.pop()
         found.append(node)
-        pending += children(node)
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)
     return reversed(found)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ from ocannl_core.ops import COMPARISONS
 from ocannl_core.passes.coverage import Coverage, written_cells
 from ocannl_core.passes.units import Site, Unit, units_of
 from ocannl_core.passes.visits import MOST_ENUMERATED, Counts, Frequency, counts, frequency
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

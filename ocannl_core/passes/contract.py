@@ -15,7 +15,6 @@ products in vectors and add them in order, but do not vectorize a chain of fused
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ocannl_core.indexing import variables
 from ocannl_core.loopir.nodes import (
@@ -37,7 +36,7 @@ from ocannl_core.passes.facts import value_of
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
 from ocannl_core.passes.scalars import Fresh, fresh_locals
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _LARGEST_POWER = 8
 """The largest exponent for which a power becomes a product."""

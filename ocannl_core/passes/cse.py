@@ -14,7 +14,7 @@ and what the rest of their expression computes anyway, but provide nothing, sinc
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from ocannl_core.loopir.equivalence import Storage, key_of
 from ocannl_core.loopir.nodes import (
@@ -58,7 +58,7 @@ from ocannl_core.passes.effects import changes, is_pure
 from ocannl_core.passes.scalars import Fresh, assigned, fresh_locals
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.steps import Steps, completed
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}

@@ -8,7 +8,7 @@ for i in range(4):            -->   for i in range(4):
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from operator import is_
 
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
@@ -47,7 +47,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.coverage import certain_cells, whole
 from ocannl_core.passes.laws import simplified
 from ocannl_core.passes.units import Unit, unit_of
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
 

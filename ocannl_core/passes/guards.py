@@ -13,7 +13,6 @@ left alone: their schedules want one nest, and put conditions into the copies of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import is_
 
 from ocannl_core.indexing import IndexVar, as_affine, variables
@@ -40,7 +39,7 @@ from ocannl_core.passes.facts import constant, difference
 from ocannl_core.passes.laws import simplified
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.steps import Steps, completed
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _LEAST_EXTENT = 8
 """Shorter loops are unrolled, and stay."""

@@ -8,7 +8,7 @@ for i in range(64):                         v = exp(s)
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from operator import is_
 
 from ocannl_core.indexing import LoopVar, variables
@@ -49,7 +49,7 @@ from ocannl_core.passes.cost import cost, own_cost
 from ocannl_core.passes.effects import changed_at, is_pure
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
 from ocannl_core.passes.steps import Steps, completed
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
 

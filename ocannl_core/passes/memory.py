@@ -7,11 +7,11 @@ written before, needs no memory from outside: it is allocated in the routine.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import trace
+from ocannl_core.records import replace
 
 
 def allocate_scratch(

@@ -6,7 +6,6 @@ for k in range(10): c[i] += where(k == id[i], table[k], 0)   -->   c[i] += gathe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 from ocannl_core.indexing import FixedIndex, LoopVar, VarIndex, variables
@@ -47,7 +46,7 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.facts import fits, is_leaf, is_number
 from ocannl_core.passes.scalars import Fresh, fresh_locals
 from ocannl_core.passes.simplify import simplify
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 
 def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:

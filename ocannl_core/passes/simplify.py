@@ -6,7 +6,6 @@ for i in range(1): c[i] = a[i] * 1.0   -->   c[0] = a[0]
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 
 from ocannl_core.dtypes import DType
 from ocannl_core.indexing import FixedIndex
@@ -56,7 +55,7 @@ from ocannl_core.passes.facts import (
 from ocannl_core.passes.laws import simplified_once
 from ocannl_core.passes.powers import as_product
 from ocannl_core.passes.scalars import Variables, assigned, variables_of
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _MOST_ROUNDS = 100
 _LARGEST_POWER = 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,7 +22,7 @@ from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.passes.findings import Findings
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.runtime.plans import planned
 from ocannl_core.runtime.saved import Generated, remembered
 from ocannl_core.runtime.tuning import tune

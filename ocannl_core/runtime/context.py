@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
+from ocannl_core.records import replace
 from ocannl_core.runtime import link, recompute, values
 from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ocannl_core.hooks.backend import Backend
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 from ocannl_core.schedule.transforms import to_text
 from ocannl_core.target import Buffer, Launcher, Target

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 from ocannl_core.errors import LinkError
 from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.traverse import refresh, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.runtime.store import Run, Store, Stored
 
 

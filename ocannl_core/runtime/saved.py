@@ -14,31 +14,28 @@ it was written is made again.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import pickle
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import field, fields
-from enum import Enum
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.indexing import LoopVar, StaticIndex, fresh_var
 from ocannl_core.loopir.nodes import CallExternal, LoopProgram
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.records import dataclass
+from ocannl_core.renaming import Numbering, dumped, loaded
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.target import Source, Target
@@ -90,22 +87,22 @@ def remembered(
     code = _code_digest(backend)
     if code is None or any(isinstance(each, CallExternal) for each in walk(lowered.body)):
         return make()
-    identities = _Identities()
+    numbering = Numbering()
     requests = tuple(node for node in lowered.nodes if node in requested)
     question = (code, _circumstances(target), target, lowered, tuple(stored.items()), requests)
     try:
-        key = hashlib.sha256(_dumped(question, identities)).hexdigest()
+        key = hashlib.sha256(dumped(question, numbering)).hexdigest()
         path = _folder(settings.cache_directory()) / key
     except _NOT_WRITTEN:
         return make()
-    identities.close()
-    found = _read(path, identities)
+    numbering.close()
+    found = _read(path, numbering.things)
     if found is not None:
         return found
     made = make()
     if getattr(made.source, "is_storable", False):
         with suppress(*_NOT_WRITTEN):
-            _write(path, _dumped(made, identities))
+            _write(path, dumped(made, numbering))
     return made
 
 
@@ -154,81 +151,6 @@ def _digest_of(folders: tuple[Path, ...]) -> str | None:
     return digest.hexdigest()
 
 
-# ----- identities --------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Identities:
-    """Numbers for what is compared by identity: the nodes and indices of a question, then those
-    of its answer.
-    """
-
-    numbers: dict[object, int] = field(default_factory=dict)
-    known: list[Any] = field(default_factory=list)
-
-    def number(self, thing: object) -> int:
-        return self.numbers.setdefault(thing, len(self.numbers))
-
-    def close(self) -> None:
-        """Notes that all things so far are known to who asks the same question again."""
-        self.known = list(self.numbers)
-
-
-_table: ContextVar[dict[int, Any]] = ContextVar("things of the entry that is being read")
-
-
-def _known(number: int) -> object:
-    return _table.get()[number]
-
-
-def _new_node(number: int, ordinal: int, label: tuple[str, ...]) -> object:
-    return _table.get().setdefault(number, TensorNode(ordinal, label))
-
-
-def _new_variable(number: int, hint: str) -> object:
-    found = _table.get()
-    if number not in found:
-        found[number] = fresh_var(hint)
-    return found[number]
-
-
-def _new_index(number: int, name: str, extent: int | None) -> object:
-    return _table.get().setdefault(number, StaticIndex(name, extent))
-
-
-class _Pickler(pickle.Pickler):
-    """Writes programs; nodes and variables as numbers, members of enums by name."""
-
-    def __init__(self, file: io.BytesIO, identities: _Identities) -> None:
-        super().__init__(file, protocol=5)
-        self._identities = identities
-
-    def reducer_override(self, value: Any) -> Any:
-        match value:
-            case TensorNode(ordinal, label):
-                return self._numbered(value, _new_node, ordinal, label)
-            case LoopVar(_, hint):
-                return self._numbered(value, _new_variable, hint)
-            case StaticIndex(name, extent):
-                return self._numbered(value, _new_index, name, extent)
-            case Enum():
-                return getattr, (type(value), value.name)
-            case _:
-                return NotImplemented
-
-    def _numbered(self, value: object, make: Callable[..., object], *arguments: object) -> Any:
-        number = self._identities.number(value)
-        if number < len(self._identities.known):
-            return _known, (number,)
-        return make, (number, *arguments)
-
-
-def _dumped(value: object, identities: _Identities) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, identities).dump(value)
-    return file.getvalue()
-
-
 # ----- files ------------------------------------------------------------------------------------
 
 
@@ -249,7 +171,7 @@ def _folder(directory: Path) -> Path:
     return folder
 
 
-def _read(path: Path, identities: _Identities) -> Generated | None:
+def _read(path: Path, things: Sequence[object]) -> Generated | None:
     """Returns an entry; None if there is none, or not as it was written."""
     try:
         content = path.read_bytes()
@@ -259,13 +181,10 @@ def _read(path: Path, identities: _Identities) -> Generated | None:
         os.utime(path)
     except OSError:
         return None
-    token = _table.set(dict(enumerate(identities.known)))
     try:
-        found = pickle.loads(payload)
+        found = loaded(payload, things)
     except Exception:  # intact, and still not readable here: made again
         return None
-    finally:
-        _table.reset(token)
     return found if isinstance(found, Generated) else None
 
 

@@ -14,12 +14,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.runtime.bench import Bench
 from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration

@@ -17,7 +17,6 @@ reduction is all finish.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from ocannl_core.dtypes import DType, Kind
@@ -66,7 +65,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.transforms import AXIS_LETTERS
 
 REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})

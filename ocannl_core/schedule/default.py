@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
+from itertools import islice
 
 from ocannl_core import settings
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
+from ocannl_core.schedule.alike import Alike, Made
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import contraction_schedule
@@ -79,30 +81,47 @@ def scheduled_by(
     kernels = kernels_of(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
     contracted = kernels.contracted
-    made = [node for node in kernels.partial if node not in contracted]
+    scratch = [node for node in (*plan.scratch, *kernels.partial) if node not in contracted]
     steps: list[Step] = []
-    shared: list[TensorNode] = []
-
-    def add(step: Step) -> None:
-        found = finish(step, nodes)
-        steps.extend(found.steps)
-        shared.extend(found.scratch)
-
+    alike = Alike()
     for part in kernels.parts:
-        if isinstance(part, Part):
-            add(_step(part, rule, nodes))
-            continue
-        run = run_together(part, rule, nodes)
-        nodes.update(run.nodes)
-        made += run.partial
-        add(run.step)
-        for each in run.sums:
-            add(_step(each, rule, nodes))
+        make = partial(_made, part, rule, nodes, finish)
+        if isinstance(part, Group):
+            cells = [each.cells for each in part.parts]
+            made = alike.made((cells, part.plan), _titles(part.parts), nodes, make)
+        elif part.cells is not None:
+            made = alike.made((part.cells, part.is_changed), _titles([part]), nodes, make)
+        else:
+            made = make()
+        steps += made.steps
+        scratch += made.scratch
+        nodes.update(made.nodes)
     left = frozenset(node for step in steps for node in mentioned(step))
-    known = (node for node in plan.scratch if node not in contracted)
-    scratch = [node for node in (*known, *made) if node in left]
-    scratch = list(dict.fromkeys([*scratch, *shared]))
+    scratch = list(dict.fromkeys(node for node in scratch if node in left))
     return replace(plan, steps=tuple(steps), scratch=tuple(scratch), nodes=nodes)
+
+
+def _titles(parts: Sequence[Part]) -> list[str]:
+    return [part.step.title for part in parts]
+
+
+def _made(part: Part | Group, rule: Rule, nodes: Infos, finish: StepRule) -> Made:
+    """Returns what becomes of a kernel, or of several that run together."""
+    known = dict(nodes)
+    scratch: list[TensorNode] = []
+    if isinstance(part, Part):
+        scheduled = [_step(part, rule, known)]
+    else:
+        run = run_together(part, rule, known)
+        known.update(run.nodes)
+        scratch += run.partial
+        scheduled = [run.step, *(_step(each, rule, known) for each in run.sums)]
+    steps: list[Step] = []
+    for step in scheduled:
+        found = finish(step, known)
+        steps += found.steps
+        scratch += found.scratch
+    return Made(tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ c, 2048 bytes                 #####     -->  at 0, where a was
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 
 ALIGNMENT = 64

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field
 
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.nodes import Block, CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.transforms import Schedule
 
 Infos = Mapping[TensorNode, NodeInfo]
@@ -53,6 +53,8 @@ class Nest:
             so that all their iterations may run at the same time; and so may those of the PARALLEL
             loops right inside each.
         measured: What a search on this machine found for the nest; None if there was none.
+        like: An earlier nest of the plan that is this one but for names, so that both have the same
+            code; None if there is none.
     """
 
     body: Block
@@ -62,6 +64,7 @@ class Nest:
     schedule: Schedule = ()
     is_parallel: bool = False
     measured: Measured | None = None
+    like: Nest | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Integral
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import replace
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, fill, ties
 from ocannl_core.shape.close import close

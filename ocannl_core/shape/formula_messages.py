@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
+from ocannl_core.records import replace
 from ocannl_core.shape.constraints import DimEqual, TotalElements
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State

@@ -8,9 +8,9 @@ any part of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ocannl_core.errors import VerifyError
+from ocannl_core.records import replace
 from ocannl_core.shape import ranks
 from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes

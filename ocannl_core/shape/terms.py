@@ -8,13 +8,13 @@ the solver's environment.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from itertools import zip_longest
 from math import prod
 from typing import assert_never
 
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 
 class RowKind(Enum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from numbers import Real
 from types import EllipsisType
 from typing import Any
@@ -13,7 +12,7 @@ from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row

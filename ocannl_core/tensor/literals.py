@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from inspect import signature
 from itertools import product
 from math import prod
@@ -28,6 +27,7 @@ from ocannl_core.host_arrays import (
 )
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import replace
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions

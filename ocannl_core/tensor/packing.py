@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocannl_core.ops import UnaryOp
+from ocannl_core.records import replace
 from ocannl_core.shape.logic import NumbersOfWords
 from ocannl_core.tensor.definitions import Applied
 

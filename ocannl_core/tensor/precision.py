@@ -12,7 +12,6 @@ say does the session's default float decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -23,7 +22,7 @@ from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, dtype_of, flo
 from ocannl_core.errors import UsageError
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 
 class Why(Enum):

@@ -5,7 +5,6 @@ concrete index maps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from ocannl_core.assign.liveness import overwritten
@@ -28,7 +27,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.calls import Calls, backpropagated

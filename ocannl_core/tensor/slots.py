@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -21,7 +20,7 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 

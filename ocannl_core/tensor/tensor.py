@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import replace
 from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
@@ -15,6 +14,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.origin import Origin, caller_location
+from ocannl_core.records import replace
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions

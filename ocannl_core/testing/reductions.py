@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -25,6 +24,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_exprs
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.records import replace
 from ocannl_core.schedule.applying.axes import AxisTree
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.transforms import (

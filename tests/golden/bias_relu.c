@@ -1,6 +1,4 @@
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 static inline float relu_float32(float x) {
   return x < 0 ? 0 : x;

@@ -1,6 +1,5 @@
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 static inline float where_float32(int condition, float a, float b) {
   union { float number; uint32_t bits; } x = {a}, y = {b};

@@ -1,6 +1,4 @@
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 typedef struct { uint32_t a, b, c, d; } uint4x32;
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from operator import is_
 
 from ocannl_core.indexing import ConcatIndex, IndexMap, IndexVar, variables
@@ -30,7 +30,7 @@ from ocannl_core.passes.accesses import Cost, cost
 from ocannl_core.passes.coverage import follows_store, is_whole, ranges_of
 from ocannl_core.passes.inline.solve import check_definition
 from ocannl_core.passes.units import Site, Unit
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 MOST_DEPTH = 48
 MOST_SIZE = 256

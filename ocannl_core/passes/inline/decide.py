@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from math import prod
 
 from ocannl_core.dtypes import DType, uint4x32
@@ -55,7 +55,7 @@ from ocannl_core.passes.inline.solve import NoSolution, Solution, solve
 from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.units import Site, Unit
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 _LEAST_SPREAD = 2
 """So many times as large as all its operands together is a node that is computed at every read."""

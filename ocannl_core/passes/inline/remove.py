@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import cast
 
 from ocannl_core.loopir.nodes import (
@@ -28,6 +27,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.passes.accesses import Accesses
 from ocannl_core.passes.inline.computation import nested_statements
 from ocannl_core.passes.units import Unit
+from ocannl_core.records import replace
 
 
 def live_units(

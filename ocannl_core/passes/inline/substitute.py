@@ -7,7 +7,6 @@ for i in range(3): t[i, i] = 4.0     -->    {v: v = 0.0; v = where(a == b, 4.0, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
 from ocannl_core.dtypes import DType, int64, round_to, uint4x32
 from ocannl_core.indexing import (
@@ -47,7 +46,7 @@ from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.computation import Computation
 from ocannl_core.passes.inline.solve import Condition, Solution
 from ocannl_core.passes.inline.zeros import without_additions_to_zero
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 
 Located = tuple[Computation, Solution]
 """A computation, and which of its iterations write the cell that is asked for."""

@@ -7,7 +7,6 @@ reduced loop; code generation keeps it in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import product
 
@@ -36,7 +35,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.axes import Region
 from ocannl_core.schedule.cells import CellNest, Reduction
 

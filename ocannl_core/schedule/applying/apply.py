@@ -16,7 +16,7 @@ that is no plain reduced loop; code generation keeps it in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from math import prod
 
@@ -44,7 +44,7 @@ from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.cost import cost
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.accumulators import (
     Accumulators,
     finish_stores,

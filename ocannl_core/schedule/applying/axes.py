@@ -8,7 +8,7 @@ the leaves are loops.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -19,7 +19,7 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.loopir.nodes import Expr
 from ocannl_core.loopir.traverse import free_variables
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import Axis
 from ocannl_core.schedule.transforms import Order, Schedule, Split, to_text
 

@@ -17,7 +17,6 @@ after the other as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -49,7 +48,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import substitute_in_expr
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.axes import AxisTree, Region
 from ocannl_core.schedule.applying.copying import Loops, copy_order
 from ocannl_core.schedule.cells import Reduction

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import gcd, prod
 from operator import itemgetter
 
+from ocannl_core.records import replace
 from ocannl_core.schedule.choosing.form import (
     Copy,
     Form,

@@ -14,7 +14,6 @@ order of additions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
 
 from ocannl_core.indexing import (
@@ -29,7 +28,7 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import has_lanes
 from ocannl_core.schedule.joining.part import Part

@@ -17,7 +17,6 @@ differently, and integers do not notice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from math import prod
 
@@ -26,7 +25,7 @@ from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, map_expr, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.lanes import has_lanes
 from ocannl_core.schedule.choosing.model import strides

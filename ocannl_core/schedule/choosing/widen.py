@@ -15,7 +15,6 @@ an array of float32: numbers go there before, and come back after the last term.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from math import prod
 
 from ocannl_core.dtypes import float32, round_to
@@ -24,6 +23,7 @@ from ocannl_core.loopir.nodes import Binary, Const, Expr, Load, Local, LocalRead
 from ocannl_core.loopir.traverse import map_expr
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.records import replace
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.choosing.partial_sums import in_parts
 from ocannl_core.schedule.joining.part import Part

@@ -12,9 +12,9 @@ single block would read them as well from where they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Expr, Load
+from ocannl_core.records import replace
 from ocannl_core.schedule.applying.axes import AxisTree
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.model import strides

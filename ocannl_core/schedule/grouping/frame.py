@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import (
@@ -37,7 +37,7 @@ from ocannl_core.loopir.traverse import (
     substitute_in_stmt,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import Axis, CellNest, Reduction
 from ocannl_core.schedule.grouping.copies import made_once

@@ -9,12 +9,11 @@ the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import Axis, CellNest
 from ocannl_core.schedule.grouping.frame import Frame
 from ocannl_core.schedule.grouping.places import shared_places

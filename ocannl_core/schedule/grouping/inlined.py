@@ -13,7 +13,6 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.loopir.nodes import (
@@ -31,7 +30,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_expr, nodes_of, substitute_in_expr, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import Axis, CellNest, is_independent
 
 _MOST_STEPS = 12

@@ -12,10 +12,10 @@ later, for nodes that are in a near cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
+from ocannl_core.records import replace
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.grouping.inlined import inlined
 from ocannl_core.schedule.joining.part import Part

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.grouping.frame import Frame, Rule
 from ocannl_core.schedule.grouping.group import Group
 from ocannl_core.schedule.joining.part import Part, joined_part, rebuilt

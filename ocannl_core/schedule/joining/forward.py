@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ocannl_core.loopir.nodes import Expr, Load, Store
 from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.cost import cost
+from ocannl_core.records import replace
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.joining.part import Part
 

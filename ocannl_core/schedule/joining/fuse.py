@@ -12,11 +12,11 @@ stay the same; what is saved are passes over memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ocannl_core.indexing import AxisIndex, IndexVar, Projections, VarIndex, is_surjective
 from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
 from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
+from ocannl_core.records import replace
 from ocannl_core.schedule.cells import CellNest, cell_nest, is_independent
 from ocannl_core.schedule.joining.motion import moved_together
 from ocannl_core.schedule.joining.part import Part, joined_part

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from ocannl_core.loopir.nodes import Block
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.plan import External, Nest, Step

@@ -16,13 +16,12 @@ over the same rows run together later, and then nothing of it is in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from ocannl_core.indexing import affine
 from ocannl_core.loopir.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store
 from ocannl_core.loopir.traverse import free_variables, nodes_of, static_indices, walk
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.cells import (
     is_unconditional,
     perfect_loops,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ocannl_core.errors import UsageError
+from ocannl_core.records import replace
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.plan import Infos, Measured

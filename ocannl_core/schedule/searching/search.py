@@ -10,10 +10,9 @@ and which loop over blocks is outside. `plain loops` is a candidate, too: the em
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ocannl_core.errors import UsageError
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.applying.apply import apply
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.choosing.contraction import lane_candidates, modelled, schedule_of

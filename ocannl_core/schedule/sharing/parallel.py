@@ -20,7 +20,6 @@ iteration, in the order of the program, so however the iterations are dealt out,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -42,7 +41,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step, Steps, step_by_step
 from ocannl_core.schedule.sharing.footprint import (
     Footprint,

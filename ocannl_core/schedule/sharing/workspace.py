@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
 from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
 from ocannl_core.node import TensorNode
+from ocannl_core.records import replace
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step, Steps, step_by_step
 
 STACK_BYTES = 1 << 15

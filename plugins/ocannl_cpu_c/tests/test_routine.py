@@ -281,9 +281,7 @@ def test_the_source_says_what_runs_on_what():
     source = backend.ocannl_generate(plan, TARGET)
     assert source.language == "c"
     assert source.text == snapshot("""\
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 static void k_3672da4eec59e7d5_body(const float *restrict a0, float *restrict a1) {
   for (int64_t i = 0; i < 4; ++i) {

@@ -199,8 +199,8 @@ def test_programs_that_are_nested_too_deeply_to_be_kept_are_compiled(generations
             found = (found,)
         return found
 
-    real = saved._dumped
-    monkeypatch.setattr(saved, "_dumped", too_deep)
+    real = saved.dumped
+    monkeypatch.setattr(saved, "dumped", too_deep)
     step()
     step()
     assert len(generations) == 4

@@ -16,8 +16,8 @@ from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_cpu_c.cache import Building, DiskCache, Unit
 from ocannl_cpu_c.units import file_of, key, seconds, units
 
-_LEAST_SECONDS = 0.05
-"""What is worth a compiler of its own before everything is there: starting one takes 0.02."""
+_LEAST_SECONDS = 0.02
+"""What is worth a compiler of its own before everything is there: starting one takes as long."""
 
 _MOST = 200
 """So many files wait for somebody who loads them; each is a process and a pipe."""

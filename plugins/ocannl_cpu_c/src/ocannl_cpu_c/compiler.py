@@ -257,8 +257,7 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
     tile_products, tiles = _tiles(macros)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
     levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
-    # what users add, as sanitizers, may need libraries for whatever code
-    alone = _ALONE if is_gcc and "__linux__" in macros and len(command) == 1 else _LIBRARIES
+    alone = _ALONE if is_gcc and "__linux__" in macros and _adds_nothing(command) else _LIBRARIES
     chosen = [*(flag for level in levels for flag in level), *flags, *alone]
     content = [*command, *chosen, tiles, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
@@ -276,6 +275,17 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         tiles=tiles,
         identity=identity,
     )
+
+
+def _adds_nothing(command: tuple[str, ...]) -> bool:
+    """True if a command is a program without flags and no script that may add some, as those of
+    sanitizers, which need libraries for whatever code.
+    """
+    path = shutil.which(command[0])
+    if path is None or len(command) > 1:
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:

@@ -34,6 +34,8 @@ class _Kernels:
 
     def kernel(self, step: Step, nodes: Infos) -> KernelText | None:
         """Returns the kernel of a step, which compilers know of then."""
+        if isinstance(step, Nest) and step.like is not None:
+            step = step.like
         known = self.written.get(id(step))
         if known is not None:
             return known[1]

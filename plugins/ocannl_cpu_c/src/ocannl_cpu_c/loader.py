@@ -15,6 +15,7 @@ from typing import Any
 
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
+from ocannl_core.records import replace
 from ocannl_cpu_c import ahead
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache, temporary_cache
@@ -161,7 +162,8 @@ def _compiled(
         entries = cache.build(files, early)
         _open_all(entries)
     except OSError as error:  # a full disk, a file system that runs no code, odd entries
-        every = [*files, *(each.unit for each in early)]
+        every = [replace(each, calls_libraries=True) for each in files]
+        every += [replace(each.unit, calls_libraries=True) for each in early]
         entries = temporary_cache(cache.root, compiler, error).build(every)
         _open_all(entries)
     return entries

@@ -118,7 +118,7 @@ def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallE
     """Returns the call of a step's kernel."""
     match step:
         case Nest(body, arguments, indices, title) if kernel is not None:
-            merges, dealt = merge_reads(body), shares(step, plan.nodes)
+            merges, dealt = merge_reads(body), shares(step.like or step, plan.nodes)
             return Launch(kernel.symbol, arguments, merges, indices, title, kernel.private, dealt)
         case External(call, title) if kernel is not None:
             return Launch(kernel.symbol, native_arguments(call), (), (), title)

@@ -1,0 +1,134 @@
+"""Kernels that are equal but for names are made once.
+
+The layers of a network repeat each other. What scheduling has made of the first of them is copied
+for the others, and the copies say what they are like, so that their code is not generated again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.records import dataclass, replace
+from ocannl_core.renaming import Label, Numbering, dumped, loaded
+from ocannl_core.schedule.plan import Infos, Nest, Step
+
+_NOT_WRITTEN = (TypeError, AttributeError, RecursionError, pickle.PicklingError)
+"""What holds things that are no plain data, or is nested too deeply, is made each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What becomes of a kernel, or of several that run together.
+
+    Attributes:
+        steps: The steps, in order.
+        scratch: Nodes whose memory belongs to the routine, beyond those of the plan.
+        nodes: What is known of nodes that the plan does not have.
+    """
+
+    steps: tuple[Step, ...]
+    scratch: tuple[TensorNode, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(slots=True)
+class _First:
+    """The first of several equal kernels.
+
+    Attributes:
+        things: The nodes and indices that it mentions.
+        titles: What readers know it as.
+        made: What became of it.
+        written: That as bytes, once there is a second one.
+    """
+
+    things: tuple[object, ...]
+    titles: Sequence[str]
+    made: Made
+    written: bytes | None = None
+
+    def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> Made:
+        """Returns what becomes of an equal kernel."""
+        if self.written is None:
+            self.written = dumped(self.made, Numbering.of(self.things))
+        made: Made = loaded(self.written, things, _labels(self.things, things))
+        new_titles = dict(zip(self.titles, titles, strict=True))
+        steps = [
+            replace(copy, like=step.like or step, title=_retitled(copy.title, new_titles))
+            if isinstance(copy, Nest) and isinstance(step, Nest)
+            else copy
+            for copy, step in zip(made.steps, self.made.steps, strict=True)
+        ]
+        return replace(made, steps=tuple(steps))
+
+
+class Alike:
+    """The kernels of one plan that were made, by all that they depend on but names."""
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, _First] = {}
+
+    def made(
+        self, kernel: object, titles: Sequence[str], nodes: Infos, make: Callable[[], Made]
+    ) -> Made:
+        """Returns what becomes of a kernel.
+
+        Args:
+            kernel: All that it depends on beside `nodes`; records.
+            titles: What readers know it as, which it does not depend on.
+            nodes: What is known of the nodes that it mentions.
+            make: Makes it.
+        """
+        numbering = Numbering()
+        try:
+            content = dumped(kernel, numbering, by_number=True)
+            known = [_known(thing, nodes) for thing in numbering.things]
+            key = content + dumped(known, numbering, by_number=True)
+            first = self._first.get(key)
+            if first is not None:
+                return first.copied(numbering.things, titles)
+        except _NOT_WRITTEN:
+            return make()
+        made = make()
+        self._first[key] = _First(numbering.things, titles, made)
+        return made
+
+
+def _known(thing: object, nodes: Infos) -> object:
+    """Returns what is known of a node or an index."""
+    match thing:
+        case TensorNode():
+            return nodes.get(thing)
+        case StaticIndex():
+            return thing.extent
+        case _:
+            return None
+
+
+def _retitled(title: str, new: Mapping[str, str]) -> str:
+    """Returns a title with others in the place of those that it is made of."""
+    longest = sorted(filter(None, new), key=len, reverse=True)
+    if not longest:
+        return title
+    return re.sub("|".join(map(re.escape, longest)), lambda match: new[match[0]], title)
+
+
+def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
+    """Returns what labels made of those of some nodes are for others in their place."""
+    names = {
+        before.label: after.label
+        for before, after in zip(old, new, strict=True)
+        if isinstance(before, TensorNode) and isinstance(after, TensorNode) and before.label
+    }
+
+    def renamed(label: Label) -> Label:
+        for length in range(len(label), 0, -1):
+            if label[:length] in names:
+                return (*names[label[:length]], *label[length:])
+        return label
+
+    return renamed
