@@ -105,7 +105,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if self._by_number and hasattr(value, "numbered"):
             return tuple, (value.numbered(self._numbering.number),)
-        reduced = _reduced(type(value))
+        kind: Any = type(value)
+        reduced = _reduced(kind)
         if reduced is None:
             return NotImplemented
         make, parts = reduced(value)

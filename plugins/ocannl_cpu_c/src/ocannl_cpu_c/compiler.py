@@ -38,6 +38,7 @@ _LEVELS = (("-O2",), ("-O2",), ("-O3",), ("-O3",))
 _VECTORS_OF_GCC = (
     "-O1",
     "-fira-region=one",
+    "-fno-aggressive-loop-optimizations",
     "-fno-dse",
     "-fno-if-conversion",
     "-fno-ipa-modref",
