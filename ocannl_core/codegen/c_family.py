@@ -19,8 +19,8 @@ from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect, Parameter
 from ocannl_core.codegen.expressions import Expressions
+from ocannl_core.codegen.fills import Fills
 from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
-from ocannl_core.codegen.helper import STRING
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.paired import PairedLoop
@@ -37,7 +37,7 @@ from ocannl_core.codegen.tiles import TileLoops, tiles_of
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
-from ocannl_core.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint32, uint64
+from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import IndexVar
 from ocannl_core.loopir.nodes import (
@@ -47,7 +47,6 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     CallExternal,
-    Const,
     DeclareLocal,
     Expr,
     Fill,
@@ -155,6 +154,7 @@ class _Kernel:
         self._expressions = Expressions(
             dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
+        self._fills = Fills(dialect, self._names, self._info, self.writer, self._expressions)
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
@@ -297,7 +297,8 @@ class _Kernel:
             case StoreVector():
                 self._store_vector(stmt)
             case Fill(node, value):
-                self._fill(node, value)
+                self._written.add(node)
+                self._plain_loops += self._fills.fill(node, value)
             case DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
                 self._note_type(local.dtype)
@@ -353,6 +354,10 @@ class _Kernel:
         if bound is None and extent == 1:
             with self._names.single(loop.var, loop.start):
                 self.block(loop.body)
+            return
+        cleared = self._fills.row(loop) if share is None else None
+        if cleared is not None:
+            self._written.add(cleared)
             return
         self._enclosing.append(loop.kind)
         with self._names.loop(loop.var) as name:
@@ -474,36 +479,6 @@ class _Kernel:
             cell = self._expressions.cell(stmt.node, stmt.indices, shift)
             self.writer.helpers.update(helpers)
             self.writer.line(f"{cell} = {value};")
-
-    def _fill(self, node: TensorNode, value: float) -> None:
-        self._written.add(node)
-        info = self._info(node)
-        name = self._names.array(node)
-        if info.size == 0:
-            return
-        # words are made of integers; a negative zero has bits that are not zero
-        dtype = uint64 if info.dtype.kind is Kind.WORD else info.dtype
-        is_zero = Const(round_to(value, dtype), dtype) == Const(0.0, dtype)
-        clear = self._dialect.zero_fill(name, info.size) if is_zero and info.size > 1 else None
-        if clear is not None:
-            self.writer.helpers.add(STRING)
-            self.writer.line(clear)
-            return
-        number = self._constant_cell(value, info.dtype)
-        if info.size == 1:
-            self.writer.line(f"{name}[0] = {number};")
-            return
-        index_type = self._dialect.index_type
-        self._plain_loops += 1
-        with self.writer.braces(f"for ({index_type} x = 0; x < {info.size}; ++x)"):
-            self.writer.line(f"{name}[x] = {number};")
-
-    def _constant_cell(self, value: float, dtype: DType) -> str:
-        number = self._expressions.constant(value, dtype).code
-        if dtype.is_narrow:
-            self.writer.helpers.add(f"{dtype}_bits")
-            return f"{dtype}_bits({number})"
-        return number
 
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)

@@ -231,9 +231,9 @@ class Dialect:
         """Returns the declaration of an array that lives in the kernel."""
         return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
-    def zero_fill(self, name: str, size: int) -> str | None:
-        """Returns a statement that clears all cells, or None if a loop does."""
-        return f"{call('memset', Text(name), Text('0'), Text(f'{size} * sizeof *{name}'))};"
+    def zero_fill(self, cells: str, array: str, size: int) -> str | None:
+        """Returns a statement that clears so many cells of an array, or None if a loop does."""
+        return f"{call('memset', Text(cells), Text('0'), Text(f'{size} * sizeof *{array}'))};"
 
 
 def _folded(before: str, items: Sequence[str], after: str) -> list[str]:

@@ -39,9 +39,6 @@ def pointwise_schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule
     """Returns the schedule of a nest without a reduction, or None where plain loops do as well."""
     if nest.reduction is not None or not has_lanes(nest, nodes):
         return None
-    is_streamed = any(store.is_streamed for store in nest.finish)
-    if not (is_streamed or _calls_functions(nest) or _has_narrow(nest, nodes)):
-        return None
     lanes = target.vector_bytes // widest(nest, nodes)
     lane = _lane(nest, nodes)
     if lane is None or lanes < 2:

@@ -9,6 +9,7 @@ the nearest cache. Kernels whose nodes stay in a cache anyway are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from math import prod
 
 from ocannl_core.indexing import VarIndex, variables
@@ -80,15 +81,15 @@ def grouped(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Kernels from a position on, and the domain of their rows."""
+    """Kernels from a position on, with the axes of each that are the rows."""
 
     start: int
-    axes: tuple[tuple[Axis, ...], ...]
-    """For each kernel, its axes that are the rows, outermost first."""
+    members: tuple[Member, ...]
 
-    def cut(self, depth: int) -> _Candidate:
-        """Returns the same kernels with fewer shared axes."""
-        return replace(self, axes=tuple(axes[:depth] for axes in self.axes))
+    @property
+    def depth(self) -> int:
+        """How many axes are shared."""
+        return len(self.members[0].rows)
 
 
 class _Chooser:
@@ -112,11 +113,14 @@ class _Chooser:
             for node in part.mentioned:
                 self._uses.setdefault(node, []).append(at)
 
-    def _members(self, candidate: _Candidate) -> tuple[Member, ...]:
-        return tuple(
-            self._member(at, tuple([axis.name for axis in axes]))
-            for at, axes in enumerate(candidate.axes, candidate.start)
-        )
+    def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _Candidate:
+        return _Candidate(start, tuple(map(self._member, count(start), rows)))
+
+    def _cut(self, candidate: _Candidate, depth: int) -> _Candidate:
+        """Returns the same kernels with fewer shared axes."""
+        if depth == candidate.depth:
+            return candidate
+        return self._candidate(candidate.start, [each.rows[:depth] for each in candidate.members])
 
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
@@ -135,7 +139,7 @@ class _Chooser:
         best: Group | None = None
         while candidate is not None:
             found = self._chosen(candidate)
-            if len(candidate.axes) > 1 and found is None:
+            if len(candidate.members) > 1 and found is None:
                 break
             best = found if found is not None else best
             candidate = self._extended(candidate)
@@ -151,8 +155,8 @@ class _Chooser:
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
-                candidate = _Candidate(start, (axes[:depth],))
-                has_rows = homes_of(self._members(candidate)) is not None
+                candidate = self._candidate(start, [_names(axes[:depth])])
+                has_rows = homes_of(candidate.members) is not None
                 if has_rows and _is_along(nest, axes[:depth]):
                     return candidate
         return None
@@ -161,27 +165,26 @@ class _Chooser:
 
     def _extended(self, candidate: _Candidate, *, has_products: bool = False) -> _Candidate | None:
         """Returns a candidate with the next kernel, sharing as many axes as possible."""
-        at = candidate.start + len(candidate.axes)
-        if at >= len(self._parts) or len(candidate.axes) >= _MOST_MEMBERS:
+        at = candidate.start + len(candidate.members)
+        if at >= len(self._parts) or len(candidate.members) >= _MOST_MEMBERS:
             return None
         nest = self._parts[at].cells
         if nest is None or not _is_joinable(nest):
             return None
         if _is_product(nest) and not has_products:
             return None
-        near = {node for each in self._members(candidate) for node in each.nest.mentioned}
-        if near.isdisjoint(nest.mentioned):
+        if all(each.nest.mentioned.isdisjoint(nest.mentioned) for each in candidate.members):
             return None
-        for depth in range(len(candidate.axes[0]), 0, -1):
-            cut = candidate.cut(depth)
-            members = self._members(cut)
+        for depth in range(candidate.depth, 0, -1):
+            members = self._cut(candidate, depth).members
             axes = _matched(nest, members, by_reads=has_products)
             if axes is None and has_products:
                 axes = _matched(nest, members)
             if axes is None or (not has_products and not _is_along(nest, axes)):
                 continue
-            if has_products or not Member(nest, tuple(axis.name for axis in axes)).is_inner_sum:
-                return replace(cut, axes=(*cut.axes, axes))
+            new = self._member(at, _names(axes))
+            if has_products or not new.is_inner_sum:
+                return _Candidate(candidate.start, (*members, new))
         return None
 
     # ----- blocks of contractions -----------------------------------------------------------
@@ -195,7 +198,9 @@ class _Chooser:
             return None
         if self._most_saved(start) <= self._far:
             return None
-        candidate: _Candidate | None = _Candidate(start, (nest.cells,)) if nest.cells else None
+        if not nest.cells:
+            return None
+        candidate: _Candidate | None = self._candidate(start, [_names(nest.cells)])
         best: Group | None = None
         while candidate is not None:
             best = self._blocked(candidate) or best
@@ -213,30 +218,32 @@ class _Chooser:
 
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""
-        members = self._members(candidate)
-        if len(members) < 2:
+        members = candidate.members
+        if len(members) < 2 or self._saved(self._own(candidate, 1, self._last // 4)) <= self._far:
             return None
-        batch = [at for at in range(len(candidate.axes[0])) if _are_separate(members, at)]
-        others = [at for at in range(len(candidate.axes[0])) if at not in batch]
+        batch = [at for at in range(candidate.depth) if _are_separate(members, at)]
+        others = [at for at in range(candidate.depth) if at not in batch]
         if len(others) != 1:
             return None
-        turned = replace(
-            candidate,
-            axes=tuple(tuple(axes[at] for at in (*batch, *others)) for axes in candidate.axes),
-        )
-        members = self._members(turned)
-        nbytes = self._needed_by_a_row(turned, members)
+        order = (*batch, *others)
+        rows = [tuple([each.rows[at] for at in order]) for each in members]
+        turned = self._candidate(candidate.start, rows)
+        members = turned.members
+        nbytes = self._needed_by_a_row(turned)
         size = self._block_size(members[0].axes[-1].extent, nbytes)
         if not _are_complete(members, size):
             return None
-        own = self._own(turned, members, size, self._last // 4)
-        saved = sum(self._nodes[node].nbytes for node in own)
-        if saved <= max(self._far, _LEAST_GAIN * size * nbytes):
+        own = self._own(turned, size, self._last // 4)
+        if self._saved(own) <= max(self._far, _LEAST_GAIN * size * nbytes):
             return None
         if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return Group(parts, Together(members, size, contracted=own))
+
+    def _saved(self, own: Sequence[TensorNode]) -> int:
+        """Returns the bytes of nodes."""
+        return sum(self._nodes[node].nbytes for node in own)
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Returns how many rows fit into a cache with what the nests need of each; the second cache
@@ -248,9 +255,9 @@ class _Chooser:
         most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
         return max(size, _largest_divisor(extent, most))
 
-    def _needed_by_a_row(self, candidate: _Candidate, members: Sequence[Member]) -> int:
+    def _needed_by_a_row(self, candidate: _Candidate) -> int:
         """Returns the bytes of a row, where nodes that are in the same place count once."""
-        own = self._own(candidate, members, 1, self._last)
+        members, own = candidate.members, self._own(candidate, 1, self._last)
         places = shared_places([member.nest for member in members], own, self._nodes)
         row: dict[TensorNode, int] = {}
         for member in members:
@@ -266,10 +273,10 @@ class _Chooser:
 
     def _chosen(self, candidate: _Candidate) -> Group | None:
         """Returns the rows that run at a time; None if one row is too much for the cache."""
-        deepest = len(candidate.axes[0])
+        deepest = candidate.depth
         for depth in range(1, deepest + 1):
-            cut = candidate.cut(depth)
-            members = self._members(cut)
+            cut = self._cut(candidate, depth)
+            members = cut.members
             nbytes = self._touched(members)
             most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
             if nbytes > most:
@@ -284,8 +291,8 @@ class _Chooser:
                 return None
             groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
             parts = tuple(self._parts[cut.start : cut.start + len(members)])
-            own = self._own(cut, members, size, _LARGEST_ROW)
-            streamed = self._streamed(cut, members)
+            own = self._own(cut, size, _LARGEST_ROW)
+            streamed = self._streamed(cut)
             plan = Together(members, size, groups, contracted=own, streamed=streamed)
             return Group(parts, plan)
         return None
@@ -300,10 +307,9 @@ class _Chooser:
                 total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
-    def _own(
-        self, candidate: _Candidate, members: Sequence[Member], size: int, most: int
-    ) -> tuple[TensorNode, ...]:
+    def _own(self, candidate: _Candidate, size: int, most: int) -> tuple[TensorNode, ...]:
         """Returns the nodes that no other kernel mentions, with so many bytes a row at most."""
+        members = candidate.members
         end = candidate.start + len(members)
         rows = prod(axis.extent for axis in members[0].axes) // size
         return tuple(
@@ -315,12 +321,12 @@ class _Chooser:
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 
-    def _streamed(self, candidate: _Candidate, members: Sequence[Member]) -> tuple[TensorNode, ...]:
+    def _streamed(self, candidate: _Candidate) -> tuple[TensorNode, ...]:
         """Returns the nodes that are too large for any cache and not read by a later kernel."""
-        end = candidate.start + len(members)
+        end = candidate.start + len(candidate.members)
         return tuple(
             node
-            for node in written_by(members)
+            for node in written_by(candidate.members)
             if node not in self._scratch
             and 2 * self._nodes[node].nbytes >= self._last
             and all(at < end for at in self._uses[node])
@@ -332,6 +338,10 @@ class _Chooser:
             return bool(group.plan.streamed)
         touched = {node for member in group.plan.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._far
+
+
+def _names(axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple([axis.name for axis in axes])
 
 
 def _are_complete(members: Sequence[Member], size: int) -> bool:

@@ -36,7 +36,6 @@ wrap around: sums that change between signed and unsigned numbers GCC 12.2 vecto
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
 _LEVELS = (("-O2",), ("-O2",), ("-O3",), ("-O3",))
 _VECTORS_OF_GCC = (
-    "-O1",
     "-fira-region=one",
     "-fno-aggressive-loop-optimizations",
     "-fno-dse",
@@ -56,9 +55,9 @@ in vectors, and take a quarter of the time.
 """
 _WITH_PLAIN_LOOPS = ("-ftree-loop-vectorize", "-fvect-cost-model=dynamic")
 _LEVELS_OF_GCC = (
-    (*_VECTORS_OF_GCC, "-fno-ivopts"),
-    (*_VECTORS_OF_GCC, "-fno-ivopts", *_WITH_PLAIN_LOOPS),
-    (*_VECTORS_OF_GCC, "-fgcse", *_WITH_PLAIN_LOOPS),
+    ("-Og", *_VECTORS_OF_GCC, "-fno-ivopts"),
+    ("-O1", *_VECTORS_OF_GCC, "-fno-ivopts", *_WITH_PLAIN_LOOPS),
+    ("-O1", *_VECTORS_OF_GCC, "-fgcse", *_WITH_PLAIN_LOOPS),
     ("-O3",),
 )
 """For each kind of loops: where most of the text is vectors, the higher levels take twice as long
