@@ -409,7 +409,8 @@ class _Kernel:
         before, around = self._innermost, self.writer.stepping
         if self._has_vectors and around is None and is_stepping(loop):
             depth = self._names.depth - 1
-            inside = self.writer.stepping_loop(index_type, name, (first, end), depth)
+            written = frozenset(writes(loop.body))
+            inside = self.writer.stepping_loop(index_type, name, (first, end), depth, written)
         else:
             if around is not None:
                 around.inside.add(name)

@@ -20,6 +20,7 @@ from ocannl_core.codegen.helper import MATH, headers_for
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.positions import Positions
 from ocannl_core.codegen.registers import combined_cells
+from ocannl_core.codegen.rounding import is_exact
 from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
 from ocannl_core.codegen.vector_across import ACROSS
 from ocannl_core.codegen.vector_types import ELEMENTS
@@ -574,14 +575,3 @@ def _is_atom(expr: Expr) -> bool:
 def _is_logical(expr: Unary | Binary) -> bool:
     """True if the value is 1 or 0 and C computes it as a condition."""
     return bool(expr.op.value.gives_truth)
-
-
-def is_exact(expr: Expr) -> bool:
-    """True if computing in float32 gives a number of the narrow format already."""
-    match expr:
-        case Load() | Gather() | LocalRead() | Scoped() | Const():
-            return True
-        case Unary(op) | Binary(op) | Ternary(op):
-            return bool(op.value.needs_no_rounding)
-        case _:
-            return False

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ocannl_core.codegen.simd import NotVectorisedError, VectorLoop, narrow_cell
+from ocannl_core.codegen.rounding import narrow_cell
+from ocannl_core.codegen.simd import NotVectorisedError, VectorLoop
 from ocannl_core.codegen.text import Text, call
 from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.indexing import IndexVar, LoopVar

@@ -16,7 +16,7 @@ from ocannl_core.codegen.text import Level, Text, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.errors import VerifyError
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
-from ocannl_core.loopir.nodes import Block, Expr, Gather, Load, Scoped, Store
+from ocannl_core.loopir.nodes import Block, Expr, Gather, Load, LocalRead, Scoped, Store
 from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -139,6 +139,18 @@ class Positions:
             around, offset = _shifted(around, offset), 0
         pointer = self._writer.pointer_before(loop, array, around.code)
         return f"{pointer}[{_shifted(total, offset)}]"
+
+    def is_same_throughout(self, loop: Stepping, expr: Expr) -> bool:
+        """True if an expression has the same value in all iterations of a loop, and can be computed
+        before it.
+        """
+        nodes = self.nodes_of(expr)
+        return (
+            not any(isinstance(part, Gather | Scoped | LocalRead) for part in walk(expr))
+            and loop.written.isdisjoint(nodes)
+            and loop.inside.isdisjoint(map(self._names.index, self.free_variables(expr)))
+            and all(self._names.depth_of(self._names.array(each)) <= loop.depth for each in nodes)
+        )
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
         """Returns the cells that the loads and stores of a part of the kernel name."""

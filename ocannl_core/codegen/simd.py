@@ -13,9 +13,10 @@ from functools import cache
 from typing import assert_never
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.expressions import Expressions, is_exact
+from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.rounding import is_arithmetic, is_exact, narrow_cell
 from ocannl_core.codegen.text import Text, call, cast, infix, negated
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import Writer
@@ -65,21 +66,6 @@ _MAPPED = frozenset(
     }
 )
 """Functions that are called for each lane."""
-
-
-_ARITHMETIC = frozenset(
-    {
-        UnaryOp.NEG,
-        UnaryOp.RECIP,
-        UnaryOp.SQRT,
-        UnaryOp.RECIP_SQRT,
-        BinaryOp.ADD,
-        BinaryOp.SUB,
-        BinaryOp.MUL,
-        BinaryOp.DIV,
-    }
-)
-"""Operations of which NaN is that of an operand, or the processor's own."""
 
 
 class VectorLoop:
@@ -203,7 +189,7 @@ class VectorLoop:
             self._assign(stmt, self._value(stmt.value))
             return
         self._note_written(stmt.node)
-        is_put = dtype.is_narrow and (is_exact(stmt.value) or _is_arithmetic(stmt.value))
+        is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
         value = self._value(stmt.value) if is_put else self._unrounded(stmt.value)
         if stride == 0:
             raise NotVectorisedError
@@ -272,7 +258,7 @@ class VectorLoop:
         dtype = expr.dtype
         if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
             return value
-        function = "nearest" if _is_arithmetic(expr) else "round"
+        function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
     def _unrounded(self, expr: Expr) -> Text:
@@ -317,13 +303,33 @@ class VectorLoop:
             bits = self._expressions.cell(cell.node, cell.indices)
             vector = call(self._helper(expr.dtype, f"splat_{cell.dtype}"), bits)
             return Text(self._kept(self._vector(expr.dtype), vector))
-        value = self._expressions.value(expr)
-        vector = call(self._helper(expr.dtype, "splat"), value)
+        splat = self._helper(expr.dtype, "splat")
+        if not isinstance(expr, Const):
+            before = self._set_before(expr, self._vector(expr.dtype), splat)
+            if before is not None:
+                return before
+        vector = call(splat, self._expressions.value(expr))
         if isinstance(expr, Const) or any(
             n in self._names.registers for n in self._positions.nodes_of(expr)
         ):
             return vector
         return Text(self._kept(self._vector(expr.dtype), vector))
+
+    def _set_before(self, expr: Expr, kind: str, function: str = "") -> Text | None:
+        """Returns the variable that holds a value, or a function of it, since before the innermost
+        loop; None if it changes there.
+        """
+        loop = self._writer.stepping
+        if (
+            loop is None
+            or not self._names.registers.keys().isdisjoint(self._positions.nodes_of(expr))
+            or not self._positions.is_same_throughout(loop, expr)
+        ):
+            return None
+        with self._writer.before():
+            value = self._expressions.value(expr)
+        code = call(function, value).code if function else value.code
+        return Text(self._writer.value_before(loop, kind, code))
 
     def _load(self, load: Load) -> Text:
         offset, stride = self._place(load.node, load.indices)
@@ -414,8 +420,10 @@ class VectorLoop:
     def _quotient(self, left: Expr, right: Expr, dtype: DType) -> Text:
         is_one = not self._varies(right) and not self._positions.has_statements(right)
         if is_one and not isinstance(right, Const):
-            divisor = self._expressions.value(right)
-            return call(self._helper(dtype, "over"), self._value(left), divisor)
+            kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
+            divisor = self._set_before(right, kind) or self._expressions.value(right)
+            inverse = self._set_before(right, kind, factor) or call(factor, divisor)
+            return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
     def _arithmetic(self, symbol: str, left: Expr, right: Expr, dtype: DType) -> Text:
@@ -538,32 +546,6 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
-
-
-def _is_arithmetic(expr: Expr) -> bool:
-    """True if a processor's operation on numbers of the expression's own format gives its value."""
-    match expr:
-        case Unary(op, arg, dtype):
-            return op in _ARITHMETIC and arg.dtype is dtype
-        case Binary(op, left, _, dtype):
-            return op in _ARITHMETIC and left.dtype is dtype
-        case Ternary(TernaryOp.FMA):
-            return True
-        case _:
-            return False
-
-
-def narrow_cell(expr: Expr) -> Load | None:
-    """Returns the cell of a narrow format that an expression of float32 vectors is the value of."""
-    match expr:
-        case Load(_, _, dtype) if dtype.is_narrow:
-            return expr
-        case Unary(UnaryOp.IDENTITY, Load(_, _, dtype) as load, wide) if (
-            dtype.is_narrow and wide is float32
-        ):
-            return load
-        case _:
-            return None
 
 
 def _computed(dtype: DType) -> DType:

@@ -10,6 +10,7 @@ from dataclasses import field
 
 from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.loopir.traverse import statements
+from ocannl_core.node import TensorNode
 from ocannl_core.records import dataclass
 
 _WITHIN = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
@@ -30,7 +31,8 @@ def is_stepping(loop: For) -> bool:
 
 @dataclass(slots=True)
 class Stepping:
-    """An innermost loop whose cells are found from pointers that are set before it.
+    """An innermost loop whose cells are found from pointers that are set before it, as is what is
+    the same in all iterations.
 
     for (p = 0; p < 9; ++p)                   c0 = &a0[256 * i]; c1 = &a1[64 * i];
       a0[256 * i + p] * a1[64 * i + 8 * p]    for (p = 0, p_8 = 0; p < 9; ++p, p_8 += 8)
@@ -41,7 +43,9 @@ class Stepping:
         depth: How many loops are around it.
         inside: That variable and those of the loops inside, which are written out by the compiler.
         scope: The number of the scope that the loop stands in.
+        written: The nodes of which it changes cells.
         opening: What is written before the loop.
+        same: Variables that are set there, by the expressions whose values they hold.
         multiples: The multiples of the variable that are counted along.
     """
 
@@ -49,7 +53,9 @@ class Stepping:
     depth: int
     inside: set[str]
     scope: int
+    written: frozenset[TensorNode]
     opening: list[str] = field(default_factory=list)
+    same: dict[str, str] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
 
     def multiple(self, factor: int) -> str:

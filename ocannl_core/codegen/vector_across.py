@@ -43,31 +43,46 @@ def across(vector: Vector, function: str) -> Helper:
 
 
 def over(vector: Vector) -> Helper:
-    """Returns a function that divides a vector by a number.
+    """Returns a function that divides a vector by a number, given its factor.
 
     A division takes several times as long as a multiplication. If neither operand is so large or
     small that something overflows or is lost, multiplying by the reciprocal and correcting by what
     is left gives the very same bits (Markstein, IBM Journal of Research and Development 34, 1990).
     """
     name = vector.name
-    special = [(_CONDITION, _CORRECTED)] if (vector.dtype, vector.lanes) == ("float32", 16) else []
-    divided = f"  return x / {name}_splat(y);"
-    body = chosen(special, divided)
-    needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), f"{name}_splat", f"{name}_fma")
-    return Helper(f"INLINE {name} {name}_over({name} x, {vector.element} y) {{\n{body}\n}}", needs)
+    element = vector.element
+    special = [(_CONDITION, _CORRECTED)] if _has_short_way(vector) else []
+    body = chosen(special, f"  return x / {name}_splat(y);")
+    own = (f"{name}_splat", f"{name}_fma", f"{name}_factor")
+    needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), *own)
+    head = f"INLINE {name} {name}_over({name} x, {element} y, {element} factor)"
+    return Helper(f"{head} {{\n{body}\n}}", needs)
+
+
+def factor(vector: Vector) -> Helper:
+    """Returns a function of a divisor: its reciprocal, or 0 if that must not be multiplied with."""
+    name = vector.name
+    special = [(_CONDITION, _RECIPROCAL)] if _has_short_way(vector) else []
+    head = f"INLINE {vector.element} {name}_factor({vector.element} y)"
+    return Helper(f"{head} {{\n{chosen(special, '  return 0;')}\n}}", ("has_builtin", name))
+
+
+def _has_short_way(vector: Vector) -> bool:
+    return (vector.dtype, vector.lanes) == ("float32", 16)
 
 
 _CONDITION = instruction("__AVX512F__", "ia32_ucmpd512_mask")
 _ALL = "(unsigned short)-1"
+_RECIPROCAL = """\
+  /* from 2^-60 to 2^60 */
+  const float size = y < 0 ? -y : y;
+  return size >= 0x1p-60f && size <= 0x1p60f ? 1 / y : 0;"""
 _CORRECTED = f"""\
   /* all from 2^-60 to 2^60 */
-  const float size = y < 0 ? -y : y;
   const int32x16 above = ((int32x16)x & INT32_MAX) - 0x21800000;
   const int32x16 most = (int32x16){{0}} + 0x3c000000;
-  if (size < 0x1p-60f || size > 0x1p60f ||
-      __builtin_ia32_ucmpd512_mask(above, most, 2, {_ALL}) != {_ALL})
+  if (factor == 0 || __builtin_ia32_ucmpd512_mask(above, most, 2, {_ALL}) != {_ALL})
     return x / float32x16_splat(y);
-  const float32x16 factor = float32x16_splat(1.0f / y);
-  const float32x16 quotient = x * factor;
+  const float32x16 quotient = x * float32x16_splat(factor);
   const float32x16 rest = float32x16_fma(-quotient, float32x16_splat(y), x);
-  return float32x16_fma(rest, factor, quotient);"""
+  return float32x16_fma(rest, float32x16_splat(factor), quotient);"""

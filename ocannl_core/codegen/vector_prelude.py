@@ -14,7 +14,7 @@ from ocannl_core.codegen import vector_memory
 from ocannl_core.codegen.float32_math import float32_function
 from ocannl_core.codegen.helper import FUSES, Helper, chosen
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
-from ocannl_core.codegen.vector_across import ACROSS, across, over
+from ocannl_core.codegen.vector_across import ACROSS, across, factor, over
 from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
@@ -97,6 +97,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return Helper(f"{head} {{\n  return ({vector.name}){{{cells}}};\n}}", needs)
         case "over":
             return over(vector)
+        case "factor":
+            return factor(vector)
         case "select":
             return Helper(_select(vector), needs)
         case _ if function in ACROSS.values():

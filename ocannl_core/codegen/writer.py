@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ocannl_core.codegen.names import Names
 from ocannl_core.codegen.stepping import Stepping
+from ocannl_core.node import TensorNode
 
 
 class Writer:
@@ -83,6 +84,22 @@ class Writer:
             loop.opening.append(declaration)
         return name
 
+    def value_before(self, loop: Stepping, type_name: str, code: str) -> str:
+        """Returns a variable that holds what is the same in all iterations of a loop."""
+        name = loop.same.get(code)
+        if name is None:
+            name = loop.same[code] = self._names.fresh()
+            loop.opening.append(f"const {type_name} {name} = {code};")
+        return name
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """Notes that what is rendered inside stands before the loop around this point."""
+        outer = self.stepping, self.is_written_out
+        self.stepping, self.is_written_out = None, False
+        yield
+        self.stepping, self.is_written_out = outer
+
     def _pointer(self, array: str, index: str, number: int) -> tuple[str, str]:
         """Returns a pointer of a scope or of one around it; with its declaration if it is new."""
         for scope in reversed(self._pointers[: number + 1]):
@@ -116,7 +133,12 @@ class Writer:
 
     @contextmanager
     def stepping_loop(
-        self, index_type: str, variable: str, limits: tuple[str, str], depth: int
+        self,
+        index_type: str,
+        variable: str,
+        limits: tuple[str, str],
+        depth: int,
+        written: frozenset[TensorNode],
     ) -> Iterator[None]:
         """Writes a loop around what is written inside, with pointers to its cells before it.
 
@@ -125,8 +147,9 @@ class Writer:
             variable: The variable.
             limits: The first value and the one after the last.
             depth: How many loops are around it.
+            written: The nodes of which it changes cells.
         """
-        loop = Stepping(variable, depth, {variable}, len(self._pointers) - 1)
+        loop = Stepping(variable, depth, {variable}, len(self._pointers) - 1, written)
         start = len(self._lines)
         self.stepping = loop
         with self.braces("for (...)"):

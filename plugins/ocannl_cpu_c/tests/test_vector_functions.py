@@ -51,7 +51,7 @@ def function(folder: Path, name: str, body: str) -> Run:
 @pytest.mark.parametrize("lanes", LANES)
 def test_quotients_by_one_number_have_the_bits_of_divisions(lanes: int, tmp_path: Path) -> None:
     vector = f"float32x{lanes}"
-    body = f"*({vector}_cells *)&to[{lanes} * i] = {vector}_over(x, s);"
+    body = f"*({vector}_cells *)&to[{lanes} * i] = {vector}_over(x, s, {vector}_factor(s));"
     run = function(tmp_path, f"{vector}_over", body)
     rng = np.random.default_rng(3)
     everywhere = rng.integers(0, 2**32, 4096).astype(np.uint32).view(np.float32)
