@@ -185,14 +185,16 @@ def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
 def compare(name: str, contenders: list[str], options: Options) -> None:
     """Prints the stages of every contender's cold and warm start."""
     print(name)
-    for contender in contenders:
-        samples: dict[str, list[dict[str, list[float]]]] = {"cold": [], "warm": []}
-        for _ in range(options.rounds):
+    samples: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
+    for _ in range(options.rounds):
+        for contender in contenders:  # in turn: a busy machine disturbs all of them
             with tempfile.TemporaryDirectory() as cache:
-                for kind in samples:
-                    samples[kind].append(apart(contender, name, cache, options))
-        for kind, found in samples.items():
-            best = least(found)
+                for kind in ("cold", "warm"):
+                    found = samples.setdefault((contender, kind), [])
+                    found.append(apart(contender, name, cache, options))
+    for contender in contenders:
+        for kind in ("cold", "warm"):
+            best = least(samples[contender, kind])
             wall, used = best.pop("total")
             parts = ", ".join(f"{stage} {s:.3f} ({p:.3f})" for stage, (s, p) in best.items())
             print(f"  {contender:<6}{kind}  {wall:>7.3f} s ({used:.3f}):  {parts}", flush=True)
