@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ocannl_core import settings
 from ocannl_core.errors import BackendNotFoundError, UsageError
@@ -186,14 +186,25 @@ def _entry(point: EntryPoint) -> PluginEntry:
     ):  # no, or a malformed, record of where it was installed from
         origin = None
     editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
-    metadata = distribution.metadata
-    return PluginEntry(
-        point.name,
-        point.value,
-        metadata.get("Name") or "unknown distribution",
-        metadata.get("Version") or "",
-        editable,
-    )
+    name, version = (_header(distribution, header) for header in ("Name", "Version"))
+    return PluginEntry(point.name, point.value, name or "unknown distribution", version, editable)
+
+
+class _Texts(Protocol):
+    """A distribution, as far as its texts are asked for."""
+
+    def read_text(self, filename: str, /) -> str | None: ...
+
+
+def _header(distribution: _Texts, header: str) -> str:
+    """Returns what a distribution's metadata says under a header, or nothing."""
+    # `distribution.metadata` would import the library for e-mail: as long as the whole search takes
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.lower() == header.lower():
+            return value.strip()
+    return ""
 
 
 def _is_enabled(name: str) -> bool:
