@@ -39,7 +39,7 @@ from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import IndexVar
+from ocannl_core.indexing import AxisIndex, IndexVar
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -312,9 +312,7 @@ class _Kernel:
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case Prefetch(node, indices):
-                asked = self._dialect.prefetch(self._expressions.cell(node, indices))
-                if asked is not None:
-                    self.writer.line(asked)
+                self._prefetch(node, indices)
             case CallExternal(op):
                 raise CodegenError(
                     "A call out of the loop language is a step between kernels.", found=op.name
@@ -325,6 +323,13 @@ class _Kernel:
                 self._staged(stmt)
             case _:
                 assert_never(stmt)
+
+    def _prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
+        """Asks for a line of memory; arrays of the kernel are near, and end where it may point."""
+        if node in self._nest.arguments:
+            asked = self._dialect.prefetch(self._expressions.cell(node, indices))
+            if asked is not None:
+                self.writer.line(asked)
 
     def _loop(self, loop: For) -> None:
         """Writes a loop; one iteration needs none, and no iteration leaves nothing."""

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from ocannl_core import settings
+from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.prelude import HELPERS
+from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.codegen.prelude import HELPERS, headers_of
+from ocannl_core.dtypes import bfloat16, float16, float32, float64
+from ocannl_core.errors import CodegenError
+from ocannl_core.indexing import VarIndex, fresh_var
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    Fill,
+    For,
+    Load,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import HASHES, BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.schedule.plan import Nest
+from ocannl_cpu_c.cache import DiskCache
+from ocannl_cpu_c.loader import load
+from ocannl_cpu_c.source import ThreadedC, unit
 
 GOLDENS = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.c"))
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
+OF_WORDS = {UnaryOp.WORD, UnaryOp.UNIFORM}
 
 
 def complaints(source: Path, *flags: str) -> str:
@@ -30,3 +61,58 @@ def test_the_whole_prelude_compiles_without_warnings(tmp_path):
     source = tmp_path / "prelude.c"
     source.write_text(Dialect().prelude(HELPERS))
     assert complaints(source, "-Wno-unused-function") == ""
+
+
+def kernels_of_all_operations() -> Iterator[KernelText]:
+    """Yields a kernel of each operation on each format of floats, and of constants and fills."""
+    i = fresh_var()
+    for dtype in (float32, float64, float16, bfloat16):
+        x, y = TensorNode(0, ("x",)), TensorNode(1, ("y",))
+        nodes = {node: NodeInfo(dtype, (40,)) for node in (x, y)}
+        a = Load(x, (VarIndex(i),), dtype)
+        values: list[Expr] = [Const(math.inf, dtype), Const(math.nan, dtype), Const(0.0, dtype)]
+        values += [Unary(op, a, dtype) for op in UnaryOp if op not in OF_WORDS]
+        values += [Binary(op, a, a, dtype) for op in BinaryOp if op not in HASHES]
+        values += [Ternary(op, a, a, a, dtype) for op in TernaryOp]
+        for value, kind in product(values, (AxisKind.SERIAL, AxisKind.VECTOR)):
+            loop = For(i, 0, 8, Block((Store(y, (VarIndex(i),), value),)), kind)
+            for dialect in (Dialect(), ThreadedC()):
+                with suppress(CodegenError):
+                    body = Block((loop,))
+                    yield render_kernel(Nest(body, nodes_of(body), ()), nodes, dialect)
+        yield render_kernel(Nest(Block((Fill(y, 0.0),)), (y,), ()), nodes, Dialect())
+
+
+def test_what_kernels_call_is_declared(tmp_path):
+    kernels = {each.symbol: each for each in kernels_of_all_operations()}
+    assert len(kernels) > 200
+    by_needs: dict[frozenset[str], list[KernelText]] = {}
+    for each in kernels.values():
+        by_needs.setdefault(headers_of(each.helpers), []).append(each)
+    assert len(by_needs) > 2
+    for number, alike in enumerate(by_needs.values()):
+        source = tmp_path / f"{number}.c"
+        source.write_text(unit(alike))
+        # GCC has extensions that -Wpedantic does not know
+        assert complaints(source, "-std=gnu11", "-Wno-unused-function", "-Wno-psabi") == ""
+
+
+def test_kernels_without_functions_are_linked_with_nothing(tmp_path, monkeypatch):
+    with settings.overrides(cache_dir=str(tmp_path)):
+        linked: list[bool] = []
+        real = DiskCache.start
+
+        def start(self, file):
+            linked.append(file.calls_libraries)
+            return real(self, file)
+
+        monkeypatch.setattr(DiskCache, "start", start)
+        for op, calls in ((UnaryOp.NEG, False), (UnaryOp.TRUNC, True)):
+            x, y = TensorNode(0, ("x",)), TensorNode(1, ("y",))
+            nodes = {node: NodeInfo(float64, (5,)) for node in (x, y)}
+            i = fresh_var()
+            value = Unary(op, Load(x, (VarIndex(i),), float64), float64)
+            loop = For(i, 0, 5, Block((Store(y, (VarIndex(i),), value),)))
+            kernel = render_kernel(Nest(Block((loop,)), (x, y), ()), nodes, ThreadedC())
+            assert load([kernel])[kernel.symbol] is not None
+            assert linked.pop() is calls

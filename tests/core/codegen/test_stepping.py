@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
-from ocannl_core.indexing import VarIndex, affine
+from ocannl_core.codegen.c_family import render_kernel
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.dtypes import float32
+from ocannl_core.indexing import FixedIndex, VarIndex, affine
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
+    Binary,
     Block,
     For,
+    Prefetch,
     Scope,
     Stmt,
     Store,
 )
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.plan import Nest
 
 
 def serial(var, extent: int, *body: Stmt) -> For:
@@ -117,3 +124,71 @@ for (int64_t i = 0; i < 5; ++i) {
   }
 }\
 """)
+
+
+def test_numbers_that_stay_the_same_are_spread_before_the_loop(build):
+    out, x, s = build.node("out", 3, 40), build.node("x", 3, 40), build.node("s", 3)
+    i, j, lane = build.vars(3)
+    place = (VarIndex(i), affine([(8, j), (1, lane)]))
+    scaled = Binary(BinaryOp.MUL, build.load(x, *place), build.load(s, VarIndex(i)), float32)
+    body = build.body(serial(i, 3, serial(j, 5, vector(lane, Store(out, place, scaled)))))
+    assert body == snapshot("""\
+  const float *restrict a0,
+  const float *restrict a1,
+  float *restrict a2) {
+for (int64_t i = 0; i < 3; ++i) {
+  __auto_type c0 = &a0[40 * i];
+  const float32x8 v1 = float32x8_splat(a1[i]);
+  __auto_type c1 = &a2[40 * i];
+  for (int64_t j = 0, j_8 = 0; j < 5; ++j, j_8 += 8) {
+    const float32x8 v0 = *(const float32x8_cells *)&c0[j_8];
+    *(float32x8_cells *)&c1[j_8] = v0 * v1;
+  }
+}\
+""")
+
+
+def test_a_divisor_is_inverted_before_the_loop(build):
+    out, x, s = build.node("out", 40), build.node("x", 40), build.node("s", 1)
+    j, lane = build.vars(2)
+    place = (affine([(8, j), (1, lane)]),)
+    divided = Binary(BinaryOp.DIV, build.load(x, *place), build.load(s, FixedIndex(0)), float32)
+    body = build.body(serial(j, 5, vector(lane, Store(out, place, divided))))
+    assert body == snapshot("""\
+  const float *restrict a0,
+  const float *restrict a1,
+  float *restrict a2) {
+const float v0 = a1[0];
+const float v1 = float32x8_factor(a1[0]);
+for (int64_t i = 0, i_8 = 0; i < 5; ++i, i_8 += 8) {
+  const float32x8 v2 = *(const float32x8_cells *)&a0[i_8];
+  *(float32x8_cells *)&a2[i_8] = float32x8_over(v2, v0, v1);
+}\
+""")
+
+
+def test_what_the_loop_changes_is_read_in_every_iteration(build):
+    out, x = build.node("out", 40), build.node("x", 40)
+    j, lane = build.vars(2)
+    place = (affine([(8, j), (1, lane)]),)
+    scaled = Binary(BinaryOp.MUL, build.load(x, *place), build.load(out, FixedIndex(3)), float32)
+    body = build.body(serial(j, 5, vector(lane, Store(out, place, scaled))))
+    before, _, inside = body.partition("for (")
+    assert "[3]" not in before
+    assert "[3]" in inside
+
+
+def test_arrays_of_the_kernel_are_not_fetched(build):
+    out, mine = build.node("out", 40), build.node("mine", 40)
+    i = build.vars(1)[0]
+    body = (
+        Allocate(mine, Scope.KERNEL),
+        Prefetch(mine, (FixedIndex(39),)),
+        Prefetch(out, (FixedIndex(39),)),
+        serial(i, 9, Store(mine, (VarIndex(i),), build.load(out, VarIndex(i)))),
+        serial(i, 9, Store(out, (VarIndex(i),), build.load(mine, VarIndex(i)))),
+    )
+    nest = Nest(Block(body), (out,), ())
+    text = render_kernel(nest, build.table, Dialect()).text
+    assert text.count("__builtin_prefetch") == 1
+    assert "__builtin_prefetch(&a0[39], 1);" in text
