@@ -16,7 +16,16 @@ from ocannl_core.codegen.text import Level, Text, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.errors import VerifyError
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
-from ocannl_core.loopir.nodes import Block, Expr, Gather, Load, LocalRead, Scoped, Store
+from ocannl_core.loopir.nodes import (
+    Block,
+    Expr,
+    Gather,
+    Load,
+    LoadMerge,
+    LocalRead,
+    Scoped,
+    Store,
+)
 from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -146,7 +155,11 @@ class Positions:
         """
         nodes = self.nodes_of(expr)
         return (
-            not any(isinstance(part, Gather | Scoped | LocalRead) for part in walk(expr))
+            not any(
+                isinstance(part, Gather | Scoped | LocalRead | LoadMerge) for part in walk(expr)
+            )
+            and self._names.registers.keys().isdisjoint(nodes)
+            and self._names.tiles.keys().isdisjoint(nodes)
             and loop.written.isdisjoint(nodes)
             and loop.inside.isdisjoint(map(self._names.index, self.free_variables(expr)))
             and all(self._names.depth_of(self._names.array(each)) <= loop.depth for each in nodes)

@@ -320,11 +320,7 @@ class VectorLoop:
         loop; None if it changes there.
         """
         loop = self._writer.stepping
-        if (
-            loop is None
-            or not self._names.registers.keys().isdisjoint(self._positions.nodes_of(expr))
-            or not self._positions.is_same_throughout(loop, expr)
-        ):
+        if loop is None or not self._positions.is_same_throughout(loop, expr):
             return None
         with self._writer.before():
             value = self._expressions.value(expr)

@@ -26,8 +26,8 @@ def planned(
     Args:
         optimised: The program.
         target: What the kernels will run on.
-        on_kernel: Told of each kernel as soon as nothing about it changes any more, but not of those
-            that are like an earlier one.
+        on_kernel: Told of each kernel as soon as nothing about it changes any more, but not of
+            those that are like an earlier one.
     """
 
     def finish(step: Step, nodes: Infos) -> Steps:

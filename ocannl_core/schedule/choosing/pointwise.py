@@ -40,7 +40,8 @@ def _lane(nest: CellNest, nodes: Infos) -> Axis | None:
     accesses: list[Load | Store] = [*nest.finish, *read]
     steps = [strides(nest.axes, (each,), nodes) for each in accesses]
     stored = len(nest.finish)
-    for axis in reversed(nest.axes):
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    for axis in reversed(wide or nest.axes):
         apart = [each[axis.name] for each in steps]
         if set(apart[:stored]) == {1} and set(apart[stored:]) <= {0, 1}:
             return axis

@@ -14,6 +14,7 @@ from ocannl_core.loopir.nodes import (
     Binary,
     Block,
     For,
+    LoadMerge,
     Prefetch,
     Scope,
     Stmt,
@@ -192,3 +193,14 @@ def test_arrays_of_the_kernel_are_not_fetched(build):
     text = render_kernel(nest, build.table, Dialect()).text
     assert text.count("__builtin_prefetch") == 1
     assert "__builtin_prefetch(&a0[39], 1);" in text
+
+
+def test_merge_buffers_are_read_where_they_are_used(build):
+    out, x, other = build.node("out", 40), build.node("x", 40), build.node("other", 40)
+    j, lane = build.vars(2)
+    place = (affine([(8, j), (1, lane)]),)
+    merged = LoadMerge(other, (FixedIndex(1),), float32)
+    scaled = Binary(BinaryOp.MUL, build.load(x, *place), merged, float32)
+    loop = serial(j, 5, vector(lane, Store(out, place, scaled)))
+    text = render_kernel(Nest(Block((loop,)), (x, out), ()), build.table, Dialect()).text
+    assert "float32x8_splat(m0[1])" in text
