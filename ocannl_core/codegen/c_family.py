@@ -34,7 +34,7 @@ from ocannl_core.codegen.simd import (
 from ocannl_core.codegen.stepping import is_stepping
 from ocannl_core.codegen.text import Text
 from ocannl_core.codegen.tiles import TileLoops, tiles_of
-from ocannl_core.codegen.vector_types import ELEMENTS
+from ocannl_core.codegen.vector_types import ELEMENTS, PARTS_OF_REGISTERS
 from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
@@ -181,7 +181,8 @@ class _Kernel:
     @property
     def loops(self) -> Loops:
         """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
-        and elementary functions, whose constants it should keep in registers.
+        elementary functions, whose constants it should keep in registers, and vectors that fill no
+        register, for which it has to find instructions.
         """
         functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
@@ -190,7 +191,8 @@ class _Kernel:
             return Loops.PLAIN
         if not OWN_FUNCTIONS.isdisjoint(functions):
             return Loops.FUNCTIONS
-        return Loops.MIXED if self._plain_loops else Loops.VECTORS
+        is_mixed = self._plain_loops or not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
+        return Loops.MIXED if is_mixed else Loops.VECTORS
 
     @property
     def private(self) -> tuple[int, ...]:

@@ -153,8 +153,9 @@ def _fma(vector: Vector) -> str:
     """Returns a multiply-add with one rounding."""
     name, lanes = vector.name, vector.lanes
     scalar = "__builtin_fmaf" if vector.dtype == "float32" else "__builtin_fma"
-    plain = f"  {name} x;\n  for (int l = 0; l < {lanes}; ++l) x[l] = {scalar}(a[l], b[l], c[l]);"
-    plain += "\n  return x;"
+    # no loop: it would stay one where a compiler hardly optimises
+    cells = (f"{scalar}(a[{lane}], b[{lane}], c[{lane}])" for lane in range(lanes))
+    plain = f"  return ({name}){{{', '.join(cells)}}};"
     special = [
         (instruction(macro, fused), f"  return __builtin_{fused}({given});")
         for macro, fused, given in _FUSED.get((vector.dtype, lanes), ())

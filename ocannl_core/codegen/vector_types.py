@@ -82,3 +82,9 @@ def instruction(macro: str, name: str) -> str:
     A compiler may know the names of instructions that the processor lacks, so both are asked.
     """
     return f"defined({macro}) && __has_builtin(__builtin_{name})"
+
+
+PARTS_OF_REGISTERS = frozenset(
+    each.name for dtype in TYPES for lanes in (2, 4) if (each := Vector(dtype, lanes)).nbytes < 16
+)
+"""The types of vectors that are smaller than any vector register."""
