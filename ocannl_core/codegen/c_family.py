@@ -187,12 +187,12 @@ class _Kernel:
         functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
         is_mapped = any(each.startswith("map_") for each in functions)
-        if not self._has_vectors or is_mapped or not is_rare:
+        has_parts = not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
+        if not self._has_vectors or is_mapped or has_parts or not is_rare:
             return Loops.PLAIN
         if not OWN_FUNCTIONS.isdisjoint(functions):
             return Loops.FUNCTIONS
-        is_mixed = self._plain_loops or not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
-        return Loops.MIXED if is_mixed else Loops.VECTORS
+        return Loops.MIXED if self._plain_loops else Loops.VECTORS
 
     @property
     def private(self) -> tuple[int, ...]:

@@ -15,10 +15,12 @@ class Helper:
     Attributes:
         text: Its definition, with INLINE where a dialect's keywords go.
         needs: The helpers that it mentions.
+        is_instruction: True if it stands for an instruction of processors, or a few.
     """
 
     text: str
     needs: tuple[str, ...] = ()
+    is_instruction: bool = False
 
 
 def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:

@@ -420,10 +420,8 @@ HELPERS: dict[str, Helper] = (
 """Every helper by name. The order is that of their texts in a prelude."""
 
 
-_SHORT = 720
-"""So many characters of a function of vectors are inlined: no elementary function, no transposition
-of sixteen vectors.
-"""
+_ALWAYS = " __attribute__((always_inline))"
+"""What stands for an instruction is never called, also where a compiler hardly optimises."""
 
 
 def closure(names: Iterable[str]) -> tuple[str, ...]:
@@ -468,18 +466,10 @@ def prelude(names: Iterable[str], inline: str = "static inline") -> str:
 @lru_cache(maxsize=1024)
 def _prelude(ordered: tuple[str, ...], inline: str) -> str:
     return "\n\n".join(
-        _helper(name).text.replace("INLINE", _inlined(name, inline))
+        _helper(name).text.replace("INLINE", f"{inline}{_ALWAYS * _helper(name).is_instruction}")
         for name in ordered
         if not _is_header(name)
     )
-
-
-def _inlined(name: str, inline: str) -> str:
-    """Returns the keywords of a function: short ones of vectors are never called, also where a
-    compiler hardly optimises.
-    """
-    is_short = name not in HELPERS and len(_helper(name).text) <= _SHORT
-    return f"{inline} __attribute__((always_inline))" if is_short else inline
 
 
 def _helper(name: str) -> Helper:

@@ -16,6 +16,7 @@ from ocannl_core.codegen.helper import FUSES, Helper, chosen
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
 from ocannl_core.codegen.vector_across import ACROSS, across, factor, over
 from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
+from ocannl_core.records import replace
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
@@ -75,7 +76,11 @@ def vector_helper(name: str) -> Helper | None:
         return None
     vector = Vector(found["dtype"], int(found["lanes"]))
     function = found["function"]
-    return vector.definition if function is None else _function(vector, function)
+    if function is None:
+        return vector.definition
+    made = _function(vector, function)
+    is_long = function.startswith(("transpose", "map_")) or float32_function(function, vector)
+    return made if made is None or is_long else replace(made, is_instruction=True)
 
 
 def _function(vector: Vector, function: str) -> Helper | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
+from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.codegen.prelude import prelude
 from ocannl_core.dtypes import bfloat16, float32, int32, uint8
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
 from ocannl_core.loopir.nodes import (
@@ -213,3 +215,28 @@ float32x4_interleave_bfloat16(&a1[8], v0, v1, 4);\
     assert build.body(vector(k, 4, vector(j, 4, pair(p, turned)))) == snapshot(
         "uint32x4_transpose_pairs(&a0[0], 9, &a1[0], 8);"
     )
+
+
+def test_short_functions_of_vectors_are_inlined_at_every_level():
+    always = "static inline __attribute__((always_inline))"
+    text = prelude(["float32x2_fma", "float32x16_fma", "float32x16_transpose", "relu_float32"])
+    assert f"{always} float32x2 float32x2_fma(" in text
+    assert f"{always} float32x16 float32x16_fma(" in text
+    assert f"{always} void float32x16_transpose(" not in text
+    assert "static inline float relu_float32(" in text
+    assert "for (" not in text
+
+
+def test_how_much_is_left_to_a_compiler(build):
+    def loops_of(lanes: int, extent: int) -> Loops:
+        out, x = build.node("out", 64, 16), build.node("x", 64, 16)
+        i, lane = build.vars(2)
+        place = (VarIndex(i), VarIndex(lane))
+        copy = Store(out, place, build.load(x, *place))
+        kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
+        inner = For(lane, 0, lanes if lanes > 1 else 8, Block((copy,)), kind)
+        return build.kernel(For(i, 0, extent, Block((inner,)))).loops
+
+    assert loops_of(16, 64) is Loops.VECTORS
+    assert loops_of(1, 64) is Loops.PLAIN
+    assert loops_of(2, 64) is Loops.PLAIN  # no register is so small

@@ -1,0 +1,59 @@
+"""The lanes of nests without a reduction."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocannl_core.dtypes import DType, bfloat16, float32, float64
+from ocannl_core.indexing import fresh_var
+from ocannl_core.loopir.nodes import Block, Unary
+from ocannl_core.ops import UnaryOp
+from ocannl_core.schedule.cells import cell_nest
+from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
+from ocannl_core.schedule.transforms import to_text
+from ocannl_core.target import Target
+from ocannl_core.testing.drafts import Draft, loop
+
+TARGET = Target("test", 0, vector_bytes=64, vector_registers=32)
+
+
+def schedule(
+    rows: int, columns: int, op: UnaryOp = UnaryOp.NEG, dtype: DType = float32, turned: bool = False
+) -> str:
+    """Returns the schedule of `y[i, j] = op(x[i, j])`, or of `y[i, j] = op(x[j, i])`."""
+    draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
+    x = draft.node("x", dtype, *((columns, rows) if turned else (rows, columns)))
+    y = draft.node("y", dtype, rows, columns)
+    read = draft.load(x, *((j, i) if turned else (i, j)))
+    stmt = draft.store(y, i, j, value=Unary(op, read, dtype))
+    nest = cell_nest(Block((loop(i, rows, loop(j, columns, stmt)),)))
+    assert nest is not None
+    found = pointwise_schedule(nest, draft.nodes, TARGET)
+    return "plain loops" if found is None else to_text(found)
+
+
+def test_rows_are_cut_into_registers() -> None:
+    assert schedule(5, 100) == "split j 16; order i j0 j1; vectorise j1"
+    assert schedule(5, 100, dtype=float64) == "split j 8; order i j0 j1; vectorise j1"
+
+
+def test_a_row_may_be_one_register() -> None:
+    assert schedule(5, 16) == "order i j; vectorise j"
+
+
+def test_axes_of_one_cell_are_no_lanes() -> None:
+    assert schedule(100, 1) == "split i 16; order j i0 i1; vectorise i1"
+
+
+@pytest.mark.parametrize("columns", [2, 10, 15])
+def test_short_rows_are_left_to_compilers(columns: int) -> None:
+    assert schedule(1000, columns) == "plain loops"
+
+
+def test_short_rows_of_what_compilers_do_not_do_are_parts_of_registers() -> None:
+    assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorise j"
+    assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorise j"
+
+
+def test_cells_that_are_apart_have_no_lanes() -> None:
+    assert schedule(40, 50, turned=True) == "plain loops"
