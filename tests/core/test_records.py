@@ -207,3 +207,20 @@ def test_subclasses_may_have_fields_of_their_own(decorator: Any) -> None:
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         Wider(1).third = 4
+
+
+def test_values_are_replaced_as_in_the_standard_library() -> None:
+    value = Kept(1, (2,))
+    names = [each.name for each in dataclasses.fields(value)]
+    for name in names:
+        assert records.replace(value, **{name: 7}) == dataclasses.replace(value, **{name: 7})
+    assert records.replace(value) == value
+    with pytest.raises(TypeError):
+        records.replace(value, missing=1)
+
+
+def test_values_are_copied_and_pickled_by_their_class() -> None:
+    value = Kept(1, (2,))
+    made, parts = value.__reduce__()[:2]
+    assert made is Kept
+    assert Kept(*parts) == value == copy.copy(value) == copy.deepcopy(value)
