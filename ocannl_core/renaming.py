@@ -24,6 +24,9 @@ from ocannl_core.records import dataclass
 
 Label = tuple[str, ...]
 
+NOT_PLAIN = (TypeError, AttributeError, RecursionError, pickle.PicklingError)
+"""What `dumped` raises for what is no plain data, or nested too deeply."""
+
 
 @dataclass(slots=True)
 class Numbering:
@@ -66,8 +69,7 @@ def dumped(value: object, numbering: Numbering, *, by_number: bool = False) -> b
             their own; such bytes are not read.
 
     Raises:
-        TypeError, AttributeError, RecursionError, pickle.PicklingError: if it is not, or nested too
-            deeply.
+        NOT_PLAIN: if it is not, or nested too deeply.
     """
     file = io.BytesIO()
     _Pickler(file, numbering, by_number).dump(value)

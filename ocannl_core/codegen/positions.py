@@ -29,6 +29,10 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
 
+_WITH_STATEMENTS = frozenset({Gather, Scoped})
+_TIED = _WITH_STATEMENTS | {LocalRead, LoadMerge}
+"""What is computed where it stands: after statements, from scalar variables or merge buffers."""
+
 
 class Positions:
     """Positions at the current point of a kernel.
@@ -48,7 +52,7 @@ class Positions:
         self._places: dict[tuple[TensorNode, int], Position] = {}
         self._cells: dict[int, Sequence[tuple[TensorNode, Position]]] = {}
         self._nodes: dict[int, AbstractSet[TensorNode]] = {}
-        self._statements: dict[int, bool] = {}
+        self._kinds: dict[int, AbstractSet[type]] = {}
         self._free: dict[int, AbstractSet[IndexVar]] = {}
 
     def index(self, index: AxisIndex) -> Text:
@@ -155,9 +159,7 @@ class Positions:
         """
         nodes = self.nodes_of(expr)
         return (
-            not any(
-                isinstance(part, Gather | Scoped | LocalRead | LoadMerge) for part in walk(expr)
-            )
+            self._kinds_in(expr).isdisjoint(_TIED)
             and self._names.registers.keys().isdisjoint(nodes)
             and self._names.tiles.keys().isdisjoint(nodes)
             and loop.written.isdisjoint(nodes)
@@ -185,10 +187,13 @@ class Positions:
 
     def has_statements(self, expr: Expr) -> bool:
         """True if rendering an expression, which is part of the kernel, writes statements."""
-        found = self._statements.get(id(expr))
+        return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
+
+    def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
+        """Returns the classes of what is in an expression, which is part of the kernel."""
+        found = self._kinds.get(id(expr))
         if found is None:
-            found = any(isinstance(part, Gather | Scoped) for part in walk(expr))
-            self._statements[id(expr)] = found
+            found = self._kinds[id(expr)] = frozenset(map(type, walk(expr)))
         return found
 
     def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:

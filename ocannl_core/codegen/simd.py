@@ -300,12 +300,18 @@ class VectorLoop:
             raise NotVectorisedError  # they may be repeated by this
         cell = narrow_cell(expr)
         if cell is not None and cell.node not in self._names.registers:
-            bits = self._expressions.cell(cell.node, cell.indices)
-            vector = call(self._helper(expr.dtype, f"splat_{cell.dtype}"), bits)
-            return Text(self._kept(self._vector(expr.dtype), vector))
+            wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
+
+            def spread() -> Text:
+                return call(wide, self._expressions.cell(place.node, place.indices))
+
+            before = self._set_before(expr, self._vector(expr.dtype), spread)
+            return before or Text(self._kept(self._vector(expr.dtype), spread()))
         splat = self._helper(expr.dtype, "splat")
         if not isinstance(expr, Const):
-            before = self._set_before(expr, self._vector(expr.dtype), splat)
+            before = self._set_before(
+                expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
+            )
             if before is not None:
                 return before
         vector = call(splat, self._expressions.value(expr))
@@ -315,16 +321,15 @@ class VectorLoop:
             return vector
         return Text(self._kept(self._vector(expr.dtype), vector))
 
-    def _set_before(self, expr: Expr, kind: str, function: str = "") -> Text | None:
-        """Returns the variable that holds a value, or a function of it, since before the innermost
-        loop; None if it changes there.
+    def _set_before(self, expr: Expr, kind: str, render: Callable[[], Text]) -> Text | None:
+        """Returns the variable that has held what is computed of an expression since before the
+        innermost loop; None if it changes there.
         """
         loop = self._writer.stepping
         if loop is None or not self._positions.is_same_throughout(loop, expr):
             return None
         with self._writer.before():
-            value = self._expressions.value(expr)
-        code = call(function, value).code if function else value.code
+            code = render().code
         return Text(self._writer.value_before(loop, kind, code))
 
     def _load(self, load: Load) -> Text:
@@ -417,8 +422,15 @@ class VectorLoop:
         is_one = not self._varies(right) and not self._positions.has_statements(right)
         if is_one and not isinstance(right, Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
-            divisor = self._set_before(right, kind) or self._expressions.value(right)
-            inverse = self._set_before(right, kind, factor) or call(factor, divisor)
+
+            def number() -> Text:
+                return self._expressions.value(right)
+
+            def inverted() -> Text:
+                return call(factor, number())
+
+            divisor = self._set_before(right, kind, number) or number()
+            inverse = self._set_before(right, kind, inverted) or inverted()
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 

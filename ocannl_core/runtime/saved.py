@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import stat
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.records import dataclass
-from ocannl_core.renaming import Numbering, dumped, loaded
+from ocannl_core.renaming import NOT_PLAIN, Numbering, dumped, loaded
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.searching.remembered import memory_of
 from ocannl_core.target import Source, Target
@@ -47,7 +46,7 @@ _MOST_ENTRIES = 1000
 """The least recently used half of the entries goes when there are more."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
-_NOT_WRITTEN = (OSError, TypeError, AttributeError, RecursionError, pickle.PicklingError)
+_NOT_WRITTEN = (OSError, *NOT_PLAIN)
 """Why something cannot be kept: no place for it, no plain data, or nested too deeply."""
 _IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir"})
 

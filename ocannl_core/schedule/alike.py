@@ -6,18 +6,14 @@ for the others, and the copies say what they are like, so that their code is not
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.records import dataclass, replace
-from ocannl_core.renaming import Label, Numbering, dumped, loaded
+from ocannl_core.renaming import NOT_PLAIN, Label, Numbering, dumped, loaded
 from ocannl_core.schedule.plan import Infos, Nest, Step
-
-_NOT_WRITTEN = (TypeError, AttributeError, RecursionError, pickle.PicklingError)
-"""What holds things that are no plain data, or is nested too deeply, is made each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ class _First:
     """The first of several equal kernels.
 
     Attributes:
-        things: The nodes and indices that it mentions.
+        things: The nodes, indices and ids that it mentions.
         titles: What readers know it as.
         made: What became of it.
         written: That as bytes, once there is a second one.
@@ -51,10 +47,18 @@ class _First:
     made: Made
     written: bytes | None = None
 
-    def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> Made:
-        """Returns what becomes of an equal kernel."""
+    def write(self) -> None:
+        """Writes what became of it.
+
+        Raises:
+            NOT_PLAIN: if that cannot be written.
+        """
         if self.written is None:
             self.written = dumped(self.made, Numbering.of(self.things))
+
+    def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> Made:
+        """Returns what becomes of an equal kernel."""
+        assert self.written is not None
         made: Made = loaded(self.written, things, _labels(self.things, things))
         new_titles = dict(zip(self.titles, titles, strict=True))
         steps = [
@@ -67,7 +71,9 @@ class _First:
 
 
 class Alike:
-    """The kernels of one plan that were made, by all that they depend on but names."""
+    """The kernels of one plan that were made, by all that they depend on but names. What holds
+    things that are no plain data, or is nested too deeply, is made each time.
+    """
 
     def __init__(self) -> None:
         self._first: dict[bytes, _First] = {}
@@ -90,9 +96,11 @@ class Alike:
             key = content + dumped(known, numbering, by_number=True)
             first = self._first.get(key)
             if first is not None:
-                return first.copied(numbering.things, titles)
-        except _NOT_WRITTEN:
+                first.write()
+        except NOT_PLAIN:
             return make()
+        if first is not None:
+            return first.copied(numbering.things, titles)
         made = make()
         self._first[key] = _First(numbering.things, titles, made)
         return made

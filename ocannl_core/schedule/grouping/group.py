@@ -219,7 +219,7 @@ class _Chooser:
     def _blocked(self, candidate: _Candidate) -> Group | None:
         """Returns the rows of a contraction that make a block; None if that does not pay."""
         members = candidate.members
-        if len(members) < 2 or self._saved(self._own(candidate, 1, self._last // 4)) <= self._far:
+        if len(members) < 2:
             return None
         batch = [at for at in range(candidate.depth) if _are_separate(members, at)]
         others = [at for at in range(candidate.depth) if at not in batch]
@@ -234,16 +234,13 @@ class _Chooser:
         if not _are_complete(members, size):
             return None
         own = self._own(turned, size, self._last // 4)
-        if self._saved(own) <= max(self._far, _LEAST_GAIN * size * nbytes):
+        saved = sum(self._nodes[node].nbytes for node in own)
+        if saved <= max(self._far, _LEAST_GAIN * size * nbytes):
             return None
         if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return Group(parts, Together(members, size, contracted=own))
-
-    def _saved(self, own: Sequence[TensorNode]) -> int:
-        """Returns the bytes of nodes."""
-        return sum(self._nodes[node].nbytes for node in own)
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Returns how many rows fit into a cache with what the nests need of each; the second cache

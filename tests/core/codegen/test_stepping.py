@@ -6,7 +6,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.dtypes import float32
+from ocannl_core.dtypes import bfloat16, float32
 from ocannl_core.indexing import FixedIndex, VarIndex, affine
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -19,8 +19,9 @@ from ocannl_core.loopir.nodes import (
     Scope,
     Stmt,
     Store,
+    Unary,
 )
-from ocannl_core.ops import BinaryOp
+from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.plan import Nest
 
 
@@ -204,3 +205,17 @@ def test_merge_buffers_are_read_where_they_are_used(build):
     loop = serial(j, 5, vector(lane, Store(out, place, scaled)))
     text = render_kernel(Nest(Block((loop,)), (x, out), ()), build.table, Dialect()).text
     assert "float32x8_splat(m0[1])" in text
+
+
+def test_narrow_numbers_are_widened_before_the_loop(build):
+    out, x = build.node("out", 40), build.node("x", 40)
+    s = build.node("s", 1, dtype=bfloat16)
+    j, lane = build.vars(2)
+    place = (affine([(8, j), (1, lane)]),)
+    wide = Unary(UnaryOp.IDENTITY, build.load(s, FixedIndex(0)), float32)
+    scaled = Binary(BinaryOp.MUL, build.load(x, *place), wide, float32)
+    before, _, inside = build.body(serial(j, 5, vector(lane, Store(out, place, scaled)))).partition(
+        "for ("
+    )
+    assert "splat_bfloat16(" in before
+    assert "splat_bfloat16(" not in inside

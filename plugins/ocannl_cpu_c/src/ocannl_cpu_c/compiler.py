@@ -284,8 +284,11 @@ def _adds_nothing(command: tuple[str, ...]) -> bool:
     path = shutil.which(command[0])
     if path is None or len(command) > 1:
         return False
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:  # it may be run, not read
+        return False
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:

@@ -20,7 +20,7 @@ from ocannl_cpu_c.cache import Unit
 from ocannl_cpu_c.source import unit
 
 _LEAST_SECONDS = 0.1
-"""What is compiled sooner is one file: starting a compiler and a linker takes half of it."""
+"""What is compiled sooner is one file: starting a compiler and a linker takes a quarter of it."""
 
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[Unit]:
