@@ -39,6 +39,7 @@ from ocannl_core.codegen.vectors import lanes
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -167,9 +168,9 @@ class _Kernel:
         self._plain_loops = 0
         self._vector_loops = 0
         self._enclosing: list[AxisKind] = []
-        self._mentioned: dict[int, frozenset[TensorNode]] = {}
+        self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._dealt = shares_of(nest) if dialect.cuts_parallel else {}
+        self._dealt = shares_of(nest) if dialect.cuts_parallel else IdentityMap()
         self._private: dict[TensorNode, Parameter] = {}
         self._measure(nest.body)
 
@@ -353,7 +354,7 @@ class _Kernel:
                     with self._names.single(loop.var, value):
                         self.block(loop.body)
             return
-        share = self._dealt.get(id(loop))
+        share = self._dealt.find(loop)
         if share is not None and extent == 1:
             with self.writer.braces(share.guard()), self._names.single(loop.var, loop.start):
                 self.block(loop.body)
@@ -378,10 +379,10 @@ class _Kernel:
         """True if a loop uses an array that is kept in variables."""
         if not self._names.registers and not self._names.tiles:
             return False
-        if id(loop) not in self._mentioned:
-            self._mentioned[id(loop)] = frozenset(nodes_of(loop))
-        held = self._names.registers.keys() | self._names.tiles.keys()
-        return not self._mentioned[id(loop)].isdisjoint(held)
+        mentioned = self._mentioned.find(loop)
+        if mentioned is None:
+            mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
+        return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
 
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
@@ -411,7 +412,7 @@ class _Kernel:
         if pragma:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
-        share = self._dealt.get(id(loop))
+        share = self._dealt.find(loop)
         first, end = (str(loop.start), str(loop.stop)) if share is None else share.limits(loop)
         before, around = self._innermost, self.writer.stepping
         if self._has_vectors and around is None and is_stepping(loop):

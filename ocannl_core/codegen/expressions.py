@@ -39,6 +39,7 @@ from ocannl_core.dtypes import (
     uint64,
 )
 from ocannl_core.errors import CodegenError
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, row_major
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -91,7 +92,7 @@ class Expressions:
         self._writer = writer
         self._is_inside = is_inside
         self._run_block = run_block
-        self._needs_statements: dict[int, bool] = {}
+        self._needs_statements: IdentityMap[Expr, bool] = IdentityMap()
         self.positions = Positions(names, info, writer)
 
     # ----- cells ----------------------------------------------------------------------------
@@ -452,7 +453,7 @@ class Expressions:
 
     def _hoists(self, expr: Expr) -> bool:
         """True if the expression needs statements before it."""
-        known = self._needs_statements.get(id(expr))
+        known = self._needs_statements.find(expr)
         if known is not None:
             return known
         match expr:
@@ -468,7 +469,7 @@ class Expressions:
                 needed = False
             case _:
                 assert_never(expr)
-        self._needs_statements[id(expr)] = needed
+        self._needs_statements[expr] = needed
         return needed
 
     # ----- formats --------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Where cells are: index expressions as C, and pointers that copies of a statement share.
 
-Indices and expressions are told apart by their identity: they are parts of the kernel, which lives
-as long as it is rendered. Written-out loops ask for the same ones again and again.
+Results are memoised by the identity of indices and expressions: written-out loops render the same
+ones repeatedly, and hashing them by value would take longer than computing the results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ocannl_core.codegen.stepping import Stepping
 from ocannl_core.codegen.text import Level, Text, infix, negated
 from ocannl_core.codegen.writer import Writer
 from ocannl_core.errors import VerifyError
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, as_affine, row_major
 from ocannl_core.loopir.nodes import (
     Block,
@@ -49,11 +50,11 @@ class Positions:
         self._names = names
         self._info = info
         self._writer = writer
-        self._places: dict[tuple[TensorNode, int], Position] = {}
-        self._cells: dict[int, Sequence[tuple[TensorNode, Position]]] = {}
-        self._nodes: dict[int, AbstractSet[TensorNode]] = {}
-        self._kinds: dict[int, AbstractSet[type]] = {}
-        self._free: dict[int, AbstractSet[IndexVar]] = {}
+        self._places: IdentityMap[tuple[AxisIndex, ...], dict[TensorNode, Position]] = IdentityMap()
+        self._cells: IdentityMap[Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
+        self._nodes: IdentityMap[Expr, AbstractSet[TensorNode]] = IdentityMap()
+        self._kinds: IdentityMap[Expr, AbstractSet[type]] = IdentityMap()
+        self._free: IdentityMap[Expr, AbstractSet[IndexVar]] = IdentityMap()
 
     def index(self, index: AxisIndex) -> Text:
         """Returns the value of an index as a sum of products.
@@ -84,14 +85,13 @@ class Positions:
         return products, offset
 
     def place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
-        """Returns the position of a cell, which written-out loops ask for again and again.
-
-        The indices are part of the kernel, so their identity tells them.
-        """
-        found = self._places.get((node, id(indices)))
+        """Return the position of a cell in the buffer of its node."""
+        places = self._places.find(indices)
+        if places is None:
+            places = self._places[indices] = {}
+        found = places.get(node)
         if found is None:
-            found = as_affine(row_major(indices, self._info(node).buffer_dims))
-            self._places[node, id(indices)] = found
+            found = places[node] = as_affine(row_major(indices, self._info(node).buffer_dims))
         return found
 
     def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
@@ -169,9 +169,9 @@ class Positions:
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
         """Returns the cells that the loads and stores of a part of the kernel name."""
-        found = self._cells.get(id(body))
+        found = self._cells.find(body)
         if found is None:
-            found = self._cells[id(body)] = [
+            found = self._cells[body] = [
                 (each.node, self.place(each.node, each.indices))
                 for each in walk(body)
                 if isinstance(each, Load | Store)
@@ -179,28 +179,28 @@ class Positions:
         return found
 
     def nodes_of(self, expr: Expr) -> AbstractSet[TensorNode]:
-        """Returns the nodes that an expression, which is part of the kernel, mentions."""
-        found = self._nodes.get(id(expr))
+        """Return the nodes that an expression mentions."""
+        found = self._nodes.find(expr)
         if found is None:
-            found = self._nodes[id(expr)] = frozenset(nodes_of(expr))
+            found = self._nodes[expr] = frozenset(nodes_of(expr))
         return found
 
     def has_statements(self, expr: Expr) -> bool:
-        """True if rendering an expression, which is part of the kernel, writes statements."""
+        """True if rendering an expression writes statements."""
         return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
 
     def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
-        """Returns the classes of what is in an expression, which is part of the kernel."""
-        found = self._kinds.get(id(expr))
+        """Return the classes of an expression and its subexpressions."""
+        found = self._kinds.find(expr)
         if found is None:
-            found = self._kinds[id(expr)] = frozenset(map(type, walk(expr)))
+            found = self._kinds[expr] = frozenset(map(type, walk(expr)))
         return found
 
     def free_variables(self, expr: Expr) -> AbstractSet[IndexVar]:
-        """Returns the index variables of an expression, which is part of the kernel."""
-        found = self._free.get(id(expr))
+        """Return the index variables of an expression."""
+        found = self._free.find(expr)
         if found is None:
-            found = self._free[id(expr)] = frozenset(free_variables(expr))
+            found = self._free[expr] = frozenset(free_variables(expr))
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar, as_affine, row_major
 from ocannl_core.loopir.nodes import AxisKind, Binary, Block, Expr, For, Load, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, walk
@@ -98,12 +99,12 @@ def _accesses(
 ) -> Iterator[tuple[tuple[AxisIndex, ...], _Loops]]:
     """Yields the indices of every access with the loops around it."""
     pending: list[tuple[Stmt, _Loops]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
-    mentioning: set[int] = set()
+    mentioning: IdentityMap[Stmt, None] = IdentityMap()
     for stmt, _ in pending:
         _note_mentions(stmt, node, mentioning)
     while pending:
         stmt, loops = pending.pop()
-        if id(stmt) not in mentioning:
+        if stmt not in mentioning:
             continue
         match stmt:
             case For(var, start, stop, body, kind):
@@ -120,7 +121,7 @@ def _accesses(
                 yield (), loops  # other code: the array stays one
 
 
-def _note_mentions(stmt: Stmt, node: TensorNode, found: set[int]) -> bool:
+def _note_mentions(stmt: Stmt, node: TensorNode, found: IdentityMap[Stmt, None]) -> bool:
     """Notes which statements mention a node, with those inside; returns if this one does."""
     match stmt:
         case Block(inner):
@@ -132,7 +133,7 @@ def _note_mentions(stmt: Stmt, node: TensorNode, found: set[int]) -> bool:
         case _:
             is_mentioned = node in nodes_of(stmt)
     if is_mentioned:
-        found.add(id(stmt))
+        found[stmt] = None
     return is_mentioned
 
 

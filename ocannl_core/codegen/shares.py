@@ -7,8 +7,9 @@ for i in range(5): ...        -->      for (i = max(first1, 3) - 3; i < min(end1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from ocannl_core.identity import IdentityMap
 from ocannl_core.loopir.nodes import For
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import Nest
@@ -49,20 +50,20 @@ class Share:
         return f"if (first{self.level} <= {self.before} && {self.before} < end{self.level})"
 
 
-def shares_of(nest: Nest) -> Mapping[int, Share]:
-    """Returns, by identity, the loops of which threads run parts."""
-    if not nest.is_parallel:
-        return {}
-    outer = dealt_loops(nest)
-    shares = dict(_shares_at(1, outer))
-    for loop in outer:
-        shares.update(_shares_at(2, inner_loops(loop)))
+def shares_of(nest: Nest) -> IdentityMap[For, Share]:
+    """Return the loops of which threads run parts, with these parts."""
+    shares: IdentityMap[For, Share] = IdentityMap()
+    if nest.is_parallel:
+        outer = dealt_loops(nest)
+        shares.update(_shares_at(1, outer))
+        for loop in outer:
+            shares.update(_shares_at(2, inner_loops(loop)))
     return shares
 
 
-def _shares_at(level: int, loops: Sequence[For]) -> Iterator[tuple[int, Share]]:
+def _shares_at(level: int, loops: Sequence[For]) -> Iterator[tuple[For, Share]]:
     before = 0
     for loop in loops:
         extent = loop.stop - loop.start
-        yield id(loop), Share(level, before, extent, len(loops) == 1)
+        yield loop, Share(level, before, extent, len(loops) == 1)
         before += extent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import assert_never
 
+from ocannl_core.identity import ById
 from ocannl_core.indexing import (
     AffineIndex,
     AxisIndex,
@@ -114,7 +115,7 @@ class _Namer:
             case Allocate(array, scope):
                 return array, scope
             case CallExternal(op, inputs, outputs):
-                return id(op), inputs, outputs
+                return ById(op), inputs, outputs
             case Staged(language, text):
                 return language, text
             case Block() | Barrier() | Remark():

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocannl_core.identity import ById
 from ocannl_core.indexing import IndexVar, VarIndex, variables
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -250,7 +251,7 @@ class _Notes:
 
 
 def _key(site: Site) -> Hashable:
-    return id(site.store), site.by, len(site.loops)
+    return ById(site.store), site.by, len(site.loops)
 
 
 def _is_computed_surely(site: Site) -> bool:

@@ -13,9 +13,10 @@ and what the rest of their expression computes anyway, but provide nothing, sinc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import field
 
+from ocannl_core.identity import IdentityMap
 from ocannl_core.loopir.equivalence import Storage, key_of
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -131,7 +132,7 @@ class _Survey:
         sure: The numbers of what the current expression computes outside of branches.
     """
 
-    changed: Mapping[int, frozenset[Storage]]
+    changed: IdentityMap[Node, frozenset[Storage]]
     least_saved: int
     found: list[Found] = field(default_factory=list)
     available: dict[int, _Value] = field(default_factory=dict)
@@ -193,32 +194,32 @@ class _Survey:
                 self.clock += 1
                 self.cleared = self.clock
             case _:
-                self.change(*self.changed[id(stmt)])
+                self.change(*self.changed[stmt])
 
     def loop(self, loop: For) -> Steps[None]:
         outer = self.available
         if loop.kind in _APART:
             self.available = {}
-        self.change(*self.changed[id(loop)])
+        self.change(*self.changed[loop])
         yield self.block(loop.body)
-        self.change(*self.changed[id(loop)])
+        self.change(*self.changed[loop])
         self.available = outer
 
     # ----- expressions -----
 
     def root(self, value: Expr) -> Steps[None]:
         if not is_pure(value):  # what it changes, and when, is left alone
-            self.change(*(s for node in walk(value) for s in self.changed.get(id(node), ())))
+            self.change(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
-        numbered: dict[int, tuple[int, int]] = {}
+        numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-            numbered[id(node)] = self.number(node, inside)
-            return numbered[id(node)]
+            number = numbered[node] = self.number(node, inside)
+            return number
 
         fold(value, combine, operands_of)
         around = self.sure
-        self.sure = frozenset(numbered[id(each)][0] for each in computed_surely(value))
+        self.sure = frozenset(numbered[each][0] for each in computed_surely(value))
         yield self.expression(value, numbered, True)
         self.sure = around
 
@@ -246,11 +247,11 @@ class _Survey:
         return self.numbers.setdefault(key, len(self.numbers)), weight
 
     def expression(
-        self, expr: Expr, numbered: Mapping[int, tuple[int, int]], is_certain: bool
+        self, expr: Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
     ) -> Steps[None]:
         if _is_leaf(expr):
             return
-        number, weight = numbered[id(expr)]
+        number, weight = numbered[expr]
         value = self.available.get(number)
         if value is not None and self.is_still_held(value):
             value.uses += 1

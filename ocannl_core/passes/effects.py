@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ocannl_core.identity import IdentityMap
 from ocannl_core.loopir.equivalence import Storage
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -22,19 +23,19 @@ from ocannl_core.loopir.traverse import Node, fold, walk
 _NOTHING: frozenset[Storage] = frozenset()
 
 
-def changes(root: Stmt) -> dict[int, frozenset[Storage]]:
-    """Returns what each statement inside assigns, directly or inside it, by `id` of the statement.
+def changes(root: Stmt) -> IdentityMap[Node, frozenset[Storage]]:
+    """Return the memory that each statement of a tree assigns, itself or inside.
 
     Inlined computations count with the statement that uses them.
     """
-    found: dict[int, frozenset[Storage]] = {}
+    found: IdentityMap[Node, frozenset[Storage]] = IdentityMap()
 
     def combine(node: Node, inside: tuple[frozenset[Storage], ...]) -> frozenset[Storage]:
         changed = changed_at(node)
         kinds = [each for each in (changed, *inside) if each]
         union = kinds[0] if len(kinds) == 1 else _NOTHING.union(*kinds)
         if isinstance(node, Stmt):
-            found[id(node)] = union
+            found[node] = union
         return union
 
     fold(root, combine)

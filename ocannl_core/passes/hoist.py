@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import field
 from operator import is_
 
+from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import LoopVar, variables
 from ocannl_core.loopir.equivalence import Key, Storage, key_of
 from ocannl_core.loopir.nodes import (
@@ -147,9 +148,9 @@ class _Loop:
             return value
         return completed(self.expression(value, self.dependences(value)))
 
-    def dependences(self, value: Expr) -> dict[int, tuple[bool, int]]:
+    def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
         """Returns for each expression whether it may differ between iterations, and its cost."""
-        found: dict[int, tuple[bool, int]] = {}
+        found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
             if isinstance(node, Scoped):
@@ -157,7 +158,7 @@ class _Loop:
             else:
                 differs = any(each for each, _ in inside) or self.varies_at(node)
                 facts = differs, own_cost(node, [weight for _, weight in inside])
-            found[id(node)] = facts
+            found[node] = facts
             return facts
 
         fold(value, combine, operands_of)
@@ -186,11 +187,11 @@ class _Loop:
     def is_worth_moving(self, value: Expr) -> bool:
         if not is_pure(value):
             return False
-        differs, weight = self.dependences(value)[id(value)]
+        differs, weight = self.dependences(value)[value]
         return not differs and weight >= self.least_cost
 
-    def expression(self, expr: Expr, facts: dict[int, tuple[bool, int]]) -> Steps[Expr]:
-        differs, weight = facts[id(expr)]
+    def expression(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+        differs, weight = facts[expr]
         if not differs:
             return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
         if isinstance(expr, Scoped):

@@ -333,12 +333,10 @@ def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
     if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
         return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
-    inlined = {
-        id(expr): expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)
-    }
-    if len(set(inlined.values())) != 1 or not all(map(is_unconditional, stores)):
+    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
+    if len(inlined) != 1 or not all(map(is_unconditional, stores)):
         return None
-    scoped = next(iter(inlined.values()))
+    (scoped,) = inlined
     match _relevant(scoped.body):
         case (SetLocal(first, initial), For() as outer) if first == scoped.local:
             loops, inner = perfect_loops(Block((outer,)))

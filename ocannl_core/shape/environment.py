@@ -8,6 +8,7 @@ from numbers import Integral
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
+from ocannl_core.identity import ById
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.records import replace
 from ocannl_core.shape import solver
@@ -33,7 +34,7 @@ class Environment:
     def __init__(self) -> None:
         self._state = State()
         self._leaves = 0
-        self._made_from: dict[Shape | int, dict[tuple[Shape, ...], Shape]] = {}
+        self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
 
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
@@ -359,9 +360,9 @@ class Environment:
         )
 
 
-def _key(shape: Shape) -> Shape | int:
-    """Returns what identifies a shape: closed ones can be equal although the tensors differ."""
-    return id(shape) if shape.is_closed else shape
+def _key(shape: Shape) -> Shape | ById:
+    """Return the key of a shape: closed ones can be equal although the tensors differ."""
+    return ById(shape) if shape.is_closed else shape
 
 
 def _shape_of(captured: DimVar | RowVar) -> Shape:

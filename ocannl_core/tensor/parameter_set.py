@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ocannl_core.errors import UsageError
+from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
 
 if TYPE_CHECKING:
@@ -106,13 +107,13 @@ class Parameters(Set["Tensor"]):
 def _named(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
     """Returns parameters by the paths of the blocks that made them."""
     taken: set[str] = set()
-    scopes: dict[tuple[int, ...], str] = {}
+    scopes: dict[tuple[ById, ...], str] = {}
     names: dict[str, Tensor] = {}
     for parameter in parameters:
         path = ""
-        key: tuple[int, ...] = ()
+        key: tuple[ById, ...] = ()
         for scope in parameter.scopes:
-            key = (*key, id(scope))
+            key = (*key, ById(scope))
             if key not in scopes:
                 scopes[key] = _free(path + scope.title, taken)
             path = scopes[key] + "."

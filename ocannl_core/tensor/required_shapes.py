@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocannl_core.errors import SpecError, UsageError
+from ocannl_core.identity import ById
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.statement import parse_statement, stated
 from ocannl_core.tensor.tensor import Tensor
@@ -50,7 +51,7 @@ def require_shapes(text: str, *tensors: Tensor) -> None:
     """
     names = ", ".join(map(_name, tensors))
     origin = Origin(f"the shapes {text} required of {names}", caller_location())
-    if len({id(tensor.session) for tensor in tensors}) != 1:
+    if len({ById(tensor.session) for tensor in tensors}) != 1:
         raise UsageError(
             "Shapes are required of tensors of one session.",
             found=names or "no tensors",

@@ -10,6 +10,7 @@ import threading
 from dataclasses import field
 
 from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.identity import IdentityMap
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
 from ocannl_cpu_c.ahead import Ahead
@@ -26,22 +27,22 @@ class _Kernels:
 
     Attributes:
         ahead: Takes them for compilers; None if they are compiled later.
-        written: What they are steps of, by identity, with their text.
+        written: The text of each step.
     """
 
     ahead: Ahead | None = field(default_factory=compiling_ahead)
-    written: dict[int, tuple[Step, KernelText]] = field(default_factory=dict)
+    written: IdentityMap[Step, KernelText] = field(default_factory=IdentityMap)
 
     def kernel(self, step: Step, nodes: Infos) -> KernelText | None:
         """Returns the kernel of a step, which compilers know of then."""
         if isinstance(step, Nest) and step.like is not None:
             step = step.like
-        known = self.written.get(id(step))
+        known = self.written.find(step)
         if known is not None:
-            return known[1]
+            return known
         kernel = kernel_of(step, nodes)
         if kernel is not None:
-            self.written[id(step)] = step, kernel
+            self.written[step] = kernel
             if self.ahead is not None:
                 self.ahead.add(kernel)
         return kernel

@@ -1,0 +1,64 @@
+"""Maps keyed by object identity.
+
+The number that `id` returns is reused once its object is freed, so a map from such numbers is right
+only while every key is alive. The maps of this module hold their keys. No other module of the core
+calls `id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class IdentityMap(MutableMapping[K, V], Generic[K, V]):
+    """A map that compares keys with `is` and keeps them alive."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[K, V]] = {}
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[id(key)][1]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._entries[id(key)] = key, value
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[id(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return id(key) in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: K) -> V | None:
+        """Return the value of a key, None if there is none."""
+        entry = self._entries.get(id(key))
+        return None if entry is None else entry[1]
+
+
+class ById:
+    """An object as a hashable key that equals nothing but a key of the same object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ById) and other.value is self.value
+
+    def __repr__(self) -> str:
+        return f"ById({self.value!r})"
