@@ -17,6 +17,10 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import Node, fold
 from ocannl_core.ops import BinaryOp, UnaryOp
 
+MOST_DEPTH = 48
+"""Levels of the deepest expression that substitution may build. Renderers and C compilers recurse
+over expressions."""
+
 _FREE = 0
 _DIVISION = 4
 _FUNCTION = 10
@@ -53,6 +57,11 @@ def own_cost(node: Node, inside: Sequence[int]) -> int:
             return _COSTS.get(op, 1) + sum(inside)
         case _:
             return 1 + sum(inside)
+
+
+def depth(root: Node) -> int:
+    """Return the number of levels of an expression or statement."""
+    return fold(root, lambda _, inside: 1 + max(inside, default=0))
 
 
 def cost(expr: Expr) -> int:

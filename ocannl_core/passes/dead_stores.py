@@ -49,9 +49,6 @@ from ocannl_core.passes.laws import simplified
 from ocannl_core.passes.units import Unit, unit_of
 from ocannl_core.records import dataclass, replace
 
-Cell = tuple[TensorNode, tuple[AxisIndex, ...]]
-
-
 # ----- initial values ------------------------------------------------------------------------
 
 
@@ -189,18 +186,18 @@ def _without_overwritten(stmt: Stmt) -> Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
     if not isinstance(stmt, Block) or not _overwritten(stmt):
         return stmt
-    overwritten: set[Cell] = set()
+    overwritten: dict[TensorNode, set[tuple[AxisIndex, ...]]] = {}
     kept: list[Stmt] = []
     for each in reversed(stmt.stmts):
         if isinstance(each, Store):
-            cell = (each.node, each.indices)
-            if cell in overwritten:
+            cells = overwritten.setdefault(each.node, set())
+            if each.indices in cells:
                 continue
-            overwritten.add(cell)
+            cells.add(each.indices)
         elif isinstance(each, Barrier | CallExternal):
             overwritten.clear()
-        seen = set(reads(each))
-        overwritten = {cell for cell in overwritten if cell[0] not in seen}
+        for node in reads(each):
+            overwritten.pop(node, None)
         kept.append(each)
     return stmt if len(kept) == len(stmt.stmts) else Block(tuple(reversed(kept)))
 

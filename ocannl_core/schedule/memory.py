@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
@@ -39,10 +41,6 @@ class Place:
     @property
     def end(self) -> int:
         return self.offset + self.nbytes
-
-    def lives_with(self, other: Place) -> bool:
-        """True if some step needs both."""
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +87,48 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     """
     lives = _lives(plan)
     ordered = sorted(lives, key=lambda node: (-plan.nodes[node].nbytes, lives[node].start, node.id))
-    placed: list[Place] = []
-    found: dict[TensorNode, Place] = {}
-    for node in ordered:
-        nbytes, life = plan.nodes[node].nbytes, lives[node]
-        beside = Place(0, nbytes, life.start, life.stop - 1)
-        busy = [each for each in placed if each.nbytes and each.lives_with(beside)]
-        place = Place(_offset(nbytes, busy), nbytes, beside.first, beside.last)
-        placed.append(place)
-        found[node] = place
-    places = {node: found[node] for node in plan.scratch}
+    arena = _Arena(len(ordered))
+    found = {node: arena.place(plan.nodes[node].nbytes, lives[node]) for node in ordered}
     return MemoryPlan(
-        places,
-        max((_aligned(place.end) for place in placed), default=0),
-        sum(_aligned(place.nbytes) for place in placed),
+        {node: found[node] for node in plan.scratch},
+        max((_aligned(place.end) for place in found.values()), default=0),
+        sum(_aligned(place.nbytes) for place in found.values()),
     )
+
+
+class _Arena:
+    """Places in the order of their offsets, as the columns of one table.
+
+    Each new place is compared with all others. A routine can have thousands, so this is done by a
+    few operations on columns.
+
+    Args:
+        most: The number of places that it will have.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._table = np.zeros((4, most), np.int64)  # offset, aligned end, first step, last step
+        self._count = 0
+
+    def place(self, nbytes: int, life: range) -> Place:
+        """Return a new place: in the smallest sufficient gap of its life, or behind all others."""
+        first, last = life.start, life.stop - 1
+        offsets, ends, firsts, lasts = self._table[:, : self._count]
+        busy = (firsts <= last) & (lasts >= first)
+        starts = np.concatenate(([0], np.maximum.accumulate(ends[busy])))
+        gaps = offsets[busy] - starts[:-1]
+        sufficient = np.flatnonzero(gaps >= nbytes)
+        at = sufficient[gaps[sufficient].argmin()] if sufficient.size else -1
+        place = Place(int(starts[at]), nbytes, first, last)
+        if nbytes:
+            self._insert(place)
+        return place
+
+    def _insert(self, place: Place) -> None:
+        at = int(np.searchsorted(self._table[0, : self._count], place.offset, side="right"))
+        self._table[:, at + 1 : self._count + 1] = self._table[:, at : self._count]
+        self._table[:, at] = place.offset, _aligned(place.end), place.first, place.last
+        self._count += 1
 
 
 def sink_fills(plan: Plan) -> Plan:
@@ -144,18 +169,6 @@ def mentioned(step: Step) -> tuple[TensorNode, ...]:
             return arguments
         case External(call):
             return nodes_of(call)
-
-
-def _offset(nbytes: int, busy: list[Place]) -> int:
-    """Returns where a node goes beside places that are taken: into the smallest gap, or behind."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for place in sorted(busy, key=lambda each: each.offset):
-        gap = place.offset - end
-        if nbytes <= gap and (best is None or gap < best[0]):
-            best = gap, end
-        end = max(end, _aligned(place.end))
-    return end if best is None else best[1]
 
 
 def _aligned(nbytes: int) -> int:

@@ -39,13 +39,17 @@ from ocannl_core.notation import Names
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
 
+_MOST_SCALARS = 128
+"""Statements of the longest kernel without loops. The time that C compilers take for a function
+grows faster than its length."""
+
 
 def split(program: LoopProgram) -> Plan:
     """Returns the routine as kernels and external calls, in program order.
 
     Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
-    loops share one. Statements from the declaration of a variable, or of memory narrower than the
-    routine's, to its last use stay together.
+    loops share one, up to a length. Statements from the declaration of a variable, or of memory
+    narrower than the routine's, to its last use stay together.
 
     Raises:
         VerifyError: if an external call lies between the declaration of a variable and its use.
@@ -93,6 +97,8 @@ class _Cutter:
                 self.steps.append(External(call, title))
                 self.remarks = []
             case _ if _is_loop_free(group):
+                if len(self.scalars) + len(group) > _MOST_SCALARS:
+                    self.close_scalars()
                 self.scalars += group
                 self.scalar_remarks += self.remarks
                 self.remarks = []

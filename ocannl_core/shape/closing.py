@@ -48,8 +48,10 @@ class Closing:
         self.state = state
         self._origin = origin
         self._dims, self._rows = connected(state, shapes)
+        self._formulas: dict[Formula, None] = {}
         self._dim_log: list[DimVar] = []
         self._row_log: list[RowVar] = []
+        self._collect_formulas(self._dims, self._rows)
         state.touched_dims.clear()
         state.touched_rows.clear()
 
@@ -80,15 +82,19 @@ class Closing:
         return [var for var in candidates if var not in self.state.rows]
 
     def formulas(self) -> list[Formula]:
-        """Returns the waiting formulas of what is concerned; those of other tensors wait on."""
+        """Return the open formulas of the variables concerned; those of other tensors stay open."""
+        open_formulas = self.state.open_formulas
+        self._formulas = {each: None for each in self._formulas if each in open_formulas}
+        return list(self._formulas)
+
+    def _collect_formulas(self, dims: Iterable[DimVar], rows: Iterable[RowVar]) -> None:
+        """Add the formulas of undecided sizes and row variables."""
         state = self.state
-        found: dict[Formula, None] = {}
-        for dim in self.open_dims():
-            found.update(dict.fromkeys(state.formulas.get(dim, ())))
-        for tail in self.open_rows():
+        for dim in dims:
+            self._formulas.update(dict.fromkeys(state.formulas.get(dim, ())))
+        for tail in rows:
             counts = (c for c in state.suspended.get(tail, ()) if isinstance(c, TotalElements))
-            found.update(dict.fromkeys(counts))
-        return [formula for formula in found if formula in state.open_formulas]
+            self._formulas.update(dict.fromkeys(counts))
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
         """Gives row variables numbers of axes, all at once; returns whether there were any."""
@@ -146,6 +152,7 @@ class Closing:
         self._row_log += new_rows
         self._dims.update(dict.fromkeys(new_dims))
         self._rows.update(dict.fromkeys(new_rows))
+        self._collect_formulas(new_dims, new_rows)
         state.touched_dims.clear()
         state.touched_rows.clear()
 

@@ -313,9 +313,7 @@ def _right_forms(state: State, row: Flat, seen: frozenset[RowVar] = frozenset())
     yield row
     if row.tail is None or row.tail in seen:
         return
-    for constraint in state.suspended.get(row.tail, ()):
-        if not isinstance(constraint, RowEqual):
-            continue
+    for constraint in state.equations.get(row.tail, ()):
         left, right = state.flat(constraint.left), state.flat(constraint.right)
         for one, other in ((left, right), (right, left)):
             cut = len(row.leading) - len(one.leading)

@@ -144,6 +144,7 @@ class State:
         row_leaves: For a row variable, the leaf that decides how it closes.
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
+        equations: The equations among them.
         within: For a size, the suspended row constraints that mention it; may hold constraints that
             are done.
         formulas: For a size, the formulas that mention it; may hold formulas that are done.
@@ -192,6 +193,7 @@ class State:
         self.guesses: dict[DimVar | RowVar, Guessed] = {}
         self.closing: Origin | None = None
         self.suspended: dict[RowVar, dict[RowConstraint, None]] = {}
+        self.equations: dict[RowVar, dict[RowEqual, None]] = {}
         self.within: dict[DimVar, dict[RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[Formula, None]] = {}
         self.open_formulas: dict[Formula, None] = {}
@@ -326,6 +328,8 @@ class State:
         for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
+                if isinstance(constraint, RowEqual):
+                    self.put_inner(self.equations, row.tail, constraint, None)
                 self.touched_rows[row.tail] = None
             for var in self.undecided(row.dims):
                 self.put_inner(self.within, var, constraint, None)
@@ -354,6 +358,8 @@ class State:
             for row in sides(constraint):
                 if row.tail is not None and row.tail in self.suspended:
                     self.journal.remove(self.suspended[row.tail], constraint)
+                    if isinstance(constraint, RowEqual):
+                        self.journal.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 
 

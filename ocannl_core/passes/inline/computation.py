@@ -32,9 +32,8 @@ from ocannl_core.passes.inline.solve import check_definition
 from ocannl_core.passes.units import Site, Unit
 from ocannl_core.records import dataclass, replace
 
-MOST_DEPTH = 48
 MOST_SIZE = 256
-"""How deep and how large, in nodes of the loop language, an inlined computation may get."""
+"""The nodes of the loop language of the largest inlined computation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,9 @@ from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
-from ocannl_core.passes.cost import cost
+from ocannl_core.passes.cost import MOST_DEPTH, cost
 from ocannl_core.passes.coverage import assigns_all
 from ocannl_core.passes.inline.computation import (
-    MOST_DEPTH,
     MOST_SIZE,
     Computation,
     computation_of,

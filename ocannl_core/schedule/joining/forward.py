@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from ocannl_core.loopir.nodes import Expr, Load, Store
 from ocannl_core.loopir.traverse import map_expr, nodes_of, walk
 from ocannl_core.node import TensorNode
-from ocannl_core.passes.cost import cost
+from ocannl_core.passes.cost import MOST_DEPTH, cost, depth
 from ocannl_core.records import replace
 from ocannl_core.schedule.cells import CellNest
 from ocannl_core.schedule.joining.part import Part
@@ -71,6 +71,8 @@ def _without(nest: CellNest, node: TensorNode) -> CellNest:
         replace(after, value=map_expr(after.value, lambda e: store.value if _is_of(e, node) else e))
         for after in later
     )
+    if any(count and depth(after) > MOST_DEPTH for after, count in zip(finish, uses, strict=True)):
+        return nest
     return replace(nest, finish=(*nest.finish[:at], *finish))
 
 

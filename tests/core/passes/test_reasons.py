@@ -39,8 +39,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.passes.cost import MOST_DEPTH
 from ocannl_core.passes.findings import Findings
-from ocannl_core.passes.inline.computation import MOST_DEPTH
 from ocannl_core.passes.inline.decide import Inlined, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop

@@ -160,3 +160,15 @@ def test_a_variable_used_across_an_external_call_is_a_defect() -> None:
     call = CallExternal(_Sort(), (A,), (C,))
     with pytest.raises(VerifyError, match="across an external call"):
         planned(DeclareLocal(V), SetLocal(V, ONE), call, copy(B, LocalRead(V)))
+
+
+def test_long_runs_of_statements_without_loops_are_several_kernels() -> None:
+    one = Store(A, (FixedIndex(0),), ONE)
+    found = nests(*[one] * 300)
+    assert [len(nest.body.stmts) for nest in found] == [128, 128, 44]
+    declared = (
+        DeclareLocal(V),
+        *[SetLocal(V, ONE)] * 200,
+        Store(A, (FixedIndex(1),), LocalRead(V)),
+    )
+    assert [len(nest.body.stmts) for nest in nests(one, *declared, one)] == [1, 202, 1]

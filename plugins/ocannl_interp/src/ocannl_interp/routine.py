@@ -8,6 +8,7 @@ from typing import assert_never
 from ocannl_core.errors import LinkError
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.loopir.printer import to_text
+from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.plan import External, Nest, Plan, Step
@@ -53,7 +54,7 @@ class Interpretation:
     def _action(self, step: Step) -> Action:
         match step:
             case Nest(body, arguments, indices):
-                merges = map(MergeOf, self._merge_slots)
+                merges = map(MergeOf, merge_reads(body))
                 return self._translator.kernel(body, (*arguments, *indices, *merges))
             case External(call):
                 return self._translator.kernel(Block((call,)), (*call.inputs, *call.outputs))

@@ -1,0 +1,103 @@
+"""Long chains of operations: any depth compiles, with an effort linear in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+LINKS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "scaled": lambda m, y, x: y * 0.75 + 0.25,
+    "mixed": lambda m, y, x: m.sin(y * x) + 0.5,
+    "shared": lambda m, y, x: y * y - x,
+    "chosen": lambda m, y, x: m.where(m.less(y, 0.5), y + x, y - 0.5),
+}
+START = np.linspace(0.1, 0.9, 7)
+
+
+def chain(m: Any, link: Callable[[Any, Any, Any], Any], x: Any, depth: int) -> Any:
+    y = x
+    for _ in range(depth):
+        y = link(m, y, x)
+    return y
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("cells", [7, 1])
+def test_a_chain_of_200_links_agrees_with_numpy(target: str, name: str, cells: int) -> None:
+    start = START[:cells]
+    x = oc.tensor(start, dtype="float64")
+    y = chain(oc, LINKS[name], x, 200)
+    context = oc.Context(target)
+    context.compile(oc.train.forward(y))()
+    expected = chain(np, LINKS[name], start, 200)
+    np.testing.assert_allclose(context[y], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mixed", "chosen"])
+def test_gradients_of_a_chain_of_120_links_agree_with_its_slope(target: str, name: str) -> None:
+    x = oc.param("x", init=oc.tensor(START, dtype="float64"), dtype="float64")
+    y = chain(oc, LINKS[name], x, 120)
+    loss = oc.einsum("... => 0", y)
+    context = oc.Context(target)
+    step = context.compile(oc.train.grad_update(loss))
+    context.init_params(loss)
+    step()
+    value, slope = START, np.ones_like(START)
+    for _ in range(120):
+        shift = 1e-20j  # the imaginary part is the derivative: no difference is taken
+        moved = chain_link(name, value + shift * slope, START + shift)
+        slope = moved.imag / 1e-20
+        value = moved.real
+    np.testing.assert_allclose(context[x.grad], slope, rtol=1e-6, atol=1e-9)
+
+
+def chain_link(name: str, y: Any, x: Any) -> Any:
+    """Return a link in complex numbers, which NumPy does not order."""
+    if name == "chosen":
+        return np.where(y.real < 0.5, y + x, y - 0.5)
+    return LINKS[name](np, y, x)
+
+
+def test_a_chain_compiles_far_down_the_call_stack(target: str) -> None:
+    def deeper(levels: int) -> None:
+        if levels:
+            deeper(levels - 1)
+        else:
+            context = oc.Context(target)
+            context.compile(oc.train.forward(chain(oc, LINKS["mixed"], oc.tensor(START), 300)))()
+
+    deeper(sys.getrecursionlimit() // 4)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("mixed", 7), ("chosen", 7), ("shared", 1)])
+def test_four_times_the_links_take_four_times_the_calls(name: str, cells: int) -> None:
+    calls_for(name, cells, 5)  # imports, and what is kept of a first compilation
+    few, many = calls_for(name, cells, 25), calls_for(name, cells, 100)
+    assert many < 4.3 * few
+
+
+def calls_for(name: str, cells: int, depth: int) -> int:
+    """Return the number of Python calls that building and compiling a chain takes."""
+    count = 0
+
+    def counted(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    context = oc.Context("interp")
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        x = oc.param("x", init=oc.tensor(START[:cells], dtype="float64"), dtype="float64")
+        y = chain(oc, LINKS[name], x, depth)
+        context.compile(oc.train.grad_update(oc.einsum("... => 0", y)))
+    finally:
+        sys.setprofile(before)
+    return count
