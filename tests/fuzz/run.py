@@ -2,6 +2,7 @@
 
     python -m tests.fuzz.run --count 10000 --seed 1 --backend interp
     python -m tests.fuzz.run --sized --count 1000 --seed 1
+    python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well. What is
 neither right nor refused properly is printed as the smallest program found that still shows it: a
@@ -453,8 +454,17 @@ def main() -> int:
     parser.add_argument(
         "--sized", action="store_true", help="programs with long axes; its options: --sized --help"
     )
+    parser.add_argument(
+        "--repeatable",
+        action="store_true",
+        help="compares C texts between processes; its options: --repeatable --help",
+    )
     if "--sized" in sys.argv[1:]:
         return sized([each for each in sys.argv[1:] if each != "--sized"])
+    if "--repeatable" in sys.argv[1:]:
+        from .repeatable import main as repeatable
+
+        return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
     arguments = parser.parse_args()
     formulas = FORMULAS - set(arguments.without)
     counts: Counter[str] = Counter()
