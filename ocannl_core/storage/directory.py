@@ -112,6 +112,20 @@ class PrivateDirectory:
             raise
         return PrivateDirectory(self.path / name, found, self._root or self)
 
+    @property
+    def place(self) -> str:
+        """A path for this process and those that it starts, which leads nowhere else."""
+        path = f"/proc/self/fd/{self.descriptor}"
+        return path if os.path.isdir(path) else str(self.path)
+
+    def has(self, name: str) -> bool:
+        """True if something has this name."""
+        try:
+            os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def names(self) -> list[str]:
         """Return what is in the directory, in no order."""
         return os.listdir(self.descriptor)
@@ -172,29 +186,41 @@ class PrivateDirectory:
         Raises:
             OSError: if it cannot be written.
         """
-        temporary, scratch = unfinished_name(), self.scratch.descriptor
+        temporary, scratch = unfinished_name(), self.scratch
         try:
-            descriptor = os.open(temporary, _NEW, 0o600, dir_fd=scratch)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            self.take(temporary, name)
+            scratch.create(temporary, content)
+            self.take(scratch, temporary, name)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=scratch)
+            scratch.remove(temporary)
             raise
 
-    def take(self, temporary: str, name: str) -> None:
-        """Move a finished file here from where it was written.
+    def create(self, name: str, content: bytes) -> None:
+        """Write a new file.
+
+        Raises:
+            OSError: if there is one, or it cannot be written.
+        """
+        descriptor = os.open(name, _NEW, 0o600, dir_fd=self.descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+    def take(self, source: PrivateDirectory, old: str, new: str | None = None) -> None:
+        """Move a finished file here, in place of what has its name.
+
+        Args:
+            source: The directory that it is in.
+            old: Its name there.
+            new: Its name here; None for the same.
 
         Raises:
             OSError: if there is no such file, or it cannot be moved.
         """
-        scratch = self.scratch.descriptor
+        name, (there, here) = new or old, (source.descriptor, self.descriptor)
         try:
-            os.replace(temporary, name, src_dir_fd=scratch, dst_dir_fd=self.descriptor)
+            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
         except IsADirectoryError:
             self.remove(name)
-            os.replace(temporary, name, src_dir_fd=scratch, dst_dir_fd=self.descriptor)
+            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
         """Remove a file or whatever else has its name."""

@@ -204,7 +204,7 @@ def test_a_compiler_that_is_always_stopped_is_an_error(script: Script, fresh: Pa
 def test_without_space_a_temporary_place_is_taken_after_a_warning(
     script: Script, fresh: Path, said: str
 ) -> None:
-    lines = f"""case "$*" in *{fresh}*) echo "{said}" >&2; exit 1;; esac
+    lines = f"""case "$(pwd -P)" in {fresh}*) echo "{said}" >&2; exit 1;; esac
 exec cc "$@\""""
     with settings.overrides(cc=script(lines)):
         with pytest.warns(RuntimeWarning, match=r"not kept: .*cpu_c.*No space left.*CACHE_DIR"):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.errors import CompileError
 from ocannl_core.records import dataclass
 from ocannl_core.storage.directory import (
     PrivateDirectory,
@@ -79,19 +80,19 @@ class Building:
     Attributes:
         unit: The file.
         compilation: The compiler that works on it.
-        name: What the unfinished object is called, in the directory of such files.
-        cache: Where the object will be.
+        directory: Where it is, and where the object will be until it is finished.
+        cache: Where the object will be then.
     """
 
     unit: Unit
     compilation: Compilation
-    name: str
+    directory: PrivateDirectory
     cache: DiskCache
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs, and leaves nothing of an unfinished object."""
+        """Ends the compiler if it still runs, and leaves nothing of unfinished files."""
         self.compilation.stop()
-        self.cache.scratch.remove(self.name)
+        self.cache.scratch.remove(self.directory.path.name)
 
 
 class DiskCache:
@@ -142,16 +143,23 @@ class DiskCache:
         """
         if self._spare is not None:
             return self._spare.start(unit)
-        source, built = f"{_name(unit)}.c", unfinished_name()
-        self._objects.write(source, unit.text.encode())
-        compilation = self._compiler.start(
-            self._objects.path / source,
-            self.scratch.path / built,
-            unit.loops,
-            calls_libraries=unit.calls_libraries,
-            temporary=self.scratch.path if self._is_temporary else None,
-        )
-        return Building(unit, compilation, built, self)
+        name = _name(unit)
+        # objects tell what their source was called, so that is the same for each process
+        directory = self.scratch.child(unfinished_name())
+        try:
+            directory.create(f"{name}.c", unit.text.encode())
+            compilation = self._compiler.start(
+                Path(f"{name}.c"),
+                Path(f"{name}.so"),
+                unit.loops,
+                calls_libraries=unit.calls_libraries,
+                directory=directory,
+                is_only_place=self._is_temporary,
+            )
+        except BaseException:
+            self.scratch.remove(directory.path.name)
+            raise
+        return Building(unit, compilation, directory, self)
 
     def build(self, units: Sequence[Unit], early: Sequence[Building] = ()) -> dict[str, Entry]:
         """Compiles files side by side; returns where their kernels are, by key.
@@ -171,8 +179,7 @@ class DiskCache:
             for unit in units:
                 started.append(self.start(unit))
             for each in started:
-                each.compilation.finish()
-                entries |= each.cache._kept(each)
+                entries |= each.cache._finished(each)
         finally:
             for each in started:
                 each.stop()
@@ -191,9 +198,16 @@ class DiskCache:
         if self._spare is None and not self._is_temporary:
             self._spare = _temporary(self.root.path, self._compiler, error)
 
-    def _kept(self, building: Building) -> dict[str, Entry]:
+    def _finished(self, building: Building) -> dict[str, Entry]:
         """Returns where the kernels of a compiled file are, after noting it for later processes."""
-        content = self.scratch.read_unfinished(building.name)
+        directory, source = building.directory, f"{_name(building.unit)}.c"
+        try:
+            building.compilation.finish(self._objects.path / source)
+        except CompileError:
+            self._objects.take(directory, source)
+            raise
+        self._objects.take(directory, source)
+        content = directory.read_unfinished(str(building.compilation.target))
         missing = "there is none" if content is None else lack(content)
         if content is None or missing:
             raise UnfinishedError(

@@ -20,6 +20,7 @@ from ocannl_core.codegen.tile_prelude import EMULATED
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 from ocannl_core.records import dataclass
+from ocannl_core.storage.directory import PrivateDirectory
 from ocannl_cpu_c import permission
 from ocannl_cpu_c.processes import Process
 
@@ -129,7 +130,8 @@ class Compiler:
         loops: Loops = Loops.PLAIN,
         *,
         calls_libraries: bool = True,
-        temporary: Path | None = None,
+        directory: PrivateDirectory | None = None,
+        is_only_place: bool = False,
     ) -> Compilation:
         """Starts to compile a C file into a shared object.
 
@@ -138,7 +140,9 @@ class Compiler:
             target: Where the object will be.
             loops: What is left to vectorise; less compiles faster.
             calls_libraries: False if nothing of a library is mentioned.
-            temporary: Where the compiler writes what it removes again; None leaves it to that.
+            directory: What both are relative to, which the compiler reaches in no way that others
+                could change; None for this process's.
+            is_only_place: True if the compiler writes there, too, what it removes again.
 
         Raises:
             OSError: if it cannot be started.
@@ -146,9 +150,10 @@ class Compiler:
         level = self.levels[list(Loops).index(loops)]
         linked = _LIBRARIES if calls_libraries else self.alone
         files = ("-o", str(target), str(source))
-        command = [*self.command, *level, *self.flags, *files, *linked]
-        variables = {} if temporary is None else {"TMPDIR": str(temporary)}
-        return Compilation(command, target, Process(command, variables))
+        command = (*self.command, *level, *self.flags, *files, *linked)
+        place = None if directory is None else directory.place
+        variables = {"TMPDIR": "."} if is_only_place else {}
+        return Compilation(command, target, directory, Process(command, variables, place))
 
 
 class UnfinishedError(Exception):
@@ -167,14 +172,25 @@ class UnfinishedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A compiler at work."""
+    """A compiler at work.
+
+    Attributes:
+        command: How it is called.
+        target: The object.
+        directory: What the files of the command are relative to; None for this process's.
+        process: What runs.
+    """
 
     command: Sequence[str]
     target: Path
+    directory: PrivateDirectory | None
     process: Process
 
-    def finish(self) -> None:
+    def finish(self, kept: Path | None = None) -> None:
         """Returns when the compiler has succeeded.
+
+        Args:
+            kept: Where readers of messages find the file; None for where it was.
 
         Raises:
             CompileError: with the command and what the compiler said, if it rejects the file.
@@ -182,10 +198,11 @@ class Compilation:
             OSError: if there was no space for what it writes.
         """
         status, output = self.process.finish()
-        if status == 0 and self.target.exists():
+        if status == 0 and self._has_object():
             return
         if _NO_SPACE.search(output):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.target.parent))
+            where = self.target.parent if self.directory is None else self.directory.path
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(where))
         if status < 0 or _STOPPED.search(output):
             by = f"signal {-status}" if status < 0 else _shortened(output)
             raise UnfinishedError(self.command, f"it was stopped: {by}")
@@ -194,9 +211,22 @@ class Compilation:
         raise CompileError(
             "The C compiler must accept generated code.",
             found=said.rstrip(),
-            where=f"{shlex.join(self.command)}\nthe source is kept there",
+            where=f"{self._shown(kept)}\nthe source is kept there",
             fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
         )
+
+    def _has_object(self) -> bool:
+        if self.directory is None:
+            return self.target.exists()
+        return self.directory.has(str(self.target))
+
+    def _shown(self, kept: Path | None) -> str:
+        """Returns the command that compiles the file which is kept."""
+        command = list(self.command)
+        if kept is not None:
+            at = command.index(str(self.target))
+            command[at : at + 2] = str(kept.with_suffix(".so")), str(kept)
+        return shlex.join(command)
 
     def stop(self) -> None:
         """Ends the compiler if it still runs."""

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,7 @@ def _missing_runtime(cache: DiskCache) -> list[Unit]:
     return [_runtime_unit()]
 
 
+@lru_cache(maxsize=1)
 def _runtime_unit() -> Unit:
     text = _RUNTIME.read_text(encoding="utf-8")
     keys = (hashlib.sha256(text.encode()).hexdigest(),)
