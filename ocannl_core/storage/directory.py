@@ -113,18 +113,10 @@ class PrivateDirectory:
         return PrivateDirectory(self.path / name, found, self._root or self)
 
     @property
-    def place(self) -> str:
-        """A path for this process and those that it starts, which leads nowhere else."""
-        path = f"/proc/self/fd/{self.descriptor}"
-        return path if os.path.isdir(path) else str(self.path)
-
-    def has(self, name: str) -> bool:
-        """True if something has this name."""
-        try:
-            os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-        except OSError:
-            return False
-        return True
+    def place(self) -> Path:
+        """A path that leads nowhere else, for this process and others that have the descriptor."""
+        path = Path(f"/proc/self/fd/{self.descriptor}")
+        return path if path.is_dir() else self.path
 
     def names(self) -> list[str]:
         """Return what is in the directory, in no order."""

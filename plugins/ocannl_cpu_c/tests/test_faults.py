@@ -204,7 +204,7 @@ def test_a_compiler_that_is_always_stopped_is_an_error(script: Script, fresh: Pa
 def test_without_space_a_temporary_place_is_taken_after_a_warning(
     script: Script, fresh: Path, said: str
 ) -> None:
-    lines = f"""case "$(pwd -P)" in {fresh}*) echo "{said}" >&2; exit 1;; esac
+    lines = f"""case "$(readlink -f "$out")" in {fresh}*) echo "{said}" >&2; exit 1;; esac
 exec cc "$@\""""
     with settings.overrides(cc=script(lines)):
         with pytest.warns(RuntimeWarning, match=r"not kept: .*cpu_c.*No space left.*CACHE_DIR"):
@@ -223,7 +223,7 @@ def test_a_full_directory_for_temporary_files_is_passed_over(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
     lines = f"""case "$TMPDIR" in {tmp_path}/full)
   echo "Cannot create temporary file: No space left on device" >&2; exit 1;; esac
-[ "$(stat -c %i "$TMPDIR")" = "$(stat -c %i .)" ] && exec cc "$@\""""
+[ "$TMPDIR" = "$(dirname "$out")" ] && exec cc "$@\""""
     probe = 'case "$*" in *-dM*) unset TMPDIR; exec cc "$@";; esac'
     with (
         settings.overrides(cc=script(lines, probe=probe)),

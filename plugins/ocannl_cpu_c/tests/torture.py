@@ -50,6 +50,7 @@ for each in "$@"; do
   case "$each" in *.c) source=$each;; esac
   last=$each
 done
+source=$(basename "$source")
 known={store}/$source.so
 if [ ! -e "$known" ]; then
   cc "$@" || exit
@@ -315,7 +316,10 @@ def damaged(where: Place, cases: Sequence[Case], worker: int) -> Iterator[str]:
 
 def compilers(where: Place, sizes: Sequence[int]) -> Iterator[str]:
     """Yield what is wrong with runs by faulty compilers, which fail once for each file."""
-    once = 'mark={base}/mark-{number}-$source; [ -e "$mark" ] || {{ touch "$mark"; {fault}; }}'
+    once = (
+        'cache=$(readlink -f "$(dirname "$out")/../.."); mark={base}/mark-{number}-$source; '
+        '[ -e "$mark" ] || {{ touch "$mark"; {fault}; }}'
+    )
     faults = [f'head -c {size} "$known" > "$out"; exit 0' for size in sizes]
     faults += [
         f'head -c {size} "$known" > "$out"; kill -{end} $$'
@@ -329,8 +333,8 @@ def compilers(where: Place, sizes: Sequence[int]) -> Iterator[str]:
         'ln -s /dev/zero "$out"; exit 0',
         'mkfifo "$out"; exit 0',
         'echo "No space left on device" >&2; exit 1',
-        'rm -rf ../../cpu_c; exec cp "$known" "$out"',
-        'chmod 777 ../..; exec cp "$known" "$out"',
+        'rm -rf "$cache/cpu_c"; exec cp "$known" "$out"',
+        'chmod 777 "$cache"; exec cp "$known" "$out"',
     ]
     for number, fault in enumerate(faults):
         text = once.format(base=where.base, number=number, fault=fault)

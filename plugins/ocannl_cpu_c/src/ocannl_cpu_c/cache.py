@@ -207,7 +207,7 @@ class DiskCache:
             self._objects.take(directory, source)
             raise
         self._objects.take(directory, source)
-        content = directory.read_unfinished(str(building.compilation.target))
+        content = directory.read_unfinished(building.compilation.target.name)
         missing = "there is none" if content is None else lack(content)
         if content is None or missing:
             raise UnfinishedError(

@@ -140,8 +140,8 @@ class Compiler:
             target: Where the object will be.
             loops: What is left to vectorise; less compiles faster.
             calls_libraries: False if nothing of a library is mentioned.
-            directory: What both are relative to, which the compiler reaches in no way that others
-                could change; None for this process's.
+            directory: What both are in, which the compiler reaches by its descriptor, so in no way
+                that others could change; None for files anywhere.
             is_only_place: True if the compiler writes there, too, what it removes again.
 
         Raises:
@@ -149,11 +149,14 @@ class Compiler:
         """
         level = self.levels[list(Loops).index(loops)]
         linked = _LIBRARIES if calls_libraries else self.alone
+        variables, descriptors = {}, []
+        if directory is not None:
+            source, target = directory.place / source, directory.place / target
+            descriptors = [directory.descriptor]
+            variables = {"TMPDIR": str(directory.place)} if is_only_place else {}
         files = ("-o", str(target), str(source))
         command = (*self.command, *level, *self.flags, *files, *linked)
-        place = None if directory is None else directory.place
-        variables = {"TMPDIR": "."} if is_only_place else {}
-        return Compilation(command, target, directory, Process(command, variables, place))
+        return Compilation(command, source, target, Process(command, variables, descriptors))
 
 
 class UnfinishedError(Exception):
@@ -176,14 +179,14 @@ class Compilation:
 
     Attributes:
         command: How it is called.
+        source: The file.
         target: The object.
-        directory: What the files of the command are relative to; None for this process's.
         process: What runs.
     """
 
     command: Sequence[str]
+    source: Path
     target: Path
-    directory: PrivateDirectory | None
     process: Process
 
     def finish(self, kept: Path | None = None) -> None:
@@ -198,11 +201,14 @@ class Compilation:
             OSError: if there was no space for what it writes.
         """
         status, output = self.process.finish()
-        if status == 0 and self._has_object():
+        if kept is not None:
+            output = output.replace(str(self.source), str(kept))
+        if status == 0 and self.target.exists():
             return
         if _NO_SPACE.search(output):
-            where = self.target.parent if self.directory is None else self.directory.path
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(where))
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC), str((kept or self.target).parent)
+            )
         if status < 0 or _STOPPED.search(output):
             by = f"signal {-status}" if status < 0 else _shortened(output)
             raise UnfinishedError(self.command, f"it was stopped: {by}")
@@ -214,11 +220,6 @@ class Compilation:
             where=f"{self._shown(kept)}\nthe source is kept there",
             fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
         )
-
-    def _has_object(self) -> bool:
-        if self.directory is None:
-            return self.target.exists()
-        return self.directory.has(str(self.target))
 
     def _shown(self, kept: Path | None) -> str:
         """Returns the command that compiles the file which is kept."""

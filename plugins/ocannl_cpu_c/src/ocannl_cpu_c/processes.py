@@ -49,7 +49,7 @@ class Process:
     Args:
         command: The program and its arguments.
         variables: What it has in its environment beside what this process has.
-        place: The directory where it runs; None for that of this process.
+        descriptors: Those of this process that it has, too, under the same numbers.
         is_watched: False for one that is watched only when it turns out to take long.
     """
 
@@ -57,7 +57,7 @@ class Process:
         self,
         command: Sequence[str],
         variables: Mapping[str, str] | None = None,
-        place: str | None = None,
+        descriptors: Sequence[int] = (),
         *,
         is_watched: bool = True,
     ) -> None:
@@ -70,7 +70,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 # messages of compilers are translated otherwise
                 env={**os.environ, "LC_ALL": "C", **(variables or {})},
-                cwd=place,
+                pass_fds=descriptors,
                 process_group=0,
             )
         except BaseException:
