@@ -21,7 +21,7 @@ from ocannl_core.storage import trust
 
 _NAMES = ("ocannl.toml", "pyproject.toml")
 _LARGEST = 1 << 20
-_MAY_HOLD_TABLE = re.compile(rb"""ocannl["']?\s*[\].=]""")
+_TABLE = rb"""ocannl["']?\s*[\].=]"""
 """What every `pyproject.toml` with a table `[tool.ocannl]` has, however it is written."""
 
 Signature = tuple[int, ...]
@@ -105,7 +105,7 @@ def _found(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Conf
     )
     read = _read(path, signature)
     is_project = path.endswith(_NAMES[1])
-    if is_project and not _MAY_HOLD_TABLE.search(read.content.replace(b"\0", b"")):
+    if is_project and not re.search(_TABLE, read.content.replace(b"\0", b"")):
         return None
     is_trusted = is_own or _is_below(os.path.dirname(path), trusted)
     if read.doubt and (is_own or not is_trusted):

@@ -11,7 +11,6 @@ which is found on the way up from the working directory, unless the user trusts 
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,11 +45,8 @@ def _check_text(value: object) -> object:
     raise ValueError
 
 
-_PROCESSOR = re.compile(r"[\w.+=-]+")
-
-
 def _check_processor(value: object) -> object:
-    if isinstance(value, str) and _PROCESSOR.fullmatch(value):
+    if isinstance(value, str) and all(c.isalnum() or c in "_.+=-" for c in value):
         return value
     raise ValueError
 

@@ -13,10 +13,7 @@ import atexit
 import errno
 import hashlib
 import os
-import platform
-import shutil
 import stat
-import tempfile
 import threading
 import time
 import warnings
@@ -221,6 +218,8 @@ class PrivateDirectory:
         except FileNotFoundError:
             return
         except OSError:
+            import shutil  # takes longer than this module, and most processes never need it
+
             with suppress(OSError):
                 shutil.rmtree(name, dir_fd=self.descriptor)
 
@@ -233,7 +232,7 @@ def unfinished_name() -> str:
 @cache
 def _machine() -> str:
     """Return a name for the numbering of processes that this one is part of."""
-    known = [platform.node()]
+    known = [os.uname().nodename]
     with suppress(OSError):
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         known.append(os.readlink("/proc/self/ns/pid"))
@@ -368,6 +367,8 @@ _PREFIX = "ocannl-"
 
 def _new_temporary() -> PrivateDirectory:
     """Return a directory that is removed when the process ends."""
+    import tempfile  # takes as long as the rest of this module
+
     parents = dict.fromkeys((tempfile.gettempdir(), "/var/tmp", "/dev/shm"))
     problem = OSError(errno.ENOENT, "there is no directory for temporary files")
     for parent in sorted(parents, key=_lacks_room):
@@ -392,12 +393,16 @@ def _lacks_room(parent: str) -> bool:
 
 
 def _remove_own(path: str, process: int) -> None:
+    import shutil
+
     if os.getpid() == process:  # not in those that it forked
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_left(parent: str) -> None:
     """Remove what processes left that could not remove it."""
+    import shutil
+
     with suppress(OSError), os.scandir(parent) as entries:
         for each in entries:
             if each.name.startswith(_PREFIX):

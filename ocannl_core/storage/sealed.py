@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 _SIZE = hashlib.sha256().digest_size
-_END = re.compile(rb',? "sha256": "([0-9a-f]{64})"\}$')
+_KEY = b' "sha256": "'
+_END = b'"}'
 
 
 def sealed(name: str, payload: bytes) -> bytes:
@@ -28,15 +28,14 @@ def unsealed(name: str, content: bytes) -> bytes | None:
 
 def sealed_json(name: str, values: Mapping[str, Any]) -> bytes:
     """Return the content of a JSON file of this name: an object whose last member is a digest."""
-    body = json.dumps({**values}, indent=1).encode()[:-1].rstrip()
-    end = f'{"," if values else ""} "sha256": "{_digest(name, body).hexdigest()}"}}'
-    return body + end.encode()
+    body = json.dumps({**values}, indent=1).encode()[:-1].rstrip() + (b"," if values else b"")
+    return body + _KEY + _digest(name, body).hexdigest().encode() + _END
 
 
 def unsealed_json(name: str, content: bytes) -> dict[str, Any] | None:
     """Return the object of a JSON file without its digest; None if it is not as it was written."""
-    end = _END.search(content)
-    if end is None or _digest(name, content[: end.start()]).hexdigest() != end[1].decode():
+    body = content[: -len(_KEY) - 2 * _SIZE - len(_END)]
+    if content != body + _KEY + _digest(name, body).hexdigest().encode() + _END:
         return None
     try:
         values: dict[str, Any] = json.loads(content)

@@ -23,6 +23,7 @@ IS_CHECKED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
 """True if this system has what the checks need."""
 
 _MOST_LINKS = 40
+_MOST_AT_ONCE = 1 << 24
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
 _READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -126,7 +127,9 @@ def read_all(descriptor: int, limit: int) -> bytes:
     """Return up to `limit + 1` bytes of a file."""
     parts: list[bytes] = []
     left = limit + 1
-    while left > 0 and (part := os.read(descriptor, min(left, 1 << 24))):
+    # large buffers that are freed again would have the allocator hand out memory to be cleared
+    size = os.fstat(descriptor).st_size + 1
+    while left > 0 and (part := os.read(descriptor, min(left, size, _MOST_AT_ONCE))):
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

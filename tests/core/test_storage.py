@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -390,7 +391,7 @@ def test_a_bad_place_for_temporary_files_is_passed_over(
     if kind == "writable":
         place.mkdir()
         place.chmod(0o777)
-    monkeypatch.setattr(directories.tempfile, "tempdir", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     with pytest.warns(RuntimeWarning):
         found = temporary_directory(tmp_path, "inner", OSError(errno.ENOSPC, "no space"))
     assert not found.path.is_relative_to(place)
