@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -139,6 +138,8 @@ def _memory() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             return open(os.memfd_create("ocannl-compiler"), "w+b", buffering=0)
+    import tempfile  # takes longer than this module
+
     return tempfile.TemporaryFile(buffering=0)
 
 
