@@ -24,9 +24,6 @@ from pathlib import Path
 
 from ocannl_core.storage import trust
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a disk without space."""
-
 _LARGEST = 1 << 30
 """No file of a cache has more bytes."""
 _STALE = 24 * 3600.0

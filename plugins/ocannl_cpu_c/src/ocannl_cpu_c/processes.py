@@ -75,11 +75,15 @@ class Process:
         except BaseException:
             self._said.close()
             raise
-        with _lock:
-            _running[self] = None
         self._is_watched = is_watched
-        if is_watched:
-            _watch(self._process.pid)
+        try:
+            with _lock:
+                _running[self] = None
+            if is_watched:
+                _watch(self._process.pid)
+        except BaseException:  # as of somebody who interrupts this
+            self.stop()
+            raise
 
     @property
     def is_running(self) -> bool:
