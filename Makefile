@@ -12,7 +12,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test fuzz ulps lint types docs bench peers clean
+.PHONY: demo test fuzz ulps torture lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -25,6 +25,10 @@ fuzz: $(VENV)/.for-test
 
 ulps: $(VENV)/.for-test
 	$(BIN)/python -m plugins.ocannl_cpu_c.tests.float32_functions $(ARGS)
+
+# Damages a small cache, compilers and disks; half an hour.
+torture: $(VENV)/.for-test
+	$(BIN)/python -m plugins.ocannl_cpu_c.tests.torture $(ARGS)
 
 lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .

@@ -1,28 +1,32 @@
 """Settings: their values, and where each value came from.
 
 A value is looked for in this order: the innermost `with overrides(...)`, the environment variable
-`OCANNL_<NAME>`, the nearest configuration file going up from the working directory, the default. A
-configuration file is `ocannl.toml`, or a `pyproject.toml` with a table `[tool.ocannl]`; in one
-directory the former wins.
+`OCANNL_<NAME>`, the project's configuration file, the user's own, the default. An empty value means
+the default. Names are read without regard to case.
+
+Settings that choose commands, plugins and directories are not taken from the file of a project,
+which is found on the way up from the working directory, unless the user trusts its directory.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
 from ocannl_core.records import dataclass
+from ocannl_core.setting_sources import PREFIX, Resolved, Table
+from ocannl_core.setting_sources import Format as _Format
 
-PREFIX = "OCANNL_"
+__all__ = ["PREFIX", "Described", "Settings", "cache_directory", "current", "describe", "overrides"]
+
 FLOAT_FORMATS = ("float16", "bfloat16", "float32", "float64", "float8_e5m2", "float8_e4m3fn")
 """The values of `default_dtype` and `param_dtype`."""
 
@@ -33,21 +37,6 @@ MOST_FILL_VALUES = 16
 """The greatest `fill_limit`: a longer list of values in generated code has to be an array."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """How the values of a setting look.
-
-    Attributes:
-        expected: A description for messages.
-        from_text: Reads the text of an environment variable; raises ValueError.
-        from_value: Checks a Python or TOML value and returns its normal form; raises ValueError.
-    """
-
-    expected: str
-    from_text: Callable[[str], object]
-    from_value: Callable[[object], object]
-
-
 def _check_text(value: object) -> object:
     if value is None or isinstance(value, str):
         return value or None
@@ -56,10 +45,19 @@ def _check_text(value: object) -> object:
     raise ValueError
 
 
-def _check_nonempty_text(value: object) -> object:
-    if isinstance(value, str) and value:
+def _check_processor(value: object) -> object:
+    if isinstance(value, str) and all(c.isalnum() or c in "_.+=-" for c in value):
         return value
     raise ValueError
+
+
+def _check_directory(value: object) -> object:
+    path = _check_text(value)
+    if isinstance(path, str):
+        path.encode()  # a UnicodeEncodeError is a ValueError
+        if "\0" in path:
+            raise ValueError
+    return path
 
 
 def _check_integer(value: object) -> object:
@@ -81,7 +79,7 @@ def _check_count(value: object) -> object:
 
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True}
-_BOOLEANS |= {"0": False, "false": False, "no": False, "off": False, "": False}
+_BOOLEANS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def _read_boolean(text: str) -> object:
@@ -108,6 +106,13 @@ def _check_names(value: object) -> object:
 
 def _check_optional_names(value: object) -> object:
     return None if value is None else _check_names(value)
+
+
+def _check_trusted(value: object) -> object:
+    paths = cast("tuple[str, ...]", _check_names(value))
+    if all(os.path.isabs(os.path.expanduser(path)) for path in paths):
+        return paths
+    raise ValueError
 
 
 def _check_float_format(value: object) -> object:
@@ -153,7 +158,7 @@ def _check_seconds(value: object) -> object:
 
 
 def _check_optional_float_format(value: object) -> object:
-    return None if value in (None, "") else _check_float_format(value)
+    return None if value is None else _check_float_format(value)
 
 
 def _read_rounds(text: str) -> object:
@@ -166,16 +171,20 @@ def _check_rounds(value: object) -> object:
     raise ValueError
 
 
-_SCHEDULE = _Format("one of " + ", ".join(SCHEDULES), _check_schedule, _check_schedule)
-_ACCUMULATION = _Format(
-    "one of " + ", ".join(ACCUMULATIONS), _check_accumulation, _check_accumulation
-)
-_TUNING = _Format("one of " + ", ".join(TUNING), _check_tuning, _check_tuning)
+def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Format:
+    """Returns the format of names, which in variables are read without regard to case."""
+    return _Format("one of " + ", ".join(values), lambda text: check(text.lower()), check)
+
+
+_SCHEDULE = _one_of(SCHEDULES, _check_schedule)
+_ACCUMULATION = _one_of(ACCUMULATIONS, _check_accumulation)
+_TUNING = _one_of(TUNING, _check_tuning)
 _SECONDS = _Format(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
 _TEXT = _Format("a text", _check_text, _check_text)
-_NONEMPTY_TEXT = _Format("a text", _check_nonempty_text, _check_nonempty_text)
+_DIRECTORY = _Format("the path of a directory, in UTF-8", _check_directory, _check_directory)
+_PROCESSOR_NAME = _Format("the name of a processor", _check_processor, _check_processor)
 _INTEGER = _Format("an integer", int, _check_integer)
 _FILL_LIMIT = _Format(
     f"an integer from 0 to {MOST_FILL_VALUES}",
@@ -185,23 +194,32 @@ _FILL_LIMIT = _Format(
 _COUNT = _Format("a positive integer", lambda text: _check_count(int(text)), _check_count)
 _OPTIONAL_COUNT = _Format(
     "a positive integer",
-    lambda text: _check_count(int(text)) if text else None,
+    lambda text: _check_count(int(text)),
     lambda value: None if value is None else _check_count(value),
 )
 _BOOLEAN = _Format("true or false", _read_boolean, _check_boolean)
 _NAMES = _Format("a list of names", _read_names, _check_names)
+_TRUSTED = _Format(
+    "a list of absolute paths", lambda text: _check_trusted(_read_names(text)), _check_trusted
+)
 _OPTIONAL_NAMES = _Format("a list of names", _read_names, _check_optional_names)
-_FLOAT_FORMAT = _Format(
-    "one of " + ", ".join(FLOAT_FORMATS), _check_float_format, _check_float_format
-)
-_OPTIONAL_FLOAT_FORMAT = _Format(
-    "one of " + ", ".join(FLOAT_FORMATS), _check_optional_float_format, _check_optional_float_format
-)
+_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_float_format)
+_OPTIONAL_FLOAT_FORMAT = _one_of(FLOAT_FORMATS, _check_optional_float_format)
 _ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
 
 
-def _setting(default: object, form: _Format, doc: str) -> Any:
-    return field(default=default, metadata={"format": form, "doc": doc})
+def _setting(default: object, form: _Format, doc: str, *, needs_trust: bool = False) -> Any:
+    """Returns a setting.
+
+    Args:
+        default: The value where nothing else says one.
+        form: What its values look like.
+        doc: What it means.
+        needs_trust: True if it chooses what is run, or where files are: a file that is found on the
+            way up says so only in a directory that the user trusts.
+    """
+    metadata = {"format": form, "doc": doc, "needs_trust": needs_trust}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +233,21 @@ class Settings:
     )
     cache_dir: str | None = _setting(
         None,
-        _TEXT,
+        _DIRECTORY,
         "where compiled code is kept; by default `ocannl` in the user's cache directory",
+        needs_trust=True,
     )
-    cc: str | None = _setting(None, _TEXT, "the C compiler command; by default the first one found")
+    cc: str | None = _setting(
+        None, _TEXT, "the C compiler command; by default the first one found", needs_trust=True
+    )
     cc_arch: str = _setting(
-        "native", _NONEMPTY_TEXT, "the processor that C code is compiled for, as in -march="
+        "native", _PROCESSOR_NAME, "the processor that C code is compiled for, as in -march="
     )
     dump_dir: str | None = _setting(
-        None, _TEXT, "where compiled routines leave all stages as files; by default nowhere"
+        None,
+        _DIRECTORY,
+        "where compiled routines leave all stages as files; by default nowhere",
+        needs_trust=True,
     )
     schedule: str = _setting(
         "default",
@@ -337,12 +361,20 @@ class Settings:
         None,
         _OPTIONAL_NAMES,
         "the only plugins to load, by entry-point name; by default all that are installed",
+        needs_trust=True,
     )
     disable_plugins: tuple[str, ...] = _setting(
         (), _NAMES, "plugins not to load, by entry-point name"
     )
     strict_plugins: bool = _setting(
         False, _BOOLEAN, "whether a plugin that fails to load is an error at once"
+    )
+    trusted_directories: tuple[str, ...] = _setting(
+        (),
+        _TRUSTED,
+        "directories in and below which configuration files are used whoever can write them, and "
+        "may choose commands, plugins and directories",
+        needs_trust=True,
     )
     fill_limit: int = _setting(
         MOST_FILL_VALUES,
@@ -355,9 +387,11 @@ class Settings:
     )
 
 
-_FORMATS: dict[str, _Format] = {each.name: each.metadata["format"] for each in fields(Settings)}
-_DEFAULTS: dict[str, object] = {each.name: each.default for each in fields(Settings)}
-_VARIABLES: dict[str, str] = {name: PREFIX + name.upper() for name in _FORMATS}
+_TABLE = Table(
+    {each.name: each.metadata["format"] for each in fields(Settings)},
+    {each.name: each.default for each in fields(Settings)},
+    frozenset(each.name for each in fields(Settings) if each.metadata["needs_trust"]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +440,9 @@ def overrides(**values: object) -> Iterator[Settings]:
     Raises:
         SettingsError: for an unknown name or an impossible value.
     """
-    checked = {name: _checked(name, value, "overrides(...)") for name, value in values.items()}
+    checked = {
+        name: _TABLE.checked(name, value, "overrides(...)") for name, value in values.items()
+    }
     token = _overrides.set({**_overrides.get({}), **checked})
     try:
         yield current()
@@ -415,132 +451,58 @@ def overrides(**values: object) -> Iterator[Settings]:
 
 
 def cache_directory() -> Path:
-    """Returns where compiled code is kept; the directory need not exist yet."""
-    chosen = current().cache_dir
-    if chosen is not None:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "ocannl"
-
-
-def _resolve() -> dict[str, tuple[object, str]]:
-    """Returns value and source of every setting."""
-    _warn_about_unknown_variables()
-    resolved = {name: (value, "default") for name, value in _DEFAULTS.items()}
-    found = _config_file()
-    if found is not None:
-        path, changed = found
-        resolved.update(
-            {name: (value, path) for name, value in _read_config(path, changed).items()}
-        )
-    for name, variable in _VARIABLES.items():
-        text = os.environ.get(variable)
-        if text is not None:
-            resolved[name] = (_from_environment(name, variable, text), variable)
-    resolved.update({name: (value, "overrides(...)") for name, value in _overrides.get({}).items()})
-    return resolved
-
-
-def _from_environment(name: str, variable: str, text: str) -> object:
-    try:
-        return _FORMATS[name].from_text(text)
-    except ValueError:
-        raise SettingsError(
-            f"The setting `{name}` must be {_FORMATS[name].expected}.",
-            found=repr(text),
-            where=f"environment variable {variable}",
-        ) from None
-
-
-def _checked(name: str, value: object, where: str) -> object:
-    """Returns the normal form of a setting's value.
+    """Returns where compiled code is kept; the directory need not exist yet.
 
     Raises:
-        SettingsError: for an unknown name or an impossible value.
+        SettingsError: if there is no home directory to keep it in, or its name is no UTF-8.
     """
-    if name not in _FORMATS:
-        raise SettingsError(
-            "A setting must have a known name.", found=name, where=where, fix=_suggestion(name)
-        )
+    chosen = current().cache_dir
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = os.path.expanduser(os.path.join(base, "ocannl") if chosen is None else chosen)
     try:
-        return _FORMATS[name].from_value(value)
-    except ValueError:
-        raise SettingsError(
-            f"The setting `{name}` must be {_FORMATS[name].expected}.",
-            found=repr(value),
-            where=where,
-        ) from None
+        path.encode()
+    except UnicodeEncodeError:
+        raise _no_cache_directory("The cache directory must have a name in UTF-8.", path) from None
+    if path.startswith("~"):
+        raise _no_cache_directory("The cache directory must be in a home directory.", path)
+    return Path(path)
 
 
-def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, _FORMATS, n=2)
-    known = "the settings are " + ", ".join(sorted(_FORMATS))
-    return f"did you mean {' or '.join(close)}?\n{known}" if close else known
+def _no_cache_directory(rule: str, path: str) -> SettingsError:
+    fix = "set OCANNL_CACHE_DIR to another directory of your own"
+    return SettingsError(rule, found=repr(path), fix=fix)
 
 
-# ----- configuration files -------------------------------------------------------------------
+def _resolve() -> Resolved:
+    """Returns value and source of every setting.
 
+    Raises:
+        SettingsError: if a configuration file or a variable holds something that is no setting.
+    """
+    resolved: Resolved = {name: (value, "default") for name, value in _TABLE.defaults.items()}
+    chosen, unknown = _TABLE.from_environment()
+    for variable, name in unknown.items():
+        _warn_about_unknown(variable, name)
+    chosen.update({name: (value, "overrides(...)") for name, value in _overrides.get({}).items()})
+    own = config_files.user_file()
+    if own is not None:
+        resolved.update(_TABLE.from_file(own))
+    trusted, _ = chosen.get("trusted_directories", resolved["trusted_directories"])
+    project = config_files.project_file(cast("tuple[str, ...]", trusted))
+    if project is not None:
+        resolved.update(_TABLE.from_file(project))
+    resolved.update(chosen)
+    return resolved
 
-def _config_file() -> tuple[str, int] | None:
-    """Returns the path of the nearest configuration file and when it changed; None without one."""
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError:  # the working directory was deleted
-        return None
-    while True:
-        for name in ("ocannl.toml", "pyproject.toml"):
-            path = os.path.join(folder, name)
-            try:
-                changed = os.stat(path).st_mtime_ns
-            except OSError:
-                continue
-            if name == "ocannl.toml" or _has_table(path, changed):
-                return path, changed
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-
-
-@lru_cache(maxsize=32)
-def _has_table(path: str, changed: int) -> bool:
-    """True if a pyproject.toml may have a table `[tool.ocannl]`; others are not parsed."""
-    try:
-        return "tool.ocannl" in Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-@lru_cache(maxsize=32)
-def _read_config(path: str, changed: int) -> dict[str, object]:
-    """Returns the settings of a file; `changed` makes an edited file a different cache entry."""
-    import tomllib  # most programs have no configuration file
-
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(
-            "A configuration file must be readable TOML.", found=str(error), where=path
-        ) from error
-    where = path
-    if os.path.basename(path) == "pyproject.toml":
-        content = content.get("tool", {}).get("ocannl", {})
-        where = f"{path}, table [tool.ocannl]"
-    return {name: _checked(name, value, where) for name, value in content.items()}
-
-
-# ----- unknown variables ---------------------------------------------------------------------
 
 _reported: set[str] = set()
 
 
-def _warn_about_unknown_variables() -> None:
-    """Warns once about each variable that looks like a setting and is none."""
-    for variable in [each for each in os.environ if each.startswith(PREFIX)]:
-        name = variable.removeprefix(PREFIX).lower()
-        if name not in _FORMATS and variable not in _reported:
-            _reported.add(variable)
-            warnings.warn(
-                f"The environment variable {variable} is no setting: {_suggestion(name)}",
-                stacklevel=4,
-            )
+def _warn_about_unknown(variable: str, name: str) -> None:
+    """Warns once about a variable that looks like a setting and is none."""
+    if variable not in _reported:
+        _reported.add(variable)
+        warnings.warn(
+            f"The environment variable {variable} is no setting: {_TABLE.suggestion(name)}",
+            stacklevel=4,
+        )

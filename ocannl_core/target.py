@@ -88,8 +88,9 @@ class TargetReport:
 class Source(Protocol):
     """Generated code: what `Routine.source` shows. A backend's own class may hold more.
 
-    A class that consists of plain data says so with `is_storable = True`: what is generated is then
-    kept on disk, and later processes that compile the same program do not generate it again.
+    A plugin whose sources are frozen dataclasses of nothing but data states their class, as
+    `OCANNL_SOURCE`: what is generated is then kept on disk, and later processes that compile the
+    same program do not generate it again.
     """
 
     @property

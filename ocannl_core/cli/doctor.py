@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +20,7 @@ from ocannl_core.hooks.manager import wrappers
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.records import dataclass
 from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.storage.directory import open_private
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -153,14 +152,16 @@ def _schedule_checks() -> Iterator[Check]:
 
 
 def _cache_check() -> Check:
-    """Returns whether compiled code can be kept; a missing directory is made when needed."""
+    """Returns whether compiled code can be kept; makes the directory if it is missing."""
     folder = settings.cache_directory()
-    existing = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return Check("cache directory", Outcome.OK, str(folder))
-    return Check(
-        "cache directory",
-        Outcome.WARN,
-        f"{folder} cannot be written, so every process compiles afresh",
-        "set OCANNL_CACHE_DIR to a directory that can be written",
-    )
+    try:
+        open_private(folder, create=True).write("doctor", b"")
+    except OSError as error:
+        return Check(
+            "cache directory",
+            Outcome.WARN,
+            f"{folder} cannot be written ({error}), so every process compiles afresh",
+            "set OCANNL_CACHE_DIR to a directory that only you can write",
+        )
+    open_private(folder).remove("doctor")
+    return Check("cache directory", Outcome.OK, str(folder))

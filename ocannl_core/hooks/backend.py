@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from typing import Any
 
 import pluggy
 
@@ -79,6 +80,11 @@ class Backend:
         if source is None:
             raise CodegenError(**self._missing("generates no code", "ocannl_generate"))
         return source
+
+    def source_class(self) -> type[Any] | None:
+        """Return the class of sources that can be kept on disk; None if the backend states none."""
+        stated: object = getattr(self.manager.get_plugin(self.name), "OCANNL_SOURCE", None)
+        return stated if isinstance(stated, type) else None
 
     def compile(self, source: Source, target: Target) -> Executable:
         """Returns the compiled form of generated code.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -406,13 +407,11 @@ def _requested(name: str, by: str) -> Backend:
     entries = {entry.name: entry for entry in discovered()}
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=1)
-        install = f"pip install ocannl-{name.replace('_', '-')}"
         raise BackendNotFoundError(
             f"{_request(name, by)} but is not installed.",
             found=f"installed backends: {', '.join(entries) or 'none'}",
             fix=_lines(
-                f"did you mean '{close[0]}'?" if close else f"{install}, if that exists",
-                _others(name),
+                f"did you mean '{close[0]}'?" if close else _installation(name), _others(name)
             ),
         )
     if entries[name].status is Status.DISABLED:
@@ -431,6 +430,23 @@ def _requested(name: str, by: str) -> Backend:
             where=f"{entries[name]}, not loaded",
             fix=_lines(entries[name].repair, _others(name)),
         ) from error.__cause__
+
+
+def _installation(name: str) -> str:
+    """Returns how to install a backend of this project. Under any other name, anybody may have
+    published something.
+    """
+    listed = "`ocannl backends` lists what is installed"
+    from importlib_metadata import PackageNotFoundError, requires
+
+    try:
+        requirements = requires("ocannl-core") or []
+    except PackageNotFoundError:
+        return listed
+    names = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements]
+    own = {each.removeprefix("ocannl-"): each for each in names if each.startswith("ocannl-")}
+    close = difflib.get_close_matches(re.sub("[_.]", "-", name.lower()), own, n=1)
+    return f"pip install {own[close[0]]}" if close else listed
 
 
 def _best() -> tuple[Backend, Target]:

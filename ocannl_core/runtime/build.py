@@ -27,6 +27,7 @@ from ocannl_core.runtime.plans import planned
 from ocannl_core.runtime.saved import Generated, remembered
 from ocannl_core.runtime.tuning import tune
 from ocannl_core.schedule.plan import Plan
+from ocannl_core.storage.new_files import NewDirectory
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
@@ -170,14 +171,14 @@ class Dump:
     Beside the stages: the generated code, where every node is and why, and seconds by stage.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: NewDirectory) -> None:
         self._folder = folder
         self._ordinals = count()
         self._seconds: dict[str, float] = {}
 
     def text(self, stage: str, text: str) -> None:
         name = f"{next(self._ordinals):02d}_{_file_name(stage)}.txt"
-        (self._folder / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        self._write(name, text.rstrip("\n") + "\n")
 
     def program(self, stage: str, program: LoopProgram) -> None:
         self.text(stage, loop_printer.to_text(program))
@@ -202,21 +203,23 @@ class Dump:
         self, nodes: Mapping[TensorNode, NodeInfo], placements: Mapping[TensorNode, Placement]
     ) -> None:
         """Writes where every node is and why, and how long each stage took."""
-        (self._folder / "memory.txt").write_text(
-            "".join(
-                f"{node.name}: {nodes[node].dtype} {list(nodes[node].dims)}, {place}\n"
-                for node, place in sorted(placements.items(), key=lambda item: item[0].id)
-            ),
-            encoding="utf-8",
-        )
-        (self._folder / "seconds.txt").write_text(
-            "".join(f"{seconds:.6f} {stage}\n" for stage, seconds in self._seconds.items()),
-            encoding="utf-8",
-        )
+        lines = [
+            f"{node.name}: {nodes[node].dtype} {list(nodes[node].dims)}, {place}\n"
+            for node, place in sorted(placements.items(), key=lambda item: item[0].id)
+        ]
+        self._write("memory.txt", "".join(lines))
+        lines = [f"{seconds:.6f} {stage}\n" for stage, seconds in self._seconds.items()]
+        self._write("seconds.txt", "".join(lines))
 
     def source(self, source: Source) -> None:
         extension = _EXTENSIONS.get(source.language.lower(), "txt")
-        (self._folder / f"source.{extension}").write_text(source.text, encoding="utf-8")
+        self._write(f"source.{extension}", source.text)
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            self._folder.write(name, text)
+        except OSError as error:
+            raise _unusable(self._folder.path.parent, str(error)) from error
 
 
 def _open_dump(assignments: AssignProgram) -> Dump | None:
@@ -229,19 +232,18 @@ def _open_dump(assignments: AssignProgram) -> Dump | None:
     return dump
 
 
-def _new_folder(directory: Path, name: str) -> Path:
+def _new_folder(directory: Path, name: str) -> NewDirectory:
     """Returns the first of `name`, `name-2`, `name-3`, ... that does not exist yet, created."""
     for ordinal in count(1):
         folder = directory / (name if ordinal == 1 else f"{name}-{ordinal}")
         try:
-            folder.mkdir(parents=True)
+            return NewDirectory(folder)
         except FileExistsError:
             if folder.is_dir():
                 continue
             raise _unusable(directory, f"{folder} is a file") from None
         except OSError as error:
             raise _unusable(directory, str(error)) from error
-        return folder
     raise AssertionError("count never ends")
 
 

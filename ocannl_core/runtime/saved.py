@@ -6,37 +6,40 @@ A later process that compiles the same program reads it and skips those stages; 
 what its compiler makes by itself. The hash covers all that the result depends on: the program, what
 is stored and why, the target, the settings, and the source code of the core and of the backend.
 
-An entry is as trustworthy as the directory, which belongs to the user alone: reading one can run
-code, as loading a compiled kernel does. Files appear whole by renaming, and what cannot be read as
-it was written is made again.
+An entry is data with a digest: what is not as it was written, or is no data of the expected
+classes, is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.loopir.nodes import CallExternal, LoopProgram
-from ocannl_core.loopir.traverse import walk
+from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.records import dataclass
-from ocannl_core.renaming import NOT_PLAIN, Numbering, dumped, loaded
 from ocannl_core.schedule.plan import Plan
 from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.serialization.columns import DecodingError
+from ocannl_core.serialization.decode import decode
+from ocannl_core.serialization.encode import NotDataError, encode
+from ocannl_core.serialization.numbering import Numbering
+from ocannl_core.serialization.schema import Form, form_of
+from ocannl_core.storage.directory import PrivateDirectory, private_directory
+from ocannl_core.storage.sealed import sealed, unsealed
 from ocannl_core.target import Source, Target
 
 if TYPE_CHECKING:
@@ -46,9 +49,9 @@ _MOST_ENTRIES = 1000
 """The least recently used half of the entries goes when there are more."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
-_NOT_WRITTEN = (OSError, *NOT_PLAIN)
-"""Why something cannot be kept: no place for it, no plain data, or nested too deeply."""
-_IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir"})
+_IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir", "trusted_directories"})
+_PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
+_QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +83,43 @@ def remembered(
 ) -> Generated:
     """Returns what an earlier process made of a program, or else makes it now and keeps it.
 
-    Nothing is kept of programs that call out of the loop language, for backends whose sources do
-    not say that they can be stored, with wrapper plugins, or where nothing can be written.
+    Nothing is kept of programs that call out of the loop language, for backends that do not say of
+    what data their sources consist, with wrapper plugins, or where nothing can be written.
     """
-    code = _code_digest(backend)
-    if code is None or any(isinstance(each, CallExternal) for each in walk(lowered.body)):
+    form = _form(backend)
+    code = None if form is None else _code_digest(backend)
+    if form is None or code is None:
         return make()
     numbering = Numbering()
     requests = tuple(node for node in lowered.nodes if node in requested)
     question = (code, _circumstances(target), target, lowered, tuple(stored.items()), requests)
     try:
-        key = hashlib.sha256(dumped(question, numbering)).hexdigest()
-        path = _folder(settings.cache_directory()) / key
-    except _NOT_WRITTEN:
+        key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
+        directory = private_directory(settings.cache_directory(), "routines")
+    except (NotDataError, OSError):
         return make()
     numbering.close()
-    found = _read(path, numbering.things)
+    found = _read(directory, key, form, numbering.things)
     if found is not None:
         return found
     made = make()
-    if getattr(made.source, "is_storable", False):
-        with suppress(*_NOT_WRITTEN):
-            _write(path, dumped(made, numbering))
+    with suppress(NotDataError, OSError):
+        _write(directory, key, encode(_parts(made), form, numbering))
     return made
+
+
+def _form(backend: Backend) -> Form | None:
+    """Returns what is kept of a program; None if the sources of a backend are more than data."""
+    source = backend.source_class()
+    if source is None:
+        return None
+    tables = Mapping[TensorNode, Placement], Mapping[TensorNode, Definition]
+    parts: Any = GenericAlias(tuple, (LoopProgram, Plan, source, *tables))
+    return form_of(parts)
+
+
+def _parts(made: Generated) -> tuple[object, ...]:
+    return tuple(getattr(made, each.name) for each in fields(Generated))
 
 
 def _circumstances(target: Target) -> str:
@@ -137,76 +154,49 @@ def _digest_of(folders: tuple[Path, ...]) -> str | None:
     """Returns a hash of source files; None if one was edited after this process had read it."""
     digest = hashlib.sha256()
     for folder in folders:
-        for parent, inside, names in os.walk(folder):
-            inside.sort()
-            for name in sorted(names):
-                if name.endswith((".py", ".c")):
-                    file = Path(parent) / name
-                    if file.stat().st_mtime > _LOADED:
-                        return None
-                    content = file.read_bytes()
-                    place = file.relative_to(folder).as_posix()
-                    digest.update(f"{place} {len(content)}\n".encode() + content)
+        for place, path in _source_files(str(folder), ""):
+            with open(path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if status.st_mtime > _LOADED:
+                    return None
+                content = file.read()
+            digest.update(f"{place} {len(content)}\n".encode())
+            digest.update(content)
     return digest.hexdigest()
+
+
+def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
+    """Yields the source files in a folder, and where they are."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for each in found:
+        if each.name.endswith((".py", ".c")):
+            yield place + each.name, each.path
+        elif each.name != "__pycache__" and each.is_dir():
+            yield from _source_files(each.path, f"{place}{each.name}/")
 
 
 # ----- files ------------------------------------------------------------------------------------
 
 
-@cache
-def _folder(directory: Path) -> Path:
-    """Returns the directory of the entries, which only the user can use.
-
-    Raises:
-        OSError: if it belongs to somebody else, or cannot be made.
-    """
-    folder = directory / "routines"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to user {status.st_uid}")
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        folder.chmod(0o700)
-    return folder
-
-
-def _read(path: Path, things: Sequence[object]) -> Generated | None:
+def _read(
+    directory: PrivateDirectory, name: str, form: Form, things: Sequence[object]
+) -> Generated | None:
     """Returns an entry; None if there is none, or not as it was written."""
-    try:
-        content = path.read_bytes()
-        digest, payload = content[:32], content[32:]
-        if hashlib.sha256(payload).digest() != digest:
-            return None
-        os.utime(path)
-    except OSError:
+    content = directory.read(name, is_use=True)
+    payload = None if content is None else unsealed(name, content)
+    if payload is None:
         return None
     try:
-        found = loaded(payload, things)
-    except Exception:  # intact, and still not readable here: made again
+        return Generated(*decode(payload, form, things))
+    except DecodingError:  # of a plugin that was changed without its source code, say
         return None
-    return found if isinstance(found, Generated) else None
 
 
-def _write(path: Path, payload: bytes) -> None:
-    """Makes an entry appear with all its content at once; drops old ones when there are many."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(payload).digest() + payload)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    entries = list(os.scandir(path.parent))
-    if len(entries) > _MOST_ENTRIES:
-        for each in sorted(entries, key=_last_use)[: len(entries) // 2]:
-            with suppress(OSError):
-                os.unlink(each.path)
-
-
-def _last_use(entry: os.DirEntry[str]) -> float:
-    try:
-        return entry.stat().st_mtime
-    except OSError:  # another process dropped it
-        return 0.0
+def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
+    """Writes an entry; drops old ones when there are many."""
+    directory.write(name, sealed(name, payload))
+    names = directory.names()
+    if len(names) > _MOST_ENTRIES:
+        for each in sorted(names, key=directory.last_use)[: len(names) // 2]:
+            directory.remove(each)

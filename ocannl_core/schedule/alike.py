@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.records import dataclass, replace
-from ocannl_core.renaming import NOT_PLAIN, Label, Numbering, dumped, loaded
 from ocannl_core.schedule.plan import Infos, Nest, Step
+from ocannl_core.serialization.decode import decode
+from ocannl_core.serialization.encode import NotDataError, encode
+from ocannl_core.serialization.numbering import Label, Numbering
+from ocannl_core.serialization.schema import form_like, form_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,15 @@ class _First:
         """Writes what became of it.
 
         Raises:
-            NOT_PLAIN: if that cannot be written.
+            NotDataError: if that cannot be written.
         """
         if self.written is None:
-            self.written = dumped(self.made, Numbering.of(self.things))
+            self.written = encode(self.made, form_of(Made), Numbering.of(self.things))
 
     def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> Made:
         """Returns what becomes of an equal kernel."""
         assert self.written is not None
-        made: Made = loaded(self.written, things, _labels(self.things, things))
+        made: Made = decode(self.written, form_of(Made), things, _labels(self.things, things))
         new_titles = dict(zip(self.titles, titles, strict=True))
         steps = [
             replace(copy, like=step.like or step, title=_retitled(copy.title, new_titles))
@@ -72,7 +75,7 @@ class _First:
 
 class Alike:
     """The kernels of one plan that were made, by all that they depend on but names. What holds
-    things that are no plain data, or is nested too deeply, is made each time.
+    more than data is made each time.
     """
 
     def __init__(self) -> None:
@@ -91,13 +94,13 @@ class Alike:
         """
         numbering = Numbering()
         try:
-            content = dumped(kernel, numbering, by_number=True)
-            known = [_known(thing, nodes) for thing in numbering.things]
-            key = content + dumped(known, numbering, by_number=True)
+            content = encode(kernel, form_like(kernel), numbering, by_number=True)
+            known = tuple(_known(thing, nodes) for thing in numbering.things)
+            key = content + encode(known, form_of(_KNOWN), numbering, by_number=True)
             first = self._first.get(key)
             if first is not None:
                 first.write()
-        except NOT_PLAIN:
+        except NotDataError:
             return make()
         if first is not None:
             return first.copied(numbering.things, titles)
@@ -106,7 +109,10 @@ class Alike:
         return made
 
 
-def _known(thing: object, nodes: Infos) -> object:
+_KNOWN = tuple[NodeInfo | int | None, ...]
+
+
+def _known(thing: object, nodes: Infos) -> NodeInfo | int | None:
     """Returns what is known of a node or an index."""
     match thing:
         case TensorNode():

@@ -87,7 +87,7 @@ def scheduled_by(
     for part in kernels.parts:
         make = partial(_made, part, rule, nodes, finish)
         if isinstance(part, Group):
-            cells = [each.cells for each in part.parts]
+            cells = tuple(each.cells for each in part.parts)
             made = alike.made((cells, part.plan), _titles(part.parts), nodes, make)
         elif part.cells is not None:
             made = alike.made((part.cells, part.is_changed), _titles([part]), nodes, make)

@@ -186,7 +186,7 @@ def test_config_shows_values_with_their_sources(
 ) -> None:
     monkeypatch.delenv("OCANNL_DISABLE_PLUGINS")
     monkeypatch.setenv("OCANNL_SEED", "7")
-    (tmp_path / "ocannl.toml").write_text("load_plugins = ['interp', 'cpu_c']\n")
+    (tmp_path / "ocannl.toml").write_text("disable_plugins = ['cuda', 'other']\n")
     assert main(["config"]) == 0
     lines = capsys.readouterr().out.replace(str(tmp_path), "FOLDER").splitlines()
     assert lines[::2] == snapshot(
@@ -218,9 +218,10 @@ def test_config_shows_values_with_their_sources(
             "inline_scalar_constexprs     true  (from default)",
             "inline_simple_computations   true  (from default)",
             "inline_complex_computations  false  (from default)",
-            "load_plugins                 interp, cpu_c  (from FOLDER/ocannl.toml)",
-            "disable_plugins              none  (from default)",
+            "load_plugins                 not set  (from default)",
+            "disable_plugins              cuda, other  (from FOLDER/ocannl.toml)",
             "strict_plugins               false  (from default)",
+            "trusted_directories          none  (from default)",
             "fill_limit                   16  (from default)",
             "print_decimals               4  (from default)",
             "print_edge                   4  (from default)",

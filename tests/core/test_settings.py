@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from dataclasses import Field, fields
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
   try    did you mean backend?
-         the settings are accumulation, allow_nan, backend, cache_dir, cc, cc_arch, contract, default_dtype, disable_plugins, dump_dir, enable_device_only, fill_limit, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, max_tracing_dim, max_visits, param_dtype, print_decimals, print_edge, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, tune, tune_budget, warn_summed_once\
+         the settings are accumulation, allow_nan, backend, cache_dir, cc, cc_arch, contract, default_dtype, disable_plugins, dump_dir, enable_device_only, fill_limit, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, load_plugins, max_tracing_dim, max_visits, param_dtype, print_decimals, print_edge, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, trusted_directories, tune, tune_budget, warn_summed_once\
 """)
 
 
@@ -171,7 +172,8 @@ def test_an_override_of_the_wrong_kind_is_refused(name: str, value: object) -> N
     ("variable", "text"),
     [
         ("OCANNL_SEED", "four"),
-        ("OCANNL_SEED", ""),
+        ("OCANNL_CC_ARCH", "native -fplugin=x"),
+        ("OCANNL_TRUSTED_DIRECTORIES", "."),
         ("OCANNL_STRICT_PLUGINS", "maybe"),
         ("OCANNL_DEFAULT_DTYPE", "float"),
     ],
@@ -189,7 +191,11 @@ def test_a_variable_that_cannot_be_read_is_named(
     ("variable", "text", "name", "value"),
     [
         ("OCANNL_LOAD_PLUGINS", "a, b", "load_plugins", ("a", "b")),
-        ("OCANNL_LOAD_PLUGINS", "", "load_plugins", ()),
+        ("OCANNL_LOAD_PLUGINS", "", "load_plugins", None),
+        ("OCANNL_LOAD_PLUGINS", ",", "load_plugins", ()),
+        ("OCANNL_DEFAULT_DTYPE", "Float64", "default_dtype", "float64"),
+        ("OCANNL_SCHEDULE", "NONE", "schedule", "none"),
+        ("ocannl_Seed", "7", "seed", 7),
         ("OCANNL_STRICT_PLUGINS", "Yes", "strict_plugins", True),
         ("OCANNL_STRICT_PLUGINS", "0", "strict_plugins", False),
         ("OCANNL_BACKEND", "", "backend", None),
@@ -201,6 +207,36 @@ def test_the_text_of_a_variable_is_read_by_the_kind_of_its_setting(
 ) -> None:
     monkeypatch.setenv(variable, text)
     assert getattr(settings.current(), name) == value
+
+
+@pytest.mark.parametrize("setting", fields(settings.Settings), ids=lambda each: each.name)
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_variable_means_the_default(
+    project: Path, monkeypatch: pytest.MonkeyPatch, setting: Field[object], text: str
+) -> None:
+    monkeypatch.setenv(f"OCANNL_{setting.name.upper()}", text)
+    assert settings.current() == settings.Settings()
+    assert source_of(setting.name) == f"OCANNL_{setting.name.upper()}"
+
+
+def test_an_empty_text_in_a_file_means_the_default(project: Path) -> None:
+    (project / "ocannl.toml").write_text("seed = ''\ncc_arch = ''\n")
+    assert settings.current() == settings.Settings()
+
+
+def test_names_in_a_file_are_read_without_regard_to_case(project: Path) -> None:
+    (project / "ocannl.toml").write_text("Seed = 3\n")
+    assert settings.current().seed == 3
+    (project / "ocannl.toml").write_text("Seed = 3\nseed = 4\n")
+    with pytest.raises(SettingsError, match="must have one value"):
+        settings.current()
+
+
+def test_the_variable_in_capitals_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ocannl_seed", "1")
+    monkeypatch.setenv("OCANNL_SEED", "2")
+    monkeypatch.setenv("Ocannl_Seed", "3")
+    assert settings.current().seed == 2
 
 
 def test_an_unknown_variable_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,3 +264,27 @@ def test_the_cache_directory_follows_the_setting_then_the_desktop_convention(
     assert settings.cache_directory() == tmp_path / "ocannl"
     with settings.overrides(cache_dir=tmp_path / "elsewhere"):
         assert settings.cache_directory() == tmp_path / "elsewhere"
+
+
+@pytest.mark.parametrize("variable", ["OCANNL_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_cache_directory_whose_name_is_no_text_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, os.fsdecode(b"/tmp/\xff"))
+    with pytest.raises(SettingsError, match="UTF-8") as caught:
+        settings.cache_directory()
+    assert r"/tmp/\udcff" in caught.value.found
+
+
+def test_a_user_without_a_home_has_to_name_a_cache_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(SettingsError) as caught:
+        settings.cache_directory()
+    assert str(caught.value) == snapshot("""\
+The cache directory must be in a home directory.
+  found  '~/.cache/ocannl'
+  try    set OCANNL_CACHE_DIR to another directory of your own\
+""")

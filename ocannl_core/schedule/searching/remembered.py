@@ -3,20 +3,14 @@
     <cache directory>/schedules/<processor, compiler, threads>/<nest>.json
 
 A nest is found by its canonical text, so whatever is equal up to renaming shares an entry. An entry
-is data: its schedule is read in the notation of schedules, and applied only if it fits the nest.
-Files appear whole by renaming, and what cannot be read as expected counts as a problem, not as an
-entry.
+is data with a digest: its schedule is read in the notation of schedules, and applied only if it
+fits the nest. What is not as it was written counts as a problem, not as an entry.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import OcannlError
@@ -26,6 +20,9 @@ from ocannl_core.schedule.choosing.lanes import has_lanes
 from ocannl_core.schedule.plan import Infos, Measured
 from ocannl_core.schedule.searching.canonical import canonical_text, digest
 from ocannl_core.schedule.transforms import parse, to_text
+from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
+from ocannl_core.storage.sealed import sealed_json, unsealed_json
+from ocannl_core.storage.trust import UntrustedError
 from ocannl_core.target import Target
 
 _VERSION = 1
@@ -59,17 +56,20 @@ class Memory:
 
     def find(self, nest: CellNest, nodes: Infos) -> Measured | None:
         """Returns what was found for a nest; None if nothing was, or an unreadable entry."""
-        if nest.reduction is None or not self.folder.is_dir() or not has_lanes(nest, nodes):
+        if nest.reduction is None or not has_lanes(nest, nodes):
+            return None
+        directory = self._existing()
+        if directory is None:
             return None
         text = canonical_text(nest, nodes)
-        entry = _read(self._path(text))
-        return entry.measured if entry is not None and entry.nest == text else None
+        entry = _read(directory, _file_name(text))
+        return entry.measured if entry.nest == text else None
 
     def keep(self, nest: CellNest, nodes: Infos, measured: Measured) -> None:
         """Remembers what a search found.
 
         Raises:
-            OSError: if the folder cannot be written.
+            OSError: if the folder cannot be written, or others can write to it.
         """
         text = canonical_text(nest, nodes)
         content = {
@@ -82,27 +82,44 @@ class Memory:
             "complete": measured.is_complete,
             "nest": text,
         }
-        _write(self._path(text), json.dumps(content, indent=1))
+        name = _file_name(text)
+        open_private(self.folder, create=True).write(name, sealed_json(name, content))
 
     def entries(self) -> Iterator[Entry]:
         """Yields everything that is remembered."""
-        for path in sorted(self.folder.glob("*.json")):
-            yield _read(path) or Entry(path, None)
+        directory = self._existing()
+        if directory is not None:
+            for name in _names(directory):
+                yield _read(directory, name)
 
     def state(self) -> str:
         """Returns a text that changes whenever what is remembered does."""
-        files = sorted(self.folder.glob("*.json"))
-        return " ".join(f"{path.stem}:{path.stat().st_mtime_ns}" for path in files)
+        directory = self._existing()
+        if directory is None:
+            return ""
+        return " ".join(f"{name}:{directory.last_use(name)}" for name in _names(directory))
 
     def forget(self) -> int:
         """Removes all entries; returns how many there were."""
-        paths = list(self.folder.glob("*.json"))
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return len(paths)
+        directory = self._existing()
+        if directory is None:
+            return 0
+        names = _names(directory)
+        for name in names:
+            directory.remove(name)
+        return len(names)
 
-    def _path(self, text: str) -> Path:
-        return self.folder / f"{digest(text)}.json"
+    def _existing(self) -> PrivateDirectory | None:
+        """Returns the folder; None if there is none, or if others can change it."""
+        if not self.folder.is_dir():
+            return None
+        try:
+            return open_private(self.folder)
+        except UntrustedError as error:
+            warn_once("Remembered schedules are not used", self.folder, error)
+            return None
+        except OSError:
+            return None
 
 
 def memory_of(target: Target) -> Memory:
@@ -121,33 +138,31 @@ def memory_of(target: Target) -> Memory:
     return Memory(settings.cache_directory() / "schedules" / digest(repr(kind))[:16])
 
 
-def _read(path: Path) -> Entry | None:
-    """Returns an entry; None if there is no file, or something else in it."""
+def _file_name(text: str) -> str:
+    return f"{digest(text)}.json"
+
+
+def _names(directory: PrivateDirectory) -> list[str]:
+    """Returns the names of all entries, in a fixed order."""
+    return sorted(name for name in directory.names() if name.endswith(".json"))
+
+
+def _read(directory: PrivateDirectory, name: str) -> Entry:
+    """Returns an entry, which says nothing if it is not as it was written."""
+    path = directory.path / name
+    content = directory.read(name)
+    found = None if content is None else unsealed_json(name, content)
+    if found is None or found.get("version") != _VERSION:
+        return Entry(path, None)
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        if content["version"] != _VERSION:
-            return None
         measured = Measured(
-            parse(content["schedule"]),
-            float(content["seconds"]),
-            parse(content["default"]),
-            float(content["default_seconds"]),
-            int(content["tried"]),
-            bool(content["complete"]),
+            parse(found["schedule"]),
+            float(found["seconds"]),
+            parse(found["default"]),
+            float(found["default_seconds"]),
+            int(found["tried"]),
+            bool(found["complete"]),
         )
-        return Entry(path, measured, str(content["nest"]))
-    except (OSError, ValueError, KeyError, TypeError, OcannlError):
-        return None
-
-
-def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+        return Entry(path, measured, str(found["nest"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
+        return Entry(path, None)

@@ -46,7 +46,7 @@ def two_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(expected, "_threads", expected._Threads())
     with settings.overrides(cache_dir=str(tmp_path)):
         yield
-        ahead._forget()
+        ahead.stop()
 
 
 def running() -> list[cache.Building]:
@@ -62,6 +62,7 @@ def given(kernels: list[KernelText]) -> None:
 
 
 def test_kernels_that_are_loaded_were_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader.runtime()
     kernels = [kernel(1.5), kernel(2.5), kernel(1.5)]
     given(kernels)
     begun = [each.unit.keys for each in running()]
@@ -117,7 +118,7 @@ def test_files_that_nobody_asks_for_leave_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given([kernel(1.5)])
-    ahead._forget()
+    ahead.stop()
     assert not list(tmp_path.rglob("*.tmp"))
     assert running() == []
     monkeypatch.setattr(ahead, "_MOST", 1)

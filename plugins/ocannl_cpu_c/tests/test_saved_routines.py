@@ -189,18 +189,25 @@ def test_a_later_process_generates_nothing(directory):
     assert len({cells for _, cells in outputs}) == 1
 
 
-def test_programs_that_are_nested_too_deeply_to_be_kept_are_compiled(generations, monkeypatch):
-    def too_deep(value, identities):
-        return real(nested(100_000), identities)
-
-    def nested(depth):
-        found = ()
-        for _ in range(depth):
-            found = (found,)
-        return found
-
-    real = saved.dumped
-    monkeypatch.setattr(saved, "dumped", too_deep)
+def test_an_entry_under_another_name_is_not_used(generations, directory):
     step()
+    one, two = entries(directory)
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    count = len(generations)
     step()
-    assert len(generations) == 4
+    assert len(generations) == 2 * count
+
+
+def test_an_entry_that_is_no_file_is_made_again(generations, directory):
+    step()
+    for entry in entries(directory):
+        entry.unlink()
+        entry.mkdir()
+        (entry / "inside").write_text("in the way")
+    count = len(generations)
+    step()
+    assert len(generations) == 2 * count
+    step()
+    assert len(generations) == 2 * count

@@ -77,6 +77,6 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Excludes every plugin but the named ones, whatever else is installed."""
 
     def only(*names: str) -> None:
-        monkeypatch.setenv("OCANNL_LOAD_PLUGINS", ",".join(names))
+        monkeypatch.setenv("OCANNL_LOAD_PLUGINS", ",".join(names) or ",")
 
     return only

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core import settings
@@ -269,17 +271,38 @@ available: slow\
 """)
 
 
-def test_a_name_like_no_other_gets_the_line_that_would_install_it(
-    install: Install, only: Only
-) -> None:
+def test_nothing_is_installed_under_a_name_that_was_typed(install: Install, only: Only) -> None:
     install("slow", priority=1)
     only("slow")
     with pytest.raises(BackendNotFoundError) as caught:
         manager.backend("far_away")
     assert caught.value.fix == snapshot("""\
-pip install ocannl-far-away, if that exists
+`ocannl backends` lists what is installed
 available: slow\
 """)
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [
+        ("interp", "interp"),
+        ("cpu_c", "cpu-c"),
+        ("CUDA", "cuda"),
+        ("cpu", "cpu-c"),
+        ("cuda ", "cuda"),
+    ],
+)
+def test_a_backend_of_the_project_is_installed_under_its_own_name(
+    name: str, distribution: str
+) -> None:
+    assert manager._installation(name) == f"pip install ocannl-{distribution}"
+
+
+@given(st.text(min_size=1))
+def test_no_other_name_is_ever_one_to_install(name: str) -> None:
+    found = manager._installation(name)
+    own = {f"pip install ocannl-{each}" for each in ("interp", "cpu-c", "cuda")}
+    assert found in {*own, "`ocannl backends` lists what is installed"}
 
 
 def test_a_device_is_chosen_by_number(install: Install) -> None:

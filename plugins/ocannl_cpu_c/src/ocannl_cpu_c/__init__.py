@@ -15,6 +15,8 @@ from ocannl_cpu_c.executable import CExecutable
 from ocannl_cpu_c.source import CSource
 
 OCANNL_API = (1, 0)
+OCANNL_SOURCE = CSource
+"""What later processes may read from disk."""
 
 
 @hookimpl

@@ -98,16 +98,18 @@ def _count() -> int:
     """Returns how many compilers are at work."""
     with _lock:
         started = [each for several in _running.values() for each in several]
-        return sum(each.compilation.process.poll() is None for each in started)
+        return sum(each.compilation.process.is_running for each in started)
 
 
-def _forget() -> None:
-    for several in _running.values():
-        for each in several:
-            with suppress(OSError):
-                each.stop()
-    _running.clear()
+def stop() -> None:
+    """Ends all compilers that work ahead."""
+    with _lock:
+        every = [each for several in _running.values() for each in several]
+        _running.clear()
+    for each in every:
+        with suppress(OSError):
+            each.stop()
 
 
-atexit.register(_forget)
+atexit.register(stop)
 os.register_at_fork(after_in_child=_running.clear)  # a forked process must not stop them

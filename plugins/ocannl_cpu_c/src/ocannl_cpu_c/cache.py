@@ -1,35 +1,42 @@
 """Compiled kernels on disk, found by their content.
 
-    <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c, .so     one file per compilation
-                                                kernels/<hash>.json       where each kernel is
+    <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c     the files that were compiled
+                                                objects/<hash>.so    what became of them
+                                                kernels/<hash>.json  which object has a kernel
 
-The files of the least recently used half go when there are too many. An entry is code that runs in
-the user's process, so the directory belongs to the user alone. Nothing is locked: files appear
-whole by renaming, and what cannot be read as expected is built again.
+Objects are named after a hash of their bytes, and have a table of the kernels in them, so that a
+kernel is found by its key, wherever it stands. The files of the least recently used half go when
+there are too many. Nothing is locked: files appear whole by renaming, and what is not as it was
+written is built again.
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import json
-import os
-import shutil
-import stat
-import tempfile
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import field
+from functools import lru_cache
 from pathlib import Path
 
 from ocannl_core import settings
 from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.errors import CompileError
 from ocannl_core.records import dataclass
-from ocannl_cpu_c.compiler import Compilation, Compiler
+from ocannl_core.storage.directory import (
+    PrivateDirectory,
+    private_directory,
+    temporary_directory,
+    unfinished_name,
+)
+from ocannl_core.storage.sealed import sealed_json, unsealed_json
+from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
+from ocannl_cpu_c.objects import lack
 
 _MOST_FILES = 4000
 """Some hundred megabytes; each compilation leaves two files."""
+_LARGEST_RECORD = 1 << 12
+_MOST_RECENT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,54 +61,79 @@ class Entry:
     """Where a compiled kernel is.
 
     Attributes:
-        path: The shared object.
-        position: The kernel's position in the object's table.
-        digest: A hash of the object's bytes.
+        key: The kernel's.
+        name: The name of the object, which is that of its bytes.
+        content: The object.
+        directory: Where it is.
     """
 
-    path: Path
-    position: int
-    digest: str
+    key: str
+    name: str
+    content: bytes = field(repr=False, compare=False)
+    directory: PrivateDirectory = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """A file that is being compiled."""
+    """A file that is being compiled.
+
+    Attributes:
+        unit: The file.
+        compilation: The compiler that works on it.
+        directory: Where it is, and where the object will be until it is finished.
+        cache: Where the object will be then.
+    """
 
     unit: Unit
     compilation: Compilation
+    directory: PrivateDirectory
+    cache: DiskCache
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs, and leaves nothing of an unfinished object."""
+        """Ends the compiler if it still runs, and leaves nothing of unfinished files."""
         self.compilation.stop()
-        self.compilation.target.unlink(missing_ok=True)
+        self.cache.scratch.remove(self.directory.path.name)
 
 
 class DiskCache:
     """The compiled kernels of one compiler on one kind of machine.
 
     Args:
-        root: A directory of the user's own.
+        root: The directory of all such caches.
         compiler: What builds entries.
+        is_temporary: True if compilers should have no other place for temporary files either.
+
+    Raises:
+        OSError: if its directories cannot be made.
     """
 
-    def __init__(self, root: Path, compiler: Compiler) -> None:
+    def __init__(
+        self, root: PrivateDirectory, compiler: Compiler, *, is_temporary: bool = False
+    ) -> None:
         self.root = root
-        self._objects = root / compiler.identity[:32] / "objects"
-        self._kernels = root / compiler.identity[:32] / "kernels"
+        self.scratch = root.scratch
+        own = root.child(compiler.identity[:32])
+        self._objects = own.child("objects")
+        self._kernels = own.child("kernels")
         self._compiler = compiler
-        self._verified: dict[str, bool] = {}
+        self._is_temporary = is_temporary
+        self._spare: DiskCache | None = None
+        self._recent: dict[str, bytes] = {}
+
+    def is_current(self) -> bool:
+        """True if its directories still exist and are still private."""
+        return all(each.is_current() for each in (self.scratch, self._objects, self._kernels))
 
     def find(self, key: str) -> Entry | None:
         """Returns where a kernel is; None if it is not cached, or not as it was written."""
-        try:
-            record = json.loads((self._kernels / f"{key}.json").read_bytes())
-            path = self._objects / Path(record["object"]).name
-            if not self._is_intact(path, record["sha256"]):
-                return None
-            return Entry(path, int(record["position"]), record["sha256"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        name = f"{key}.json"
+        content = self._kernels.read(name, limit=_LARGEST_RECORD)
+        record = None if content is None else unsealed_json(name, content)
+        if record is not None:
+            found = self._intact(str(record.get("object")))
+            if found is not None:
+                return Entry(key, str(record["object"]), found, self._objects)
+        return None if self._spare is None else self._spare.find(key)
 
     def start(self, unit: Unit) -> Building:
         """Starts to compile a file; what is started is given to `build` or stopped.
@@ -109,16 +141,25 @@ class DiskCache:
         Raises:
             OSError: if it cannot be written.
         """
-        self._objects.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        source = self._objects / f"{_name(unit)}.c"
-        _write(source, unit.text.encode())
-        mark = f"{os.getpid()}.{os.urandom(4).hex()}"
-        built = self._objects / f"{_name(unit)}.{mark}.tmp"
-        compilation = self._compiler.start(
-            source, built, unit.loops, calls_libraries=unit.calls_libraries
-        )
-        return Building(unit, compilation)
+        if self._spare is not None:
+            return self._spare.start(unit)
+        name = _name(unit)
+        # objects tell what their source was called, so that is the same for each process
+        directory = self.scratch.child(unfinished_name())
+        try:
+            directory.create(f"{name}.c", unit.text.encode())
+            compilation = self._compiler.start(
+                Path(f"{name}.c"),
+                Path(f"{name}.so"),
+                unit.loops,
+                calls_libraries=unit.calls_libraries,
+                directory=directory,
+                is_only_place=self._is_temporary,
+            )
+        except BaseException:
+            self.scratch.remove(directory.path.name)
+            raise
+        return Building(unit, compilation, directory, self)
 
     def build(self, units: Sequence[Unit], early: Sequence[Building] = ()) -> dict[str, Entry]:
         """Compiles files side by side; returns where their kernels are, by key.
@@ -129,6 +170,8 @@ class DiskCache:
 
         Raises:
             CompileError: if the compiler rejects one of them.
+            UnfinishedError: if one was stopped, or did not write a whole object.
+            OSError: if something cannot be written.
         """
         started = list(early)
         entries: dict[str, Entry] = {}
@@ -136,116 +179,118 @@ class DiskCache:
             for unit in units:
                 started.append(self.start(unit))
             for each in started:
-                each.compilation.finish()
-                entries |= self._record(each.unit, each.compilation.target)
+                entries |= each.cache._finished(each)
         finally:
             for each in started:
                 each.stop()
         self._drop_old()
         return entries
 
+    def move(self, error: OSError) -> None:
+        """Keeps what is built from now on in a temporary place, after a warning.
+
+        Args:
+            error: Why this one cannot be used.
+
+        Raises:
+            OSError: if there is no such place.
+        """
+        if self._spare is None and not self._is_temporary:
+            self._spare = _temporary(self.root.path, self._compiler, error)
+
+    def _finished(self, building: Building) -> dict[str, Entry]:
+        """Returns where the kernels of a compiled file are, after noting it for later processes."""
+        directory, source = building.directory, f"{_name(building.unit)}.c"
+        try:
+            building.compilation.finish(self._objects.path / source)
+        except CompileError:
+            self._objects.take(directory, source)
+            raise
+        self._objects.take(directory, source)
+        content = directory.read_unfinished(building.compilation.target.name)
+        missing = "there is none" if content is None else lack(content)
+        if content is None or missing:
+            raise UnfinishedError(
+                building.compilation.command, f"it wrote no whole shared object: {missing}"
+            )
+        name = _object_name(content)
+        self._objects.write(name, content)
+        for key in building.unit.keys:
+            record = f"{key}.json"
+            self._kernels.write(record, sealed_json(record, {"object": name}))
+        return {key: Entry(key, name, content, self._objects) for key in building.unit.keys}
+
+    def _intact(self, name: str) -> bytes | None:
+        """Returns an object if it is as it was written; read once for kernels one after another."""
+        found = self._recent.get(name)
+        if found is None:
+            found = self._objects.read(name, is_use=True) if _is_object_name(name) else None
+            if found is None or _object_name(found) != name:
+                return None
+            self._recent[name] = found
+            while len(self._recent) > _MOST_RECENT:
+                del self._recent[next(iter(self._recent))]
+        return found
+
     def _drop_old(self) -> None:
         """Removes the half of the files that was not used for longest, if there are too many."""
-        files = [each for each in self.root.glob("*/objects/*") if each.suffix != ".tmp"]
-        if len(files) <= _MOST_FILES:
+        every = [(place, name) for place in self._places("objects") for name in place.names()]
+        if len(every) <= _MOST_FILES:
             return
-        for each in sorted(files, key=_last_use)[: len(files) // 2]:
+        every.sort(key=lambda each: each[0].last_use(each[1]))
+        for place, name in every[: len(every) // 2]:
+            place.remove(name)
+        left = {name for _, name in every[len(every) // 2 :]}
+        for place in self._places("kernels"):
+            for name in place.names():
+                record = unsealed_json(name, place.read(name, limit=_LARGEST_RECORD) or b"")
+                if record is None or record.get("object") not in left:
+                    place.remove(name)
+
+    def _places(self, name: str) -> list[PrivateDirectory]:
+        """Returns the directories of a name of all compilers."""
+        found = []
+        for identity in self.root.names():
             with suppress(OSError):
-                each.unlink()
-        for record in self.root.glob("*/kernels/*.json"):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                name = Path(json.loads(record.read_bytes())["object"]).name
-                if not (record.parent.parent / "objects" / name).exists():
-                    record.unlink()
-
-    def _record(self, unit: Unit, built: Path) -> dict[str, Entry]:
-        """Returns where the kernels of a compiled file are, after noting it for later processes."""
-        target = self._objects / f"{_name(unit)}.so"
-        digest = hashlib.sha256(built.read_bytes()).hexdigest()
-        os.replace(built, target)
-        for position, key in enumerate(unit.keys):
-            record = {"object": target.name, "position": position, "sha256": digest}
-            _write(self._kernels / f"{key}.json", json.dumps(record).encode())
-        return {key: Entry(target, position, digest) for position, key in enumerate(unit.keys)}
-
-    def _is_intact(self, path: Path, digest: str) -> bool:
-        """True if a file is the one that was recorded; looked at once per process."""
-        if digest not in self._verified:
-            self._verified[digest] = hashlib.sha256(path.read_bytes()).hexdigest() == digest
-            with suppress(OSError):  # nobody's right to change the time, say
-                os.utime(path)
-        return self._verified[digest]
-
-
-def _last_use(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # another process removed it
-        return 0.0
+                found.append(self.root.existing_child(identity).existing_child(name))
+        return found
 
 
 def _name(unit: Unit) -> str:
     return hashlib.sha256("\n".join(unit.keys).encode()).hexdigest()[:32]
 
 
+def _object_name(content: bytes) -> str:
+    return f"{hashlib.sha256(content).hexdigest()}.so"
+
+
+def _is_object_name(name: str) -> bool:
+    return name.endswith(".so") and name.removesuffix(".so").isalnum()
+
+
 def open_cache(compiler: Compiler) -> DiskCache:
-    """Returns the cache in the user's cache directory, or a temporary one after a warning."""
-    return _opened(settings.cache_directory(), compiler)
-
-
-@cache
-def _opened(directory: Path, compiler: Compiler) -> DiskCache:
-    root = directory / "cpu_c"
-    try:
-        _make_private(root)
-    except OSError as error:
-        return temporary_cache(root, compiler, error)
-    return DiskCache(root, compiler)
-
-
-def temporary_cache(root: Path, compiler: Compiler, error: OSError) -> DiskCache:
-    """Returns a cache that goes with the process, after a warning about one that cannot be used."""
-    warnings.warn(
-        f"Compiled code is not kept: {root} cannot be used ({error}). "
-        "Set OCANNL_CACHE_DIR to a directory of your own.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return DiskCache(_temporary(), compiler)
-
-
-@cache
-def _temporary() -> Path:
-    """Returns a directory that is removed when the process ends."""
-    directory = tempfile.mkdtemp(prefix="ocannl-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
-
-
-def _make_private(directory: Path) -> None:
-    """Makes a directory that only the user can use.
+    """Returns the cache in the user's cache directory, or a temporary one after a warning.
 
     Raises:
-        OSError: if it belongs to somebody else, or cannot be written to.
+        OSError: if there is no place for a temporary one either.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.stat()
-    if status.st_uid != os.geteuid():
-        raise PermissionError(f"it belongs to user {status.st_uid}")
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        directory.chmod(0o700)
-    with tempfile.TemporaryFile(dir=directory):
-        pass
+    directory = settings.cache_directory()
+    found = _opened(directory, compiler)
+    if not found.is_current():
+        _opened.cache_clear()
+        found = _opened(directory, compiler)
+    return found
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Makes a file appear with all its content at once."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+@lru_cache(maxsize=8)
+def _opened(directory: Path, compiler: Compiler) -> DiskCache:
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+        return DiskCache(private_directory(directory, "cpu_c"), compiler)
+    except OSError as error:
+        return _temporary(directory, compiler, error)
+
+
+def _temporary(directory: Path, compiler: Compiler, error: OSError) -> DiskCache:
+    """Returns a cache that goes with the process, after a warning about one that cannot be used."""
+    root = temporary_directory(directory, "cpu_c", error)
+    return DiskCache(root, compiler, is_temporary=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +20,9 @@ from ocannl_core.codegen.tile_prelude import EMULATED
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
 from ocannl_core.records import dataclass
+from ocannl_core.storage.directory import PrivateDirectory
 from ocannl_cpu_c import permission
+from ocannl_cpu_c.processes import Process
 
 _CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (
@@ -79,6 +82,11 @@ _ALONE = ("-nostdlib", "-lgcc")
 GCC makes of its own, as of memset, are found in the process that loads the object.
 """
 _SHOWN_LINES = 40
+_NO_SPACE = re.compile("No space left on device|Disk quota exceeded|NoSpaceLeft")
+_STOPPED = re.compile(
+    "signal terminated program|terminated with signal|failed due to signal|[Cc]ommand: Killed"
+)
+"""How GCC, linkers and clang tell of a program that they started and somebody else stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,8 @@ class Compiler:
         loops: Loops = Loops.PLAIN,
         *,
         calls_libraries: bool = True,
+        directory: PrivateDirectory | None = None,
+        is_only_place: bool = False,
     ) -> Compilation:
         """Starts to compile a C file into a shared object.
 
@@ -130,45 +140,98 @@ class Compiler:
             target: Where the object will be.
             loops: What is left to vectorise; less compiles faster.
             calls_libraries: False if nothing of a library is mentioned.
+            directory: What both are in, which the compiler reaches by its descriptor, so in no way
+                that others could change; None for files anywhere.
+            is_only_place: True if the compiler writes there, too, what it removes again.
+
+        Raises:
+            OSError: if it cannot be started.
         """
         level = self.levels[list(Loops).index(loops)]
         linked = _LIBRARIES if calls_libraries else self.alone
+        variables, descriptors = {}, []
+        if directory is not None:
+            source, target = directory.place / source, directory.place / target
+            descriptors = [directory.descriptor]
+            variables = {"TMPDIR": str(directory.place)} if is_only_place else {}
         files = ("-o", str(target), str(source))
-        command = [*self.command, *level, *self.flags, *files, *linked]
-        return Compilation(command, target, _start(command))
+        command = (*self.command, *level, *self.flags, *files, *linked)
+        return Compilation(command, source, target, Process(command, variables, descriptors))
+
+
+class UnfinishedError(Exception):
+    """A compiler was stopped by somebody, or what it wrote is not whole.
+
+    Args:
+        command: The compiler.
+        found: What it did, or what is there.
+    """
+
+    def __init__(self, command: Sequence[str], found: str) -> None:
+        self.command = tuple(command)
+        self.found = found
+        super().__init__(f"{shlex.join(command)}: {found}")
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A compiler at work."""
+    """A compiler at work.
+
+    Attributes:
+        command: How it is called.
+        source: The file.
+        target: The object.
+        process: What runs.
+    """
 
     command: Sequence[str]
+    source: Path
     target: Path
-    process: subprocess.Popen[str]
+    process: Process
 
-    def finish(self) -> None:
-        """Returns when the object is there.
+    def finish(self, kept: Path | None = None) -> None:
+        """Returns when the compiler has succeeded.
+
+        Args:
+            kept: Where readers of messages find the file; None for where it was.
 
         Raises:
-            CompileError: with the command and what the compiler said.
+            CompileError: with the command and what the compiler said, if it rejects the file.
+            UnfinishedError: if somebody stopped it.
+            OSError: if there was no space for what it writes.
         """
-        output, _ = self.process.communicate()
-        status = self.process.returncode
-        if status != 0 or not self.target.exists():
-            made = "" if status else ", but no shared object"
-            said = f"exit status {status}{made}\n{_shortened(output)}"
-            raise CompileError(
-                "The C compiler must accept generated code.",
-                found=said.rstrip(),
-                where=f"{shlex.join(self.command)}\nthe source is kept there",
-                fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+        status, output = self.process.finish()
+        if kept is not None:
+            output = output.replace(str(self.source), str(kept))
+        if status == 0 and self.target.exists():
+            return
+        if _NO_SPACE.search(output):
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC), str((kept or self.target).parent)
             )
+        if status < 0 or _STOPPED.search(output):
+            by = f"signal {-status}" if status < 0 else _shortened(output)
+            raise UnfinishedError(self.command, f"it was stopped: {by}")
+        made = "" if status else ", but no shared object"
+        said = f"exit status {status}{made}\n{_shortened(output)}"
+        raise CompileError(
+            "The C compiler must accept generated code.",
+            found=said.rstrip(),
+            where=f"{self._shown(kept)}\nthe source is kept there",
+            fix="check the compiler with OCANNL_CC=...; OCANNL_BACKEND=interp runs without one",
+        )
+
+    def _shown(self, kept: Path | None) -> str:
+        """Returns the command that compiles the file which is kept."""
+        command = list(self.command)
+        if kept is not None:
+            at = command.index(str(self.target))
+            command[at : at + 2] = str(kept.with_suffix(".so")), str(kept)
+        return shlex.join(command)
 
     def stop(self) -> None:
         """Ends the compiler if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        self.process.stop()
 
 
 def find() -> Compiler:
@@ -201,7 +264,15 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
     for origin, chosen in (("the setting cc (OCANNL_CC)", setting), ("CC", variable)):
         if not chosen:
             continue
-        command = tuple(shlex.split(chosen))
+        try:
+            command = tuple(shlex.split(chosen))
+        except ValueError as error:
+            raise CompileError(
+                "The chosen C compiler must be a command as in a shell.",
+                found=f"{chosen!r}: {error}".rstrip("."),
+                where=origin,
+                fix="close what is quoted, such as in \"gcc '-DA=b c'\"",
+            ) from None
         if not command or shutil.which(command[0]) is None:
             # what was asked for is never replaced silently
             raise CompileError(
@@ -215,7 +286,8 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
         if shutil.which(name):
             return (name,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc")
+        # -P: not the `ziglang.py` of whoever owns the working directory
+        return (sys.executable, "-P", "-m", "ziglang", "cc")
     raise CompileError(
         "The CPU backend needs a C compiler.",
         found=f"none of {', '.join(_CANDIDATES)} on the path",
@@ -293,11 +365,11 @@ def _adds_nothing(command: tuple[str, ...]) -> bool:
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
     """Returns the macros that a compiler predefines, or what it said instead."""
-    result = _run([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
-    if result.returncode != 0:
-        return f"exit status {result.returncode}\n{_shortened(result.stdout)}".rstrip()
+    status, output = _answer([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
+    if status != 0:
+        return f"exit status {status}\n{_shortened(output)}".rstrip()
     macros: dict[str, str] = {}
-    for line in result.stdout.splitlines():
+    for line in output.splitlines():
         _, _, definition = line.partition("#define ")
         name, _, value = definition.partition(" ")
         if name:
@@ -305,23 +377,16 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    process = _start(command)
-    output, _ = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, output)
-
-
-def _start(command: list[str]) -> subprocess.Popen[str]:
-    # messages of compilers are translated otherwise
-    env = os.environ | {"LC_ALL": "C"}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        text=True,
-        errors="replace",
-    )
+def _answer(command: list[str]) -> tuple[int, str]:
+    """Returns the exit status of a compiler, and what it says."""
+    try:
+        process = Process(command, is_watched=False)
+    except OSError as error:  # it may not be run, or is for another machine
+        return 127, str(error)
+    try:
+        return process.finish()
+    finally:
+        process.stop()
 
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:

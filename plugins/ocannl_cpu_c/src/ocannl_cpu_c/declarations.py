@@ -36,6 +36,7 @@ struct python {
 extern struct python ocannl_python;
 extern char ocannl_method[];
 extern void (*const ocannl_kernels[])(void *const *);
+extern const char ocannl_keys[];
 """
 
 

@@ -10,24 +10,45 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
-from ocannl_core.records import replace
-from ocannl_cpu_c import ahead
+from ocannl_core.records import dataclass, replace
+from ocannl_cpu_c import ahead, objects
 from ocannl_cpu_c.bindings import ffi
-from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache, temporary_cache
+from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache
 from ocannl_cpu_c.calling import introduce
-from ocannl_cpu_c.compiler import Compiler, find
-from ocannl_cpu_c.units import key, units
+from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
+from ocannl_cpu_c.units import key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded object.
+
+    Attributes:
+        code: What it exports.
+        positions: The position of each of its kernels in its table, by key.
+    """
+
+    code: Any
+    positions: Mapping[str, int]
+
+
+class ForeignObjectError(OSError):
+    """An object is whole, and is not the one that was compiled."""
+
 
 _lock = threading.Lock()
 _loaded: dict[tuple[Compiler, str], Any] = {}
-_libraries: dict[tuple[Path, str], Any] = {}
+_libraries: dict[str, Library] = {}
 _pools: dict[tuple[int, int], Any] = {}
 
 
@@ -44,12 +65,12 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
     if not kernels:
         return {}
     compiler = find()
-    cache = open_cache(compiler)
+    cache = _cache(compiler)
     with _lock:
         missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
         if missing:
             try:
-                entries = _built(cache, compiler, missing, and_runtime=and_runtime)
+                entries = _built(cache, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
@@ -64,7 +85,10 @@ def compiling_ahead() -> ahead.Ahead | None:
     compiler = _compiler_beside()
     if compiler is None:
         return None
-    cache = open_cache(compiler)
+    try:
+        cache = _cache(compiler)
+    except CompileError:  # told when kernels are loaded
+        return None
 
     def is_there(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
@@ -76,8 +100,25 @@ def prepare() -> None:
     """Starts to compile what runs routines, unless it is there: whoever uses a device needs it."""
     compiler = _compiler_beside()
     if compiler is not None:
-        cache = open_cache(compiler)
-        ahead.start(cache, _missing_runtime(cache))
+        with suppress(CompileError):  # told when kernels are loaded
+            cache = _cache(compiler)
+            ahead.start(cache, _missing_runtime(cache))
+
+
+def _cache(compiler: Compiler) -> DiskCache:
+    """Returns where compiled code is.
+
+    Raises:
+        CompileError: if there is no place for it.
+    """
+    try:
+        return open_cache(compiler)
+    except OSError as error:
+        raise CompileError(
+            "Compiled code needs a directory that only the user can change.",
+            found=str(error),
+            fix="set OCANNL_CACHE_DIR to a directory of your own",
+        ) from None
 
 
 def _compiler_beside() -> Compiler | None:
@@ -111,8 +152,7 @@ _found_runtime: list[Any] = []
 
 def _runtime() -> Any:
     if not _found_runtime:
-        compiler = find()
-        cache, file = open_cache(compiler), _runtime_unit()
+        cache, file = _cache(find()), _runtime_unit()
         entry = cache.find(file.keys[0])
         try:
             library = None if entry is None else _library(entry)
@@ -120,10 +160,10 @@ def _runtime() -> Any:
             library = None
         if library is None:
             early = ahead.taken(cache, file.keys)
-            entries = _compiled(cache, compiler, [] if early else [file], early)
+            entries = _compiled(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
-        introduce(library)
-        _found_runtime.append(library)
+        introduce(library.code)
+        _found_runtime.append(library.code)
     return _found_runtime[0]
 
 
@@ -134,13 +174,15 @@ def _missing_runtime(cache: DiskCache) -> list[Unit]:
     return [_runtime_unit()]
 
 
+@lru_cache(maxsize=1)
 def _runtime_unit() -> Unit:
     text = _RUNTIME.read_text(encoding="utf-8")
-    return Unit((hashlib.sha256(text.encode()).hexdigest(),), text, Loops.VECTORS)
+    keys = (hashlib.sha256(text.encode()).hexdigest(),)
+    return Unit(keys, f"{text}\n{keys_text(keys)}", Loops.VECTORS)
 
 
 def _built(
-    cache: DiskCache, compiler: Compiler, kernels: Sequence[KernelText], *, and_runtime: bool
+    cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, Entry]:
     """Returns where kernels are, after compiling those of which no compiler works already."""
     keys = {key(each) for each in kernels}
@@ -151,27 +193,44 @@ def _built(
     rest = [each for each in kernels if key(each) not in begun]
     if rest:
         files += units(rest, len(os.sched_getaffinity(0)))
-    return _compiled(cache, compiler, files, early)
+    return _compiled(cache, files, early)
 
 
 def _compiled(
-    cache: DiskCache, compiler: Compiler, files: Sequence[Unit], early: Sequence[Building] = ()
+    cache: DiskCache, files: Sequence[Unit], early: Sequence[Building] = ()
 ) -> dict[str, Entry]:
-    """Returns where code compiled now is, and can be loaded from."""
-    try:
-        entries = cache.build(files, early)
-        _open_all(entries)
-    except OSError as error:  # a full disk, a file system that runs no code, odd entries
-        every = [replace(each, calls_libraries=True) for each in files]
-        every += [replace(each.unit, calls_libraries=True) for each in early]
-        entries = temporary_cache(cache.root, compiler, error).build(every)
-        _open_all(entries)
-    return entries
+    """Returns where code compiled now is, and can be loaded from.
 
+    What was stopped or is not whole is compiled a second time. Where something cannot be written or
+    loaded, it is compiled in a temporary place.
 
-def _open_all(entries: Mapping[str, Entry]) -> None:
-    for entry in entries.values():
-        _library(entry)
+    Raises:
+        CompileError: if the compiler rejects it, or none of this helps.
+    """
+    every = [replace(each, calls_libraries=True) for each in files]
+    every += [replace(each.unit, calls_libraries=True) for each in early]
+    problem = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            entries = cache.build(files, early)
+            for entry in entries.values():
+                _library(entry)
+            return entries
+        except (UnfinishedError, ForeignObjectError) as error:
+            problem = str(error)
+        except OSError as error:  # a full disk, a file system that runs no code, odd entries
+            problem = str(error)
+            cache.move(error)
+        except (KeyboardInterrupt, SystemExit):  # nobody waits for the others either
+            ahead.stop()
+            raise
+        files, early = every, ()
+    raise CompileError(
+        "The C compiler must write shared objects that can be loaded.",
+        found=problem,
+        fix="see whether the disk is full, and set OCANNL_CACHE_DIR and TMPDIR to directories with "
+        "space; check the compiler with OCANNL_CC=...",
+    )
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
@@ -196,14 +255,29 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bo
 
 
 def _open(entry: Entry) -> Any:
-    return _library(entry).ocannl_kernels[entry.position]
+    library = _library(entry)
+    return library.code.ocannl_kernels[library.positions[entry.key]]
 
 
-def _library(entry: Entry) -> Any:
-    library = _libraries.get((entry.path, entry.digest))
+def _library(entry: Entry) -> Library:
+    """Returns an object, loaded once.
+
+    Raises:
+        OSError: if it cannot be loaded, or does not have the kernel.
+    """
+    library = _libraries.get(entry.name)
     if library is None:
-        # when the process ends, workers still wait in this code: it must not be unmapped
-        flags = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
-        library = ffi.dlopen(str(entry.path), flags)
-        _libraries[entry.path, entry.digest] = library
+        code = objects.load(entry.directory, entry.name, entry.content)
+        library = _libraries[entry.name] = Library(code, _positions(code))
+    if entry.key not in library.positions:
+        raise ForeignObjectError(f"{entry.name} does not have the kernel {entry.key}")
     return library
+
+
+def _positions(code: Any) -> dict[str, int]:
+    """Returns the position of each kernel in the table of an object."""
+    try:
+        keys = ffi.string(code.ocannl_keys).decode()
+    except (ffi.error, UnicodeDecodeError):  # it was not made here
+        return {}
+    return {key: position for position, key in enumerate(keys.split())}

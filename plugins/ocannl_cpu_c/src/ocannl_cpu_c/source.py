@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from typing import ClassVar, assert_never
+from typing import assert_never
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
@@ -64,9 +64,6 @@ class CSource:
         steps: Launches and calls out of the loop language, in the order of execution.
         text: All of it for readers: a C file that compiles.
     """
-
-    is_storable: ClassVar[bool] = True
-    """It consists of plain data, so that later processes can read it from disk."""
 
     plan: Plan
     kernels: tuple[KernelText, ...]

@@ -72,10 +72,16 @@ def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]
 
 
 def file_of(kernels: Sequence[KernelText]) -> Unit:
-    """Returns the file that defines some kernels, with a table of them."""
+    """Returns the file that defines some kernels, with a table of them and one of their keys."""
+    keys = tuple(map(key, kernels))
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
-    text = "\n".join([unit(kernels), exported])
+    text = "\n".join([unit(kernels), exported, keys_text(keys)])
     most = max((kernel.loops for kernel in kernels), key=list(Loops).index)
     libraries = MATH in headers_of(helper for kernel in kernels for helper in kernel.helpers)
-    return Unit(tuple(map(key, kernels)), text, most, libraries)
+    return Unit(keys, text, most, libraries)
+
+
+def keys_text(keys: Sequence[str]) -> str:
+    """Returns the definition of the keys of an object, in the order of its table of kernels."""
+    return f'const char ocannl_keys[] = "{" ".join(keys)}";\n'

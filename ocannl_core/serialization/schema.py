@@ -1,0 +1,333 @@
+"""Which records, enumerations and containers an encoded value may consist of.
+
+The classes of a value are those that the annotation of the whole value mentions, those that the
+annotations of their fields mention, and so on. Encoding refuses everything else, and decoding makes
+nothing else: what stands in a file selects among these classes and imports none.
+
+    annotation                     form
+    int, float, str, bool, None    Leaf
+    an Enum, DType                 Symbols, by name
+    TensorNode, LoopVar, ...       Identities, by number
+    a record                       Records, by reference
+    tuple[X, ...]                  Sequence
+    tuple[X, Y]                    Product
+    frozenset[X]                   Set
+    Mapping[K, V]                  Table
+    X | Y                          Union
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from operator import attrgetter
+from typing import Any, assert_never
+
+from ocannl_core import dtypes
+from ocannl_core.indexing import LoopVar, StaticIndex
+from ocannl_core.node import TensorNode
+from ocannl_core.records import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """Numbers, strings, truth values or None.
+
+    Attributes:
+        kind: The one class of its values.
+    """
+
+    kind: type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbols:
+    """Objects of which there is one for each name.
+
+    Attributes:
+        kind: The one class of its values.
+    """
+
+    kind: type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identities:
+    """Objects that are compared by identity.
+
+    Attributes:
+        kinds: Their classes.
+    """
+
+    kinds: frozenset[type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Frozen dataclasses.
+
+    Attributes:
+        kinds: Their classes.
+    """
+
+    kinds: frozenset[type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """Tuples of any length with elements of one form."""
+
+    element: Form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Tuples of a fixed length."""
+
+    elements: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Set:
+    """Frozen sets of identities, of numbers or of strings."""
+
+    element: Identities | Leaf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Dictionaries, in their order."""
+
+    key: Form
+    value: Form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Union:
+    """Values of one of several forms, which their classes tell apart.
+
+    Attributes:
+        forms: The forms.
+        codes: The position of the form of each class.
+    """
+
+    forms: tuple[Form, ...]
+    codes: Mapping[type, int]
+
+
+Form = Leaf | Symbols | Identities | Records | Sequence | Product | Set | Table | Union
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """A class of records.
+
+    Attributes:
+        kind: The class.
+        name: The name in encoded values.
+        fields: The forms of its fields, by name.
+        getters: What reads them.
+        mentioned: The classes of the records that fields may hold.
+    """
+
+    kind: type
+    name: str
+    fields: Mapping[str, Form]
+    getters: tuple[Callable[[Any], Any], ...]
+    mentioned: frozenset[type]
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class in encoded values."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@cache
+def record_of(kind: type) -> Record | None:
+    """Return what a frozen dataclass consists of; None if that is more than data."""
+    found: dict[str, Form] = {}
+    if hasattr(kind, "__post_init__"):
+        return None
+    for each in fields(kind):
+        form = form_of(_evaluated(str(each.type), kind.__module__))
+        if form is None or not each.init:
+            return None
+        found[each.name] = form
+    mentioned = frozenset().union(*map(records_in, found.values()))
+    return Record(kind, name_of(kind), found, tuple(map(attrgetter, found)), mentioned)
+
+
+def records_in(form: Form) -> frozenset[type]:
+    """Return the classes of the records that are values of a form, or elements of these."""
+    match form:
+        case Leaf() | Symbols() | Identities() | Set():
+            return frozenset()
+        case Records(kinds):
+            return kinds
+        case Sequence(element):
+            return records_in(element)
+        case Table(key, value):
+            return records_in(key) | records_in(value)
+        case Product(forms) | Union(forms):
+            return frozenset().union(*map(records_in, forms))
+        case _:
+            assert_never(form)
+
+
+@lru_cache(maxsize=256)
+def text_of(form: Form) -> str:
+    """Return a text that tells forms apart."""
+    match form:
+        case Leaf(kind) | Symbols(kind):
+            return name_of(kind)
+        case Identities(kinds) | Records(kinds):
+            return f"<{' '.join(sorted(map(name_of, kinds)))}>"
+        case Sequence(element):
+            return f"({text_of(element)} ...)"
+        case Set(element):
+            return f"{{{text_of(element)}}}"
+        case Table(key, value):
+            return f"{{{text_of(key)}: {text_of(value)}}}"
+        case Product(forms):
+            return f"({' '.join(map(text_of, forms))})"
+        case Union(forms):
+            return f"[{' '.join(map(text_of, forms))}]"
+        case _:
+            assert_never(form)
+
+
+@cache
+def by_name(kind: type) -> Mapping[str, Any]:
+    """Return the objects of which there is one for each name."""
+    if issubclass(kind, Enum):
+        return {each.name: each for each in kind}
+    return {each.name: each for each in dtypes.ALL}
+
+
+# ----- annotations --------------------------------------------------------------------------------
+
+
+@cache
+def form_of(annotation: Any) -> Form | None:
+    """Return the form of the values of an annotation; None if they are more than data."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is None:
+        return _plain(annotation)
+    forms = [form_of(each) for each in arguments if each is not Ellipsis]
+    known = [form for form in forms if form is not None]
+    if origin is types.UnionType:
+        return _united(known)
+    if len(known) < len(forms):
+        return None
+    if origin is tuple:
+        return Sequence(known[0]) if Ellipsis in arguments else Product(tuple(known))
+    # others would be hashed before they are whole
+    if origin is frozenset and isinstance(known[0], Identities | Leaf):
+        return Set(known[0])
+    if origin in (Mapping, dict) and isinstance(known[0], Identities | Leaf | Symbols):
+        return Table(known[0], known[1])
+    return None
+
+
+def form_like(value: Any) -> Form | None:
+    """Return the form of values like this one: of its class, and tuples with as many elements."""
+    if not isinstance(value, tuple):
+        kind: Any = type(value)
+        return form_of(kind)
+    forms = [form_like(each) for each in value]
+    known = [form for form in forms if form is not None]
+    return Product(tuple(known)) if len(known) == len(forms) else None
+
+
+def _plain(kind: Any) -> Form | None:
+    if kind in _LEAVES:
+        return _LEAVES[kind]
+    if not isinstance(kind, type):
+        return None
+    if kind in IDENTITY_FIELDS:
+        return Identities(frozenset({kind}))
+    if kind is dtypes.DType or issubclass(kind, Enum):
+        return Symbols(kind)
+    return Records(frozenset({kind})) if is_dataclass(kind) else None
+
+
+def _united(forms: Iterable[Form]) -> Form | None:
+    """Return one form for several: records together, identities together."""
+    records: set[type] = set()
+    identities: set[type] = set()
+    others: dict[Form, None] = {}
+    for form in forms:
+        for each in form.forms if isinstance(form, Union) else (form,):
+            if isinstance(each, Records):
+                records |= each.kinds
+            elif isinstance(each, Identities):
+                identities |= each.kinds
+            else:
+                others[each] = None
+    found: list[Form] = [*others]
+    if identities:
+        found.append(Identities(frozenset(identities)))
+    if records:
+        found.append(Records(frozenset(records)))
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else _union(*found)
+
+
+def _union(*forms: Form) -> Union:
+    codes = {kind: code for code, form in enumerate(forms) for kind in _classes_of(form)}
+    return Union(forms, codes)
+
+
+def _classes_of(form: Form) -> frozenset[type]:
+    """Return the classes of the values of a form."""
+    match form:
+        case Leaf(kind) | Symbols(kind):
+            return frozenset({kind})
+        case Identities(kinds) | Records(kinds):
+            return kinds
+        case Sequence() | Product():
+            return frozenset({tuple})
+        case Set():
+            return frozenset({frozenset})
+        case Table():
+            return frozenset({dict})
+        case Union(forms):
+            return frozenset().union(*map(_classes_of, forms))
+        case _:
+            assert_never(form)
+
+
+@cache
+def _evaluated(annotation: str, module: str) -> Any:
+    """Return what an annotation in our own source code says."""
+    names = vars(sys.modules[module])
+    if annotation.isidentifier():
+        return names[annotation] if annotation in names else getattr(builtins, annotation)
+    return eval(annotation, names)  # as `typing.get_type_hints` does, once for each text
+
+
+_INT, _NONE = Leaf(int), Leaf(type(None))
+_LEAVES: dict[Any, Form] = {
+    int: _INT,
+    float: _union(Leaf(float), _INT),  # what an int is accepted for
+    str: Leaf(str),
+    bool: Leaf(bool),
+    type(None): _NONE,
+    None: _NONE,
+}
+IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
+    TensorNode: {"id": _INT, "label": Sequence(Leaf(str))},
+    LoopVar: {"hint": Leaf(str)},
+    StaticIndex: {"name": Leaf(str), "extent": _union(_NONE, _INT)},
+}
+"""What a new identity is made of, beside other identities."""
+
+GRADIENT_OF: Form = _union(_NONE, Identities(frozenset({TensorNode})))
+"""The form of the field of a node that is an identity."""

@@ -1,0 +1,122 @@
+"""Reading settings from files, the environment and Python, by a table of what they look like."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+
+from ocannl_core import config_files
+from ocannl_core.errors import SettingsError
+from ocannl_core.records import dataclass
+
+PREFIX = "OCANNL_"
+
+Resolved = dict[str, tuple[object, str]]
+"""Value and source of some settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the values of a setting look.
+
+    Attributes:
+        expected: A description for messages.
+        from_text: Reads the text of an environment variable; raises ValueError.
+        from_value: Checks a Python or TOML value and returns its normal form; raises ValueError.
+    """
+
+    expected: str
+    from_text: Callable[[str], object]
+    from_value: Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is known of all settings, by name.
+
+    Attributes:
+        formats: What their values look like.
+        defaults: What they are where nothing else is said.
+        in_trusted_files: Those that a file chooses only where the user trusts it.
+    """
+
+    formats: Mapping[str, Format]
+    defaults: Mapping[str, object]
+    in_trusted_files: frozenset[str]
+
+    def checked(self, name: str, value: object, where: str) -> object:
+        """Return the normal form of a setting's value; an empty text means the default.
+
+        Raises:
+            SettingsError: for an unknown name or an impossible value.
+        """
+        if name not in self.formats:
+            raise SettingsError(
+                "A setting must have a known name.",
+                found=name,
+                where=where,
+                fix=self.suggestion(name),
+            )
+        if value == "":
+            return self.defaults[name]
+        try:
+            return self.formats[name].from_value(value)
+        except ValueError:
+            raise self._impossible(name, value, where) from None
+
+    def from_file(self, file: config_files.ConfigFile) -> Resolved:
+        """Return what a file says, after a warning about what it may not choose.
+
+        Raises:
+            SettingsError: for unknown names and impossible values.
+        """
+        found: Resolved = {}
+        for key, value in file.values.items():
+            name = key.lower()
+            if name in found:
+                raise SettingsError("A setting must have one value.", found=key, where=file.where)
+            checked = self.checked(name, value, file.where)
+            if name in self.in_trusted_files and not file.is_trusted:
+                config_files.warn_refused(file, name, f"{PREFIX}{name.upper()}")
+            else:
+                found[name] = checked, file.path
+        return found
+
+    def from_environment(self) -> tuple[Resolved, dict[str, str]]:
+        """Return what variables say, and the names of unknown settings by variable.
+
+        Raises:
+            SettingsError: for impossible values.
+        """
+        found: Resolved = {}
+        unknown: dict[str, str] = {}
+        for variable in os.environ:
+            if variable[: len(PREFIX)].upper() != PREFIX:
+                continue
+            name = variable[len(PREFIX) :].lower()
+            if name not in self.formats:
+                unknown[variable] = name
+            elif name not in found or variable.isupper():
+                found[name] = self._read(name, variable), variable
+        return found, unknown
+
+    def suggestion(self, name: str) -> str:
+        """Return the settings that an unknown name is close to."""
+        close = difflib.get_close_matches(name, self.formats, n=2)
+        known = "the settings are " + ", ".join(sorted(self.formats))
+        return f"did you mean {' or '.join(close)}?\n{known}" if close else known
+
+    def _read(self, name: str, variable: str) -> object:
+        """Return what a variable says; an empty one says the default."""
+        text = os.environ[variable]
+        if not text.strip():
+            return self.defaults[name]
+        try:
+            return self.formats[name].from_text(text)
+        except ValueError:
+            raise self._impossible(name, text, f"environment variable {variable}") from None
+
+    def _impossible(self, name: str, value: object, where: str) -> SettingsError:
+        rule = f"The setting `{name}` must be {self.formats[name].expected}."
+        return SettingsError(rule, found=repr(value), where=where)

@@ -1,0 +1,1 @@
+"""Files that only the user can have written: private directories, and files with a digest."""

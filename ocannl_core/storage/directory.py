@@ -1,0 +1,409 @@
+"""Directories of the user's own, held by a descriptor, and the files in them.
+
+    <cache directory>/tmp/       files that are being written, named after their process
+                      <name>/    what they become by renaming, whole
+
+A directory that others could have written to is not used, nor is anything in it: a temporary one
+takes its place, after a warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import os
+import stat
+import threading
+import time
+import warnings
+import weakref
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from ocannl_core.storage import trust
+
+_LARGEST = 1 << 30
+"""No file of a cache has more bytes."""
+_STALE = 24 * 3600.0
+"""An unfinished file that is so many seconds old belongs to no process, wherever that ran."""
+_ROOM = 64 << 20
+"""Bytes that a temporary directory should have left."""
+_MOST_HELD = 16
+"""So many directories are held; each is a descriptor of the process."""
+_SCRATCH = "tmp"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class PrivateDirectory:
+    """A directory that only the user can change.
+
+    Args:
+        path: Where it was found.
+        descriptor: Of the directory, which belongs to this object.
+        root: The directory that this one is in, with the unfinished files of both; None for none.
+
+    Attributes:
+        path: For messages, and for programs that take the names of files.
+        descriptor: Of the directory.
+    """
+
+    def __init__(self, path: Path, descriptor: int, root: PrivateDirectory | None = None) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self._root = root
+        self._scratch: PrivateDirectory | None = None
+        self._identity = _identity(descriptor)
+        weakref.finalize(self, _close, descriptor, self._identity).atexit = False
+
+    @property
+    def scratch(self) -> PrivateDirectory:
+        """Where files are written before they are moved here.
+
+        Raises:
+            OSError: if it cannot be made.
+        """
+        root = self._root or self
+        if root._scratch is None or not root._scratch.is_current():
+            root._scratch = root.child(_SCRATCH)
+            root._scratch._root = None  # no circle, which would be collected late
+        return root._scratch
+
+    def is_current(self) -> bool:
+        """True if the directory still exists and is still private."""
+        try:
+            trust.check_private(self.descriptor, str(self.path))
+            is_there = os.fstat(self.descriptor).st_nlink > 0
+            return is_there and _identity(self.descriptor) == self._identity
+        except OSError:
+            return False
+
+    def child(self, name: str) -> PrivateDirectory:
+        """Return a directory in this one, after making it if it does not exist.
+
+        Raises:
+            UntrustedError: if others could have written to it.
+            OSError: if it cannot be made.
+        """
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.descriptor)
+        return self.existing_child(name)
+
+    def existing_child(self, name: str) -> PrivateDirectory:
+        """Return a directory in this one.
+
+        Raises:
+            UntrustedError: if others could have written to it.
+            OSError: if there is none.
+        """
+        found = os.open(name, _OLD | os.O_DIRECTORY, dir_fd=self.descriptor)
+        try:
+            trust.check_private(found, str(self.path / name))
+        except BaseException:
+            os.close(found)
+            raise
+        return PrivateDirectory(self.path / name, found, self._root or self)
+
+    @property
+    def place(self) -> Path:
+        """A path that leads nowhere else, for this process and others that have the descriptor."""
+        path = Path(f"/proc/self/fd/{self.descriptor}")
+        return path if path.is_dir() else self.path
+
+    def names(self) -> list[str]:
+        """Return what is in the directory, in no order."""
+        return os.listdir(self.descriptor)
+
+    def last_use(self, name: str) -> float:
+        """Return when a file was used for the last time; 0 if there is none."""
+        try:
+            status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except OSError:  # another process removed it
+            return 0.0
+        return status.st_mtime
+
+    def read(self, name: str, *, limit: int = _LARGEST, is_use: bool = False) -> bytes | None:
+        """Return what the user wrote to a file; None if it is not there, or may be of others.
+
+        Args:
+            name: The file.
+            limit: How many bytes it may have.
+            is_use: True to note the time of its last use.
+        """
+        try:
+            descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
+        except OSError:
+            return None
+        try:
+            status = trust.check_own_file(descriptor, name)
+            if status.st_size > limit:
+                return None
+            content = trust.read_all(descriptor, limit)
+            if is_use:
+                with suppress(OSError):
+                    os.utime(descriptor)
+            return content if len(content) <= limit else None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def read_unfinished(self, name: str) -> bytes | None:
+        """Return what a program that this process started has written; None if it is no file.
+
+        How such files can be written depends on the program; nobody else reaches them here.
+        """
+        try:
+            descriptor = os.open(name, _OLD, dir_fd=self.descriptor)
+        except OSError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return trust.read_all(descriptor, _LARGEST)
+        finally:
+            os.close(descriptor)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make a file appear with all its content at once.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        temporary, scratch = unfinished_name(), self.scratch
+        try:
+            scratch.create(temporary, content)
+            self.take(scratch, temporary, name)
+        except BaseException:
+            scratch.remove(temporary)
+            raise
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a new file.
+
+        Raises:
+            OSError: if there is one, or it cannot be written.
+        """
+        descriptor = os.open(name, _NEW, 0o600, dir_fd=self.descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+    def take(self, source: PrivateDirectory, old: str, new: str | None = None) -> None:
+        """Move a finished file here, in place of what has its name.
+
+        Args:
+            source: The directory that it is in.
+            old: Its name there.
+            new: Its name here; None for the same.
+
+        Raises:
+            OSError: if there is no such file, or it cannot be moved.
+        """
+        name, (there, here) = new or old, (source.descriptor, self.descriptor)
+        try:
+            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
+        except IsADirectoryError:
+            self.remove(name)
+            os.replace(old, name, src_dir_fd=there, dst_dir_fd=here)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or whatever else has its name."""
+        try:
+            os.unlink(name, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return
+        except OSError:
+            import shutil  # takes longer than this module, and most processes never need it
+
+            with suppress(OSError):
+                shutil.rmtree(name, dir_fd=self.descriptor)
+
+
+def unfinished_name() -> str:
+    """Return a name for a file that this process writes and moves elsewhere when it is whole."""
+    return f"{_machine()}-{os.getpid()}-{os.urandom(6).hex()}.tmp"
+
+
+@cache
+def _machine() -> str:
+    """Return a name for the numbering of processes that this one is part of."""
+    known = [os.uname().nodename]
+    with suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        known.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256(" ".join(known).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _is_stale(name: str, last_use: float) -> bool:
+    """True if the process is gone that an unfinished file was named after."""
+    machine, _, rest = name.partition("-")
+    number = rest.partition("-")[0]
+    if machine == _machine() and number.isdecimal():
+        return not _is_alive(int(number))
+    return time.time() - last_use > _STALE
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _close(descriptor: int, identity: tuple[int, int]) -> None:
+    """Close a descriptor, unless the program did and it is another file's by now."""
+    with suppress(OSError):
+        if _identity(descriptor) == identity:
+            os.close(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+# ----- the directories of a process ---------------------------------------------------------------
+
+_lock = threading.RLock()
+_held: dict[str, PrivateDirectory] = {}
+_temporary: list[PrivateDirectory] = []
+
+
+def private_directory(root: Path, name: str) -> PrivateDirectory:
+    """Return a directory in the user's cache directory, or a temporary one after a warning.
+
+    Args:
+        root: The cache directory.
+        name: The directory in it.
+
+    Raises:
+        OSError: if there is no place for a temporary one either.
+    """
+    try:
+        return open_private(root, create=True).child(name)
+    except OSError as error:
+        return temporary_directory(root, name, error)
+
+
+def open_private(path: Path, *, create: bool = False) -> PrivateDirectory:
+    """Return a directory that only the user can change; removes unfinished files of processes that
+    are gone.
+
+    Args:
+        path: The directory.
+        create: True to make it if it does not exist.
+
+    Raises:
+        UntrustedError: if others can change it, or could exchange it.
+        OSError: if it cannot be opened.
+    """
+    key = os.path.abspath(path)
+    with _lock:
+        found = _held.pop(key, None)
+        if found is None or not found.is_current():
+            found = PrivateDirectory(Path(key), trust.open_directory(key, create=create))
+            with suppress(OSError):
+                _remove_stale(found.existing_child(_SCRATCH))
+        _held[key] = found
+        while len(_held) > _MOST_HELD:
+            del _held[next(iter(_held))]
+        return found
+
+
+def temporary_directory(refused: Path, name: str, error: OSError) -> PrivateDirectory:
+    """Return a directory that goes with the process, after a warning about one that cannot be used.
+
+    Args:
+        refused: The cache directory that cannot be used.
+        name: The directory in its place.
+        error: Why.
+
+    Raises:
+        OSError: if there is no place for one.
+    """
+    with _lock:
+        if not _temporary or not _temporary[0].is_current():
+            _temporary[:] = [_new_temporary()]
+        found = _temporary[0].child(name)
+    warn_once("Compiled code is not kept", refused, error)
+    return found
+
+
+def _remove_stale(scratch: PrivateDirectory) -> None:
+    for name in scratch.names():
+        if _is_stale(name, scratch.last_use(name)):
+            scratch.remove(name)
+
+
+def warn_once(lost: str, refused: Path, error: OSError) -> None:
+    """Warn about a directory that cannot be used.
+
+    Args:
+        lost: What it costs.
+        refused: The directory.
+        error: Why.
+    """
+    _warn(f"{lost}: {refused} cannot be used ({error}).")
+
+
+@cache
+def _warn(text: str) -> None:
+    advice = "Set OCANNL_CACHE_DIR to a directory of your own."
+    warnings.warn(f"{text} {advice}", RuntimeWarning, stacklevel=4)
+
+
+# ----- temporary directories ----------------------------------------------------------------------
+
+_PREFIX = "ocannl-"
+
+
+def _new_temporary() -> PrivateDirectory:
+    """Return a directory that is removed when the process ends."""
+    import tempfile  # takes as long as the rest of this module
+
+    parents = dict.fromkeys((tempfile.gettempdir(), "/var/tmp", "/dev/shm"))
+    problem = OSError(errno.ENOENT, "there is no directory for temporary files")
+    for parent in sorted(parents, key=_lacks_room):
+        path = os.path.join(parent, _PREFIX + unfinished_name().removesuffix(".tmp"))
+        try:
+            found = PrivateDirectory(Path(path), trust.open_directory(path, create=True))
+        except OSError as error:
+            problem = error
+            continue
+        atexit.register(_remove_own, path, os.getpid())
+        _remove_left(parent)
+        return found
+    raise problem
+
+
+def _lacks_room(parent: str) -> bool:
+    try:
+        status = os.statvfs(parent)
+    except OSError:
+        return True
+    return status.f_bavail * status.f_frsize < _ROOM
+
+
+def _remove_own(path: str, process: int) -> None:
+    import shutil
+
+    if os.getpid() == process:  # not in those that it forked
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_left(parent: str) -> None:
+    """Remove what processes left that could not remove it."""
+    import shutil
+
+    with suppress(OSError), os.scandir(parent) as entries:
+        for each in entries:
+            if each.name.startswith(_PREFIX):
+                status = each.stat(follow_symlinks=False)
+                is_own = status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode)
+                if is_own and _is_stale(each.name.removeprefix(_PREFIX), status.st_mtime):
+                    shutil.rmtree(each.path, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""Compiled code: whether it is whole, and loading it from memory.
+
+What is loaded is what was verified: the bytes of an object are copied to a sealed file in memory,
+and loaded from there. Nobody exchanges or truncates them afterwards, and the directory that they
+come from may be one that code is not run from.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from ocannl_core.storage.directory import PrivateDirectory
+from ocannl_cpu_c.bindings import ffi
+
+_MAGIC = b"\x7fELF"
+_HEADERS = {1: "HHIIIIIHHHHHH", 2: "HHIQQQIHHHHHH"}
+_SEGMENTS = {1: "IIIIIIII", 2: "IIQQQQQQ"}
+_SECTIONS = {1: "IIIIIIIIII", 2: "IIQQQQIIQQ"}
+_SHARED, _STRINGS, _NO_BITS = 3, 3, 8
+# when the process ends, workers still wait in this code: it must not be unmapped
+_FLAGS = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+_loads = count(1)
+
+
+def lack(content: bytes) -> str:
+    """Return what keeps bytes from being a whole shared object; nothing if they are one.
+
+    A process that uses an object whose end is missing would be killed.
+    """
+    if not sys.platform.startswith("linux"):
+        return "" if content else "it is empty"
+    try:
+        return _lack_of_elf(content)
+    except (struct.error, KeyError, IndexError):
+        return f"it ends after {len(content)} bytes, within a header"
+
+
+def _lack_of_elf(content: bytes) -> str:
+    if not content:
+        return "it is empty"
+    if content[:4] != _MAGIC:
+        return "it is no ELF file"
+    width, order = content[4], "<>"[content[5] - 1] if content[5] in (1, 2) else "="
+    header = struct.unpack_from(order + _HEADERS[width], content, 16)
+    kind, _, _, _, segments, sections, _, _, size, count, section_size, section_count, names = (
+        header
+    )
+    if kind != _SHARED:
+        return "it is no shared object"
+    parts = [(segments, size * count), (sections, section_size * section_count)]
+    for number in range(count):
+        found = struct.unpack_from(order + _SEGMENTS[width], content, segments + size * number)
+        parts.append((found[1], found[4]) if width == 1 else (found[2], found[5]))
+    named: tuple[int, ...] = ()
+    for number in range(section_count):
+        at = sections + section_size * number
+        section = struct.unpack_from(order + _SECTIONS[width], content, at)
+        if section[1] != _NO_BITS:
+            parts.append((section[4], section[5]))
+        if number == names:
+            named = section
+    end = max(start + length for start, length in parts)
+    if end > len(content):
+        return f"it ends after {len(content)} bytes, and has {end}"
+    if not named or named[1] != _STRINGS:
+        return "its table of sections is missing"
+    return ""
+
+
+def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
+    """Return a library.
+
+    Args:
+        directory: Where the object is.
+        name: Its name there, which is that of its content.
+        content: The object.
+
+    Raises:
+        OSError: if it cannot be loaded.
+    """
+    problem = OSError(f"{name} cannot be loaded")
+    for path in _paths(directory, name, content):
+        try:
+            return ffi.dlopen(path, _FLAGS)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def _paths(directory: PrivateDirectory, name: str, content: bytes) -> Iterator[str]:
+    """Yield where an object can be loaded from: memory, or else its private directory."""
+    if hasattr(os, "memfd_create"):
+        with suppress(OSError):
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            try:
+                _fill(descriptor, content)
+                yield _unique(descriptor)
+            finally:
+                os.close(descriptor)
+    yield str(directory.path / name)
+
+
+def _fill(descriptor: int, content: bytes) -> None:
+    """Write a file in memory that nobody changes any more."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+
+
+def _unique(descriptor: int) -> str:
+    """Return a path of a descriptor that was not used before.
+
+    The dynamic linker takes an object of a path that it knows for the one it has, and descriptors
+    are used again. Components `.` and empty ones mean nothing: they are the digits of a number.
+    """
+    digits = "".join("./" if digit == "1" else ".//" for digit in f"{next(_loads):b}")
+    return f"/proc/self/fd/{digits}{descriptor}"

@@ -1,0 +1,240 @@
+"""Running compilers, none of which outlives the process that started it.
+
+A compiler and all that it starts are a process group of their own, so that all of them can be
+stopped. Where this process is killed and can stop nothing, a shell does that waits for the end of a
+pipe. It starts with the first compiler and not before it, beside what goes on here.
+
+What a compiler says goes to a file in memory: a pipe would stay open as long as anything that the
+compiler left behind, and a file on a full disk would not say so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+_SHELL = "/bin/sh"
+_WATCH = """\
+trap '' HUP INT QUIT TERM
+groups=" "
+while read -r change group; do
+  case $change in
+    +) groups="$groups$group ";;
+    -) groups="${groups%% $group *} ${groups#* $group }";;
+  esac
+done
+for group in $groups; do kill -s TERM -- "-$group"; left=yes; done
+[ -z "$left" ] || sleep 0.5
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
+"""Reads which process groups begin and end; stops those that are left when there is no writer."""
+
+_SOON = 0.1
+"""Seconds that a question to a compiler takes if it answers at all, which nobody watches."""
+_GRACE = 0.2
+"""Seconds that a compiler has to remove its temporary files."""
+
+
+class Process:
+    """A compiler at work, in a process group of its own.
+
+    Args:
+        command: The program and its arguments.
+        variables: What it has in its environment beside what this process has.
+        descriptors: Those of this process that it has, too, under the same numbers.
+        is_watched: False for one that is watched only when it turns out to take long.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        *,
+        is_watched: bool = True,
+    ) -> None:
+        self._said = _memory()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                # messages of compilers are translated otherwise
+                env={**os.environ, "LC_ALL": "C", **(variables or {})},
+                pass_fds=descriptors,
+                process_group=0,
+            )
+        except BaseException:
+            self._said.close()
+            raise
+        self._is_watched = is_watched
+        try:
+            with _lock:
+                _running[self] = None
+            if is_watched:
+                _watch(self._process.pid)
+        except BaseException:  # as of somebody who interrupts this
+            self.stop()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        """True until it has ended."""
+        return self._process.poll() is None
+
+    def finish(self) -> tuple[int, str]:
+        """Return the exit status, and what it said, when it has ended."""
+        if not self._is_watched and not self._ends_soon():
+            self._is_watched = True
+            _watch(self._process.pid)
+        status = self._process.wait()
+        self._end()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")
+        self._said.close()
+        return status, said
+
+    def stop(self) -> None:
+        """End it, and what it started, if it still runs."""
+        if self._said.closed:
+            return
+        for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
+            if self._process.poll() is not None:
+                break
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        self._end()
+        self._said.close()
+
+    def _ends_soon(self) -> bool:
+        """True if it ends before it has to be watched."""
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            return not self.is_running
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(1000 * _SOON))
+        finally:
+            os.close(descriptor)
+
+    def _end(self) -> None:
+        with _lock:
+            _running.pop(self, None)
+        if self._is_watched:
+            self._is_watched = False
+            _forget(self._process.pid)
+
+
+def _memory() -> IO[bytes]:
+    """Return a file that needs no disk."""
+    if hasattr(os, "memfd_create"):
+        with suppress(OSError):
+            return open(os.memfd_create("ocannl-compiler"), "w+b", buffering=0)
+    import tempfile  # takes longer than this module
+
+    return tempfile.TemporaryFile(buffering=0)
+
+
+# ----- the shell that watches ---------------------------------------------------------------------
+
+_lock = threading.RLock()
+_running: dict[Process, None] = {}
+_watched: set[int] = set()
+
+
+class _Watcher:
+    """The shell, and the pipe that tells it what to stop, and when."""
+
+    def __init__(self) -> None:
+        reader, self._pipe = os.pipe()
+        try:
+            self._shell = subprocess.Popen(
+                (_SHELL, "-c", _WATCH),
+                stdin=reader,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,  # signals for the group of this process are not for it
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(reader)
+
+    def tell(self, text: str) -> None:
+        os.write(self._pipe, text.encode())
+
+    def close(self) -> None:
+        """Let go of the pipe, as the end of this process does."""
+        os.close(self._pipe)
+
+    def finish(self) -> None:
+        self.close()
+        self._shell.wait()
+
+
+_watcher: list[_Watcher] = []
+
+
+def _watch(group: int) -> None:
+    """Have a process group stopped if this process is killed."""
+    with _lock:
+        _watched.add(group)
+        if _watcher and _is_told(f"+ {group}\n"):
+            return
+        with suppress(OSError):  # without a shell, nothing is watched
+            _watcher[:] = [_Watcher()]
+            _is_told("".join(f"+ {each}\n" for each in _watched))
+
+
+def _forget(group: int) -> None:
+    """Note that a process group has ended; its number may become another's."""
+    with _lock:
+        _watched.discard(group)
+        if _watcher:
+            _is_told(f"- {group}\n")
+
+
+def _is_told(text: str) -> bool:
+    """Tell the shell; False if it is gone."""
+    try:
+        _watcher[0].tell(text)
+    except OSError:
+        _watcher.pop().close()
+        return False
+    return True
+
+
+def _stop_all() -> None:
+    with _lock:
+        for each in list(_running):
+            each.stop()
+        if _watcher:
+            _watcher.pop().finish()
+
+
+def _let_go() -> None:
+    """Leave everything to the process that forked this one."""
+    global _lock
+    _lock = threading.RLock()
+    _running.clear()
+    _watched.clear()
+    if _watcher:
+        _watcher.pop().close()
+
+
+atexit.register(_stop_all)
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,442 @@
+"""One user's files neither run code as another user nor change what that one computes.
+
+Runs as root, with two user ids that nobody has, as in the continuous integration; elsewhere it is
+skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VICTIM, ATTACKER = 65011, 65012
+HELPER = Path(__file__).with_name("as_user.py")
+
+pytestmark = pytest.mark.skipif(
+    getattr(os, "geteuid", lambda: 1)() != 0, reason="only root becomes two users"
+)
+
+COMPUTE = """
+import ocannl_core as oc
+x = oc.tensor(np.arange(6, dtype=np.float32), label="x")
+y = oc.exp(x) * x
+context = oc.Context("cpu_c")
+context.compile(oc.train.forward(y))()
+assert np.allclose(context[y], np.exp(np.arange(6)) * np.arange(6), rtol=1e-5), context[y]
+print("right")
+"""
+
+PLANT = """
+import os, shutil, sys
+from pathlib import Path
+from ocannl_core.storage.sealed import sealed_json
+from ocannl_cpu_c.cache import _object_name
+
+evil = Path("EVIL").read_bytes()
+for kernels in Path("CACHE").glob("cpu_c/*/kernels"):
+    name = _object_name(evil)
+    (kernels.parent / "objects" / name).write_bytes(evil)
+    for record in list(kernels.iterdir()):
+        content = sealed_json(record.name, {"object": name})
+        record.unlink()
+        record.write_bytes(content)
+"""
+
+
+class Server:
+    """A process of root that runs programs as other users."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HELPER)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._line() == "ready"
+
+    def tell(self, order: object) -> int:
+        """Returns the answer to an order."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+
+class Running:
+    """A program of a user."""
+
+    def __init__(self, server: Server, order: dict[str, object], said: Path) -> None:
+        self._server = server
+        self._said = said
+        said.touch()
+        said.chmod(0o666)
+        self._number = server.tell({**order, "said": str(said)})
+
+    def wait_for(self, text: str) -> None:
+        """Returns when it has said something."""
+        end = time.monotonic() + 120
+        while text not in self._said.read_text():
+            assert time.monotonic() < end, self._said.read_text()
+            time.sleep(0.02)
+
+    def end(self) -> int:
+        """Returns the exit status."""
+        return self._server.tell(self._number)
+
+    def finish(self) -> str:
+        """Returns what it has said, when it has ended; it must end well."""
+        status = self.end()
+        assert status == 0, self._said.read_text()
+        return self._said.read_text()
+
+
+class World:
+    """Directories that two users share.
+
+    Attributes:
+        base: Where they all are; it belongs to root.
+        home: The victim's own.
+        shared: Everybody's, where only owners replace what is theirs.
+        loose: Everybody's, where everybody replaces everything.
+        trap: What exists if the attacker's code was run.
+    """
+
+    def __init__(self, base: Path, server: Server) -> None:
+        self.base = base
+        self._server = server
+        self._started = 0
+        self.home, self.shared, self.loose = (base / each for each in ("home", "shared", "loose"))
+        for path, owner, mode in (
+            (self.home, VICTIM, 0o755),
+            (self.shared, 0, 0o1777),
+            (self.loose, 0, 0o777),
+            (base / "traps", 0, 0o1777),
+        ):
+            path.mkdir()
+            os.chown(path, owner, owner)
+            path.chmod(mode)
+        self.trap = base / "traps" / "sprung"
+
+    def start(self, user: int, program: str, folder: Path, **variables: str) -> Running:
+        home = self.home if user == VICTIM else self.shared
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), **variables}
+        order: dict[str, object] = {"user": user, "folder": str(folder), "program": program}
+        self._started += 1
+        said = self.base / f"said-{self._started}"
+        return Running(self._server, {**order, "variables": env}, said)
+
+    def victim(self, folder: Path | None = None, **variables: str) -> str:
+        """Returns what the program of the victim says, which has to compute what is right."""
+        said = self.start(VICTIM, COMPUTE, folder or self.home, **variables).finish()
+        assert "right\n" in said
+        return said
+
+    def attacker(self, program: str, **variables: str) -> None:
+        self.start(ATTACKER, program, self.shared, **variables).finish()
+
+    def plant(self, user: int, evil: Path, cache: Path) -> None:
+        """Has a user put an object into a cache, under the keys of all kernels there."""
+        program = PLANT.replace("EVIL", str(evil)).replace("CACHE", str(cache))
+        self.start(user, program, self.shared).finish()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.process.communicate()
+
+
+@pytest.fixture
+def world(server: Server) -> Iterator[World]:
+    base = Path(tempfile.mkdtemp(prefix="two-users-", dir="/tmp"))
+    base.chmod(0o755)
+    yield World(base, server)
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def evil(world: World) -> Path:
+    """An object with the kernels of the program, which springs the trap when it is loaded."""
+    cache = world.home / "first"
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    keys = [each.stem for each in cache.glob("cpu_c/*/kernels/*.json")]
+    assert keys
+    shutil.rmtree(cache)
+    source, made = world.base / "evil.c", world.base / "evil.so"
+    nothing = ", ".join(["nothing"] * len(keys))
+    source.write_text(f"""
+#include <stdio.h>
+static void nothing(void *const *args) {{}}
+void (*const ocannl_kernels[])(void *const *) = {{{nothing}}};
+const char ocannl_keys[] = "{" ".join(keys)}";
+__attribute__((constructor)) static void spring(void) {{
+  FILE *trap = fopen("{world.trap}", "w");
+  if (trap) fclose(trap);
+}}
+""")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
+    made.chmod(0o644)
+    return made
+
+
+def command(world: World, folder: Path) -> Path:
+    """Has the attacker write a compiler that springs the trap."""
+    script = folder / "evil-cc"
+    world.attacker(
+        f"open({str(script)!r}, 'w').write('#!/bin/sh\\n: > {world.trap}\\nexec cc \"$@\"\\n')\n"
+        f"import os; os.chmod({str(script)!r}, 0o755)"
+    )
+    return script
+
+
+# ----- the test itself ------------------------------------------------------------------------------
+
+
+def test_the_trap_springs_where_the_user_trusts_what_is_there(world: World, evil: Path) -> None:
+    cache = world.home / "cache"
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    world.plant(VICTIM, evil, cache)
+    world.start(VICTIM, COMPUTE, world.home, OCANNL_CACHE_DIR=str(cache)).end()
+    assert world.trap.exists()
+
+
+def test_the_compiler_is_run_where_the_user_trusts_it(world: World) -> None:
+    script = command(world, world.shared)
+    world.victim(OCANNL_CC=str(script))
+    assert world.trap.exists()
+
+
+# ----- configuration --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
+@pytest.mark.parametrize("where", ["shared", "loose"])
+def test_a_file_of_somebody_else_names_no_compiler(world: World, name: str, where: str) -> None:
+    folder = getattr(world, where)
+    script = command(world, folder)
+    table = "" if name == "ocannl.toml" else "[tool.ocannl]\n"
+    path = folder / name
+    text = f'{table}cc = "{script}"'
+    world.attacker(f"open({str(path)!r}, 'w').write({text!r})")
+    inner = folder / "inner"
+    inner.mkdir()
+    os.chown(inner, VICTIM, VICTIM)
+    said = world.victim(inner)
+    assert f"The configuration file {path} is not used" in said
+    assert not world.trap.exists()
+
+
+def test_a_file_that_the_user_copied_names_no_compiler(world: World) -> None:
+    """As that of a repository which the user cloned."""
+    script = command(world, world.shared)
+    path = world.home / "project" / "ocannl.toml"
+    path.parent.mkdir()
+    path.write_text(f"cc = '{script}'\nseed = 3\n")
+    for each in (path.parent, path):
+        os.chown(each, VICTIM, VICTIM)
+    said = world.victim(path.parent)
+    assert "The setting cc of" in said
+    assert not world.trap.exists()
+    world.victim(path.parent, OCANNL_TRUSTED_DIRECTORIES=str(path.parent))
+    assert world.trap.exists()
+
+
+def test_a_file_of_the_user_under_a_second_name_is_not_used(world: World) -> None:
+    own = world.home / "ocannl.toml"
+    own.write_text("seed = 1\n")
+    os.chown(own, VICTIM, VICTIM)
+    os.link(own, world.shared / "ocannl.toml")
+    assert "it has several names" in world.victim(world.shared)
+
+
+# ----- caches ---------------------------------------------------------------------------------------
+
+
+def test_a_cache_that_somebody_else_made_is_not_used(world: World, evil: Path) -> None:
+    cache = world.shared / "cache"
+    world.attacker(COMPUTE, OCANNL_CACHE_DIR=str(cache))
+    world.plant(ATTACKER, evil, cache)
+    world.attacker(f"import os; os.system('chmod -R a+rwX {cache}')")
+    said = world.victim(OCANNL_CACHE_DIR=str(cache))
+    assert f"{cache}: it belongs to user {ATTACKER}" in said
+    assert not world.trap.exists()
+
+
+@pytest.mark.parametrize(
+    "opened", ["", "cpu_c", "cpu_c/*", "cpu_c/*/objects", "cpu_c/*/kernels", "tmp"]
+)
+def test_a_cache_that_was_open_to_everybody_is_not_used(
+    world: World, evil: Path, opened: str
+) -> None:
+    cache = world.home / "cache"
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    for each in (cache, *cache.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    (loose,) = cache.glob(opened) if opened else (cache,)
+    loose.chmod(0o777)
+    world.attacker(f"open({str(loose / 'planted')!r}, 'w').write('x')")
+    with_all = opened != "tmp"
+    for each in loose.rglob("*") if with_all else ():
+        each.chmod(0o777)
+    if with_all and opened in ("", "cpu_c", "cpu_c/*"):
+        world.plant(ATTACKER, evil, cache)
+    said = world.victim(OCANNL_CACHE_DIR=str(cache))
+    assert "it can be written by everybody" in said
+    assert "OCANNL_CACHE_DIR" in said
+    assert not world.trap.exists()
+
+
+def test_files_that_somebody_planted_before_the_cache_was_closed_are_not_used(
+    world: World, evil: Path
+) -> None:
+    cache = world.home / "cache"
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    places = [each for each in (cache, *cache.rglob("*")) if each.is_dir()]
+    for each in places:
+        each.chmod(0o777)
+    world.plant(ATTACKER, evil, cache)
+    for each in places:
+        each.chmod(0o700)
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    assert not world.trap.exists()
+
+
+def test_a_cache_behind_somebody_elses_link_is_not_used(world: World) -> None:
+    own = world.home / "cache"
+    world.victim(OCANNL_CACHE_DIR=str(own))
+    link = world.shared / "link"
+    world.attacker(f"import os; os.symlink({str(own)!r}, {str(link)!r})")
+    assert f"{link}: it belongs to user {ATTACKER}" in world.victim(OCANNL_CACHE_DIR=str(link))
+
+
+def test_a_cache_that_is_exchanged_while_a_process_runs_is_not_used(
+    world: World, evil: Path
+) -> None:
+    parent = world.home / "parent"
+    parent.mkdir()
+    os.chown(parent, VICTIM, VICTIM)
+    cache, go = parent / "cache", world.home / "go"
+    program = f"""
+import os, time
+os.environ["OCANNL_CACHE_DIR"] = {str(cache)!r}
+one = oc.tensor(np.ones(3, np.float32))
+oc.Context("cpu_c").compile(oc.train.forward(one * 2.0))()
+os.chmod({str(parent)!r}, 0o777)
+print("first", flush=True)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.05)
+{COMPUTE}"""
+    theirs = world.shared / "cache"
+    world.attacker(COMPUTE, OCANNL_CACHE_DIR=str(theirs))
+    world.plant(ATTACKER, evil, theirs)
+    world.attacker(f"import os; os.system('chmod -R a+rwX {theirs}')")
+    running = world.start(VICTIM, program, world.home)
+    running.wait_for("first")
+    world.attacker(
+        f"import os; os.rename({str(cache)!r}, {str(parent / 'aside')!r}); "
+        f"os.rename({str(theirs)!r}, {str(cache)!r})"
+    )
+    go.touch()
+    assert "right\n" in running.finish()
+    assert not world.trap.exists()
+
+
+def test_generated_code_of_somebody_else_is_not_used(world: World) -> None:
+    """Entries for routines name the classes that they consist of: none that is not expected."""
+    cache = world.home / "cache"
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    entries = list((cache / "routines").iterdir())
+    assert entries
+    for each in entries:
+        content = each.read_bytes()
+        each.unlink()
+        each.write_bytes(content)
+        os.chown(each, ATTACKER, ATTACKER)
+        each.chmod(0o644)
+    before = {each: each.stat().st_ino for each in entries}
+    world.victim(OCANNL_CACHE_DIR=str(cache))
+    for each in entries:
+        assert each.stat().st_uid == VICTIM
+        assert each.stat().st_ino != before[each]
+
+
+def test_without_a_cache_a_private_temporary_directory_is_used(world: World) -> None:
+    program = (
+        COMPUTE
+        + """
+import os
+from ocannl_core.storage.directory import _temporary
+place = _temporary[0].path
+status = os.stat(place)
+print(oct(status.st_mode), status.st_uid, place.parent)
+"""
+    )
+    loose = {"OCANNL_CACHE_DIR": str(world.loose / "cache"), "TMPDIR": str(world.loose)}
+    said = world.start(VICTIM, program, world.home, **loose).finish()
+    mode, owner, parent = said.splitlines()[-1].split()
+    assert (mode, int(owner)) == ("0o40700", VICTIM)
+    assert Path(parent) != world.loose  # where it could be exchanged
+
+
+# ----- dumps ----------------------------------------------------------------------------------------
+
+
+def test_dumps_do_not_write_through_links_of_somebody_else(world: World) -> None:
+    precious = world.home / "precious"
+    precious.write_text("precious")
+    os.chown(precious, VICTIM, VICTIM)
+    dumps = world.loose / "dumps"
+    racer = world.start(
+        ATTACKER,
+        f"""
+import os, time
+os.mkdir({str(dumps)!r}); os.chmod({str(dumps)!r}, 0o777)
+end = time.monotonic() + 20
+while time.monotonic() < end and not os.path.exists({str(world.loose / "stop")!r}):
+    for name in os.listdir({str(dumps)!r}):
+        path = os.path.join({str(dumps)!r}, name)
+        if "aside" in name or "theirs" in name:
+            continue
+        try:
+            os.rename(path, path + "-aside")
+            os.mkdir(path + "-theirs")
+            for file in ("00_assignments", "01_lowered", "memory", "seconds"):
+                os.symlink({str(precious)!r}, f"{{path}}-theirs/{{file}}.txt")
+            os.rename(path + "-theirs", path)
+        except OSError:
+            pass
+""",
+        world.shared,
+    )
+    while not dumps.exists():
+        time.sleep(0.05)
+    program = f"""
+from ocannl_core import settings
+for number in range(20):
+    try:
+        with settings.overrides(dump_dir={str(dumps)!r}), oc.Session():
+            x = oc.tensor(np.arange(4, dtype=np.float32))
+            oc.Context("interp").compile(oc.train.forward(x * float(number)))
+    except settings.SettingsError:
+        pass
+"""
+    world.start(VICTIM, program, world.home).finish()
+    (world.loose / "stop").touch()
+    racer.finish()
+    assert precious.read_text() == "precious"
