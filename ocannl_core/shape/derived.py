@@ -125,10 +125,11 @@ def solve(state: State, equation: DimEqual) -> Outcome:
     left, right = linear(state, equation.left), linear(state, equation.right)
     terms, excess = _combined((1, left), (-1, right))
     _check_windows(state, equation)
+    basis = _basis(state, equation)
     if not terms:
         if excess:
             raise messages.formula_fails(state, equation, left.constant, right.constant)
-        return Outcome(solved=_basis_news(state, equation))
+        return Outcome(solved=_basis_news(state, equation, basis))
     constant = -excess
     if constant % gcd(*terms.values()):
         raise messages.does_not_divide(state, equation)
@@ -138,7 +139,7 @@ def solve(state: State, equation: DimEqual) -> Outcome:
         itself = var in left.terms and var in right.terms
         if n < _least(state, equation, var) or (n == 0 and itself):
             raise messages.too_short(state, equation, itself=itself)
-        return Outcome(solved=(var, Size(n, _basis(state, equation, var))))
+        return Outcome(solved=(var, Size(n, basis)))
     if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
         one, other = terms
         return Outcome(same=(one, other))
@@ -187,35 +188,44 @@ def _least(state: State, equation: DimEqual, var: DimVar) -> int:
 # ----- bases --------------------------------------------------------------------------------------
 
 
-def _aligned(equation: DimEqual) -> tuple[Dim, Dim] | None:
-    """Returns the sizes of a strided axis and of its positions, which have one basis."""
-    for whole, formula in ((equation.left, equation.right), (equation.right, equation.left)):
-        if isinstance(formula, AffineDim) and isinstance(whole, DimVar | Size):
-            return whole, formula.over
-    return None
+def _plain(dim: Dim) -> Iterator[Dim]:
+    """Yield the plain sizes that a size is made of: these all have one basis."""
+    match dim:
+        case DimVar() | Size():
+            yield dim
+        case AffineDim(over=over, window=window):
+            yield from _plain(over)
+            if window is not None:
+                yield from _plain(window.kernel)
+        case ConcatDim(parts):
+            for part in parts:
+                yield from _plain(part)
+        case _:
+            assert_never(dim)
 
 
-def _basis(state: State, equation: DimEqual, var: DimVar) -> str | None:
-    """Returns the basis that a variable takes from the other end of a strided axis."""
-    pair = _aligned(equation)
-    if pair is not None:
-        for one, other in (pair, pair[::-1]):
-            size = state.size(other)
-            if isinstance(one, DimVar) and state.find(one) == var and size is not None:
-                return size.basis
-    return None
+def _basis(state: State, equation: DimEqual) -> str | None:
+    """Return the basis of an axis, its positions, its kernel and its parts, as far as it is known.
 
-
-def _basis_news(state: State, equation: DimEqual) -> tuple[DimVar, Size] | None:
-    """Returns a size that learns its basis from the other end of a strided axis."""
-    pair = _aligned(equation)
-    if pair is None:
-        return None
-    sizes = [state.size(dim) for dim in pair]
-    bases = {size.basis for size in sizes if size is not None and size.basis}
+    Raises:
+        ShapeError: if they have different ones.
+    """
+    sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
+    bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
     if len(bases) > 1:
-        raise messages.bases_of_formula_differ(state, equation, sorted(filter(None, bases)))
-    for dim, size in zip(pair, sizes, strict=True):
-        if bases and size is not None and size.basis is None and isinstance(dim, DimVar):
-            return state.find(dim), Size(size.n, bases.pop())
+        raise messages.bases_of_formula_differ(state, equation, sorted(bases))
+    return next(iter(bases), None)
+
+
+def _basis_news(
+    state: State, equation: DimEqual, basis: str | None
+) -> tuple[DimVar, Size] | None:
+    """Return a size that learns its basis from the others in an equation."""
+    if basis is None:
+        return None
+    for side in (equation.left, equation.right):
+        for dim in _plain(side):
+            size = state.size(dim)
+            if isinstance(dim, DimVar) and size is not None and size.basis is None:
+                return state.find(dim), Size(size.n, basis)
     return None
