@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ocannl_core.origin import Origin
 from ocannl_core.shape import cycles, ranks, rows, systems
 from ocannl_core.shape.close_formulas import (
+    awaiting_counts,
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
@@ -116,10 +117,11 @@ def close_leaves(closing: Closing) -> None:
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
+    awaiting = awaiting_counts(closing)
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
         leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
-        empty = {var: 0 for var in leaves if _is_row_ready(state, var)}
+        empty = {var: 0 for var in leaves if _is_row_ready(state, var) and var not in awaiting}
         sizes = {
             dim: state.ceilings[dim].size
             for dim in closing.open_dims(dim_news.take())
@@ -165,7 +167,7 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
     waiting: dict[RowVar, None] = {}
     progress = False
     while True:
-        leaves = [var for var in _reached(state, news.take()) if ranks.leaf_of(state, var)]
+        leaves = [var for var in ranks.reached(state, news.take()) if ranks.leaf_of(state, var)]
         waiting.update(dict.fromkeys(leaves))
         guesses = ranks.limits(state, leaves)
         guesses = {var: guesses[var] for var in leaves if var in guesses}
@@ -177,19 +179,6 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
         if not closing.decide_rows(guesses, "rows of leaves"):
             return progress
         progress = True
-
-
-def _reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
-    """Returns the open row variables that can learn from some, and those themselves."""
-    seen: dict[RowVar, None] = {}
-    pending = [var for var in start if var not in state.rows]
-    while pending:
-        var = pending.pop()
-        if var not in seen:
-            seen[var] = None
-            pending += [c.opnd.tail for c in ranks.open_operands(state, var) if c.opnd.tail]
-            pending += ranks.linked(state, var)
-    return list(seen)
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
@@ -242,16 +231,20 @@ def close_rows(closing: Closing) -> None:
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
+    awaiting = awaiting_counts(closing)
     while True:
         ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
-        guesses = _ended(state, ready)
+        guesses = _ended(state, [var for var in ready if var not in awaiting])
         waiting.update({var: None for var in ready if var not in guesses})
         if not guesses:
             left = closing.open_rows(waiting) or closing.open_rows()
-            guesses = _from_uses(state, left)
+            guesses = _from_uses(state, [var for var in left if var not in awaiting] or left)
             waiting = {var: None for var in left if var not in guesses}
         if not closing.decide_rows(guesses, "rows"):
             return
+        if awaiting:
+            close_counted_rows(closing)
+            awaiting = awaiting_counts(closing)
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:

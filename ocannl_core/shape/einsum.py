@@ -60,11 +60,13 @@ class Einsum:
             into margins.
         values: Numbers for names in the spec: the factor that a coefficient stands for, or the size
             of the axis with this label.
+        rows: The sizes of the axes that row variables of the spec stand for, by name.
     """
 
     spec: Spec
     padded: bool | None = None
     values: tuple[tuple[str, int], ...] = ()
+    rows: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,12 +77,14 @@ class Relation:
         constraints: The constraints on shapes.
         pins: Sizes whose axes are accessed at one given position.
         labels: What the names of a spec stand for.
+        row_axes: The axes that row variables of given sizes stand for.
         optional: Parts of concatenated axes that may be empty.
     """
 
     constraints: list[Constraint] = field(default_factory=list)
     pins: dict[DimVar, AxisIndex] = field(default_factory=dict)
     labels: dict[str, DimVar | RowVar] = field(default_factory=dict)
+    row_axes: list[DimVar] = field(default_factory=list)
     optional: list[DimVar] = field(default_factory=list)
 
 
@@ -103,6 +107,7 @@ class Instance:
         self._spec = logic.spec
         self._padded = logic.padded
         self._values = dict(logic.values)
+        self._row_sizes = dict(logic.rows)
         self._origin = origin
         self._fresh = fresh
         self._dims: dict[str, DimVar] = {}
@@ -159,6 +164,15 @@ class Instance:
                     where=str(self._origin),
                     fix=f"name an axis of {self._spec.text or self._spec}",
                 )
+
+        for name, sizes in self._row_sizes.items():
+            axes = self._fresh.dims(len(sizes))
+            origin = self._origin.at(f"the sizes of {name}")
+            constraints += [
+                DimEqual(axis, Size(n), origin) for axis, n in zip(axes, sizes, strict=True)
+            ]
+            constraints.append(RowEqual(Row(tail=self._rows[name]), Row(trailing=axes), origin))
+            self._relation.row_axes += axes
 
     def _is_exact(self, row: RowSpec, kind: RowKind) -> bool:
         """True for rows compared by equations."""

@@ -89,7 +89,10 @@ class Environment:
             if relation.constraints:
                 # a part of a known axis is not connected with any shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
-                own = map(_shape_of, state.undecided(tuple(sizes)))
+                own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
+                # so is a captured row that is longer than those of the operands
+                taken = [relation.labels[name] for name in capture or ()]
+                own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
                 state.put_inner(self._made_from, _key(result), (*operands, *own), result)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
@@ -215,12 +218,17 @@ class Environment:
         """
         if not isinstance(logic, Einsum):
             return logic
-        sizes = {
-            name: n
-            for name, ref in capture.items()
-            if isinstance(ref.term, DimVar) and (n := self.size_of(ref)) is not None
-        }
-        return replace(logic, values=tuple(sorted({**dict(logic.values), **sizes}.items())))
+        values, rows = dict(logic.values), dict(logic.rows)
+        for name, ref in capture.items():
+            if isinstance(ref.term, RowVar):
+                row = self._seen(Row(tail=ref.term))
+                if row.is_closed:
+                    rows[name] = row.sizes
+            elif (n := self.size_of(ref)) is not None:
+                values[name] = n
+        return replace(
+            logic, values=tuple(sorted(values.items())), rows=tuple(sorted(rows.items()))
+        )
 
     def view(self, shape: Shape) -> Shape:
         """Returns the shape as far as it is known. Looking does not influence inference."""

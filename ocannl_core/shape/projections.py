@@ -141,6 +141,7 @@ def derive(
         for pair in _paired(state, constraint):
             axes.meet(pair)
     labels = [dim for dim in relation.labels.values() if isinstance(dim, DimVar)]
+    labels += relation.row_axes
     return axes.projections(result, operands, labels)
 
 

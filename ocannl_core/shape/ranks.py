@@ -206,6 +206,19 @@ def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     return region
 
 
+def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+    """Return the open row variables that can learn from some, and those themselves."""
+    seen: dict[RowVar, None] = {}
+    pending = [var for var in start if var not in state.rows]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            seen[var] = None
+            pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
+            pending += linked(state, var)
+    return list(seen)
+
+
 def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
     pending = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
     informed: set[RowVar] = set()
