@@ -84,7 +84,7 @@ def too_small(
 ) -> ShapeError:
     """An axis does not have the position that is accessed."""
     if at_least == 1:
-        rule = "An axis that something is repeated along, or accessed at, has positions."
+        rule = "An axis of which a position is accessed has positions."
     else:
         rule = (
             f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions."

@@ -336,11 +336,11 @@ class _Axes:
     # ----- the second stratum -------------------------------------------------------------------
 
     def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
-        """Yields loops for the labels of several positions that no index depends on."""
+        """Yields loops for the labels that no index depends on, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
             root, size = self._find(label), self._size(label)
-            if size > 1 and root not in placed:
+            if size != 1 and root not in placed:
                 yield fresh_var(self._hints.get(root, "s")), size
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:

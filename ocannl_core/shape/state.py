@@ -241,6 +241,14 @@ class State:
             case _:
                 assert_never(dim)
 
+    def may_be_one(self, dim: Dim) -> bool:
+        """Return True unless the size is known to be another one than 1."""
+        size = self.size(dim)
+        if size is not None:
+            return size.n == 1
+        floor = self.floors.get(self.find(dim)) if isinstance(dim, DimVar) else None
+        return floor is None or floor.n <= 1
+
     def current(self, dim: Dim) -> Dim:
         """Returns the size, or the representative of its variable."""
         size = self.size(dim)
