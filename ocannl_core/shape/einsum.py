@@ -36,6 +36,7 @@ from ocannl_core.shape.notation import (
 from ocannl_core.shape.spec import spec_error
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
+    LARGEST_INDEX,
     ONE_WRITTEN,
     AffineDim,
     ConcatDim,
@@ -120,7 +121,8 @@ class Instance:
 
         Raises:
             SpecError: if a name that should be a number has no value, or a value has no name.
-            ShapeError: if nothing says whether a window may reach into margins.
+            ShapeError: if nothing says whether a window may reach into margins, or a value is too
+                large for an index.
         """
         constraints = self._relation.constraints
         for position, (shape_spec, operand) in enumerate(
@@ -154,6 +156,13 @@ class Instance:
     def _give_values(self) -> None:
         constraints = self._relation.constraints
         for name, number in self._values.items():
+            if number > LARGEST_INDEX:
+                raise ShapeError(
+                    "An axis has less than 2**63 positions, or indices could not address them.",
+                    found=f"{name} = {number}",
+                    where=str(self._origin),
+                    fix="give a smaller number",
+                )
             if name in self._dims:
                 origin = self._origin.at(f"the size given for {name}")
                 constraints.append(DimEqual(self._dims[name], Size(number), origin))

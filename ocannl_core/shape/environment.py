@@ -18,10 +18,19 @@ from ocannl_core.shape.counts import cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
-from ocannl_core.shape.messages import narrowed
+from ocannl_core.shape.messages import narrowed, too_many_cells
 from ocannl_core.shape.state import Leaf, State
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import AffineDim, DimVar, Row, RowKind, RowVar, Shape, Size
+from ocannl_core.shape.terms import (
+    AffineDim,
+    DimVar,
+    Row,
+    RowKind,
+    RowVar,
+    Shape,
+    Size,
+    exceeds,
+)
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
@@ -41,13 +50,18 @@ class Environment:
         """Returns a shape with the given rows; the rows not given are inferred.
 
         Raises:
+            ShapeError: if there are too many cells for an index.
             UsageError: if a size is negative.
         """
-        return Shape(
+        shape = Shape(
             self._row(RowKind.BATCH, batch, name),
             self._row(RowKind.INPUT, input, name),
             self._row(RowKind.OUTPUT, output, name),
         )
+        sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
+        if exceeds(sizes):
+            raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
+        return shape
 
     def relate(
         self,

@@ -97,6 +97,17 @@ def too_small(
     )
 
 
+def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> ShapeError:
+    """A tensor is larger than what can be addressed."""
+    each = f", of {nbytes} bytes each" if nbytes > 1 else ""
+    return ShapeError(
+        "A tensor has less than 2**63 bytes, or indices could not address it.",
+        found=f"cells for the shape {shape}{each}" + (f", for {name}" if name else ""),
+        where=where,
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
+    )
+
+
 def too_many_axes(
     result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
 ) -> ShapeError:
