@@ -146,6 +146,16 @@ def _check_tuning(value: object) -> object:
     raise ValueError
 
 
+MISSING_AXES = ("warn", "error", "allow")
+"""The values of `missing_axes`."""
+
+
+def _check_missing_axes(value: object) -> object:
+    if value in MISSING_AXES:
+        return value
+    raise ValueError
+
+
 def _check_seconds(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
@@ -171,6 +181,9 @@ _ACCUMULATION = _Format(
     "one of " + ", ".join(ACCUMULATIONS), _check_accumulation, _check_accumulation
 )
 _TUNING = _Format("one of " + ", ".join(TUNING), _check_tuning, _check_tuning)
+_MISSING_AXES = _Format(
+    "one of " + ", ".join(MISSING_AXES), _check_missing_axes, _check_missing_axes
+)
 _SECONDS = _Format(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
@@ -295,6 +308,12 @@ class Settings:
         _BOOLEAN,
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
+    )
+    missing_axes: str = _setting(
+        "warn",
+        _MISSING_AXES,
+        "what happens where an operand lacks an axis that a specification names, or where nothing "
+        "gives an axis of the result its size: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,

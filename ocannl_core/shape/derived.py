@@ -217,9 +217,7 @@ def _basis(state: State, equation: DimEqual) -> str | None:
     return next(iter(bases), None)
 
 
-def _basis_news(
-    state: State, equation: DimEqual, basis: str | None
-) -> tuple[DimVar, Size] | None:
+def _basis_news(state: State, equation: DimEqual, basis: str | None) -> tuple[DimVar, Size] | None:
     """Return a size that learns its basis from the others in an equation."""
     if basis is None:
         return None

@@ -19,7 +19,7 @@ from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.indexing import AxisIndex, FixedIndex
 from ocannl_core.origin import Origin
 from ocannl_core.records import dataclass
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, Named, RowBelow, RowEqual
 from ocannl_core.shape.notation import (
     Affine,
     Anything,
@@ -132,9 +132,14 @@ class Instance:
                 origin = self._origin.at(f"{kind.value} row of {operand_name(position)}")
                 written = shape_spec.row(kind)
                 spec_row = self._operand_row(written, origin)
-                exact = written is not None and self._is_exact(written, kind)
-                compare = RowEqual if exact else RowBelow
-                constraints.append(compare(spec_row, row, origin))
+                if written is None:
+                    constraints.append(RowBelow(spec_row, row, origin))
+                elif self._is_exact(written, kind):
+                    constraints.append(RowEqual(spec_row, row, origin))
+                else:
+                    named = Named(len(written.leading), len(written.trailing))
+                    constraints.append(RowBelow(spec_row, row, origin, named=named))
+                    constraints += self._addressed(written, spec_row, row, origin)
         for kind, row in result.rows():
             origin = self._origin.at(f"{kind.value} row of the result")
             written = self._spec.result.row(kind)
@@ -199,6 +204,31 @@ class Instance:
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
         leading, trailing = self._axes(row, origin)
         return Row(leading, tail, trailing)
+
+    def _addressed(
+        self, written: RowSpec, spec_row: Row, row: Row, origin: Origin
+    ) -> Iterator[RowEqual]:
+        """Yield the demand that an operand has the positions that are addressed by number.
+
+        An axis of size 1 is not repeated along these, and none is missing.
+        """
+        leading = [_skips_first(axis) for axis in written.leading]
+        trailing = [_skips_first(axis) for axis in written.trailing]
+        start = 0 if any(leading) else trailing.index(True) if any(trailing) else len(trailing)
+        kept = leading if any(leading) else []
+        axes = [*(written.leading if kept else ()), *written.trailing[start:]]
+        dims = tuple(
+            dim if is_addressed else self._fresh.dim()
+            for dim, is_addressed in zip(
+                (*spec_row.leading[: len(kept)], *spec_row.trailing[start:]),
+                (*kept, *trailing[start:]),
+                strict=True,
+            )
+        )
+        if dims:
+            first = next(axis for axis in axes if _skips_first(axis))
+            demanded = Row(dims[: len(kept)], self._fresh.row(), dims[len(kept) :])
+            yield RowEqual(demanded, row, origin.at(f"position {first} in the {origin.detail}"))
 
     def _result_row(
         self, row: RowSpec | None, origin: Origin, *, is_free: bool, is_exact: bool
@@ -327,6 +357,19 @@ class Instance:
     def _error(self, axis: Affine, rule: str, fix: str = "") -> SpecError:
         error = spec_error(self._spec.text or str(self._spec), axis.at, rule)
         return SpecError(error.rule, found=error.found, where=str(self._origin), fix=fix)
+
+
+def _skips_first(axis: AxisSpec) -> bool:
+    """Return True for an axis that is addressed at a position other than 0 in any case."""
+    match axis:
+        case Fixed(index):
+            return index > 0
+        case Affine(offset=offset, window=None):
+            return offset > 0
+        case Label() | Anything() | Affine() | Concat():
+            return False
+        case _:
+            assert_never(axis)
 
 
 def _aligned_names(spec: Spec) -> Iterator[str]:

@@ -8,7 +8,7 @@ from numbers import Integral
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.records import replace
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, fill, ties
@@ -31,6 +31,7 @@ from ocannl_core.shape.terms import (
     Size,
     exceeds,
 )
+from ocannl_core.shape.unmatched import Application, application_of, remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
@@ -43,6 +44,8 @@ class Environment:
         self._state = State()
         self._leaves = 0
         self._made_from: dict[Shape | int, dict[tuple[Shape, ...], Shape]] = {}
+        self._unchecked: dict[Shape | int, dict[Application, None]] = {}
+        self._reported: set[tuple[Location | None, str]] = set()
 
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
@@ -108,6 +111,12 @@ class Environment:
                 taken = [relation.labels[name] for name in capture or ()]
                 own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
                 state.put_inner(self._made_from, _key(result), (*operands, *own), result)
+            if isinstance(logic, Einsum):
+                values = [name for name, _ in logic.values]
+                labels = relation.labels
+                applied = application_of(logic.spec, operands, labels, values, origin)
+                if self._check(applied):
+                    state.put_inner(self._unchecked, _key(result), applied, None)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
         """Marks a shape as that of a tensor which no operation computes: it learns from its uses.
@@ -269,7 +278,10 @@ class Environment:
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
             origin = Origin(what, caller_location())
-            close(self._state, [*self._with_operands(shapes), *captured], origin)
+            unchecked: list[Application] = []
+            close(self._state, [*self._with_operands(shapes, unchecked), *captured], origin)
+            for applied in unchecked:
+                self._check(applied)
 
     def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
         """Returns the shapes as `close` would leave them now. Decides nothing.
@@ -280,7 +292,7 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         with self._atomically():
-            close(state, self._with_operands(shapes), Origin("a preview"))
+            close(state, self._with_operands(shapes, []), Origin("a preview"))
             found = [self.view(shape) for shape in shapes]
             state.agenda.clear()
             state.journal.rollback()
@@ -304,8 +316,17 @@ class Environment:
 
     # ----- details ------------------------------------------------------------------------------
 
-    def _with_operands(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Returns shapes and what they were computed from, which need not be looked at again."""
+    def _check(self, applied: Application) -> bool:
+        """Report what is dubious about an application; return whether more may turn out later."""
+        found, is_open = remarks(self._state, applied)
+        for remark in found:
+            report(remark, self._reported)
+        return is_open
+
+    def _with_operands(self, shapes: Iterable[Shape], unchecked: list[Application]) -> list[Shape]:
+        """Returns shapes and what they were computed from, which need not be looked at again; adds
+        the applications among them of which something may turn out when they are closed.
+        """
         found: list[Shape] = []
         pending = list(shapes)
         while pending:
@@ -314,6 +335,8 @@ class Environment:
             key = _key(shape)
             for operands in self._made_from.get(key, ()):
                 pending += operands
+            unchecked += self._unchecked.get(key, ())
+            self._state.journal.remove(self._unchecked, key)
             self._state.journal.remove(self._made_from, key)
         return found
 

@@ -112,7 +112,8 @@ def too_many_axes(
     result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
 ) -> ShapeError:
     """An operand has more axes than the fixed result."""
-    found = f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}"
+    axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
+    found = f"{axes} against {wanted}"
     if ", against " in cause.origin.detail:
         fix = (
             "give the first operand more input axes, turn the surplus output axes of the\n"
@@ -142,6 +143,13 @@ def axes_differ(
     left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
 ) -> ShapeError:
     """Two rows that must be equal have different numbers of axes."""
+    if cause.origin.detail.startswith("position "):
+        return ShapeError(
+            "An operand has the axis of which a position is read, and those to the right of it.",
+            found=f"{_axes(right, cause.skipped)} in place of {len(left.dims)}",
+            where=_all(cause, others),
+            fix="give the operand this axis, or leave the position out",
+        )
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
         found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",
@@ -181,13 +189,13 @@ def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
     )
 
 
-def _axes(row: Row, skipped: int) -> str:
-    """Returns the number of axes of a row whose rightmost ones may be left out, and the row."""
-    number = len(row.dims) + skipped
+def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
+    """Returns the number of axes of a row whose outer ones may be left out, and the row."""
+    number = len(row.dims) + skipped + ahead
     if number == 0 and row.tail is None:
         return "no axes"
     count = "1 axis" if number == 1 else f"{number} axes"
     if row.tail is not None:
         count = f"at least {count}"
-    shown = ",".join([str(row), "..."] if skipped else [str(row)])
-    return f"{count} ({shown.lstrip(',')})"
+    shown = [*(["..."] if ahead else []), str(row), *(["..."] if skipped else [])]
+    return f"{count} ({','.join(filter(None, shown))})"

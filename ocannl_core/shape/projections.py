@@ -49,6 +49,7 @@ from ocannl_core.shape.constraints import (
 from ocannl_core.shape.einsum import Relation
 from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
 from ocannl_core.shape.messages import place
+from ocannl_core.shape.rows import pairs
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -187,13 +188,12 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
 def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
     """Yields the constraint axis by axis."""
     match constraint:
-        case RowBelow(res, opnd, origin):
-            pairs = zip(_reversed(state, res), _reversed(state, opnd), strict=False)
-            for axis, (below, above) in enumerate(pairs, start=1):
-                yield DimBelow(below, above, origin, -axis)
+        case RowBelow(origin=origin):
+            for axis, below, above in pairs(state, constraint):
+                yield DimBelow(below, above, origin, axis)
         case RowEqual(left, right, origin):
-            pairs = zip(_reversed(state, left), _reversed(state, right), strict=True)
-            for axis, (one, other) in enumerate(pairs, start=1):
+            equal = zip(_reversed(state, left), _reversed(state, right), strict=True)
+            for axis, (one, other) in enumerate(equal, start=1):
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint

@@ -180,7 +180,9 @@ def missing_between(state: State, together: Iterable[RowVar]) -> int:
 
 
 def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Returns, for the variables that have results with known axes, the least number of these."""
+    """Returns, for the variables that have results with known axes, the least number of these;
+    at least as many as a specification names.
+    """
     region = _behind(state, wanted)
     informed = _informed(state, region)
     seeds: dict[RowVar, int] = {}
@@ -189,7 +191,14 @@ def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
             surplus = _surplus(constraint)
             if surplus > 0 and constraint.res.tail not in informed:
                 seeds[var] = min(surplus, seeds.get(var, surplus))
+        if var in seeds:
+            seeds[var] = max(seeds[var], *(map(_named_surplus, bounds(state, var))))
     return _nearest(state, region, seeds)
+
+
+def _named_surplus(constraint: RowBelow) -> int:
+    """Return how many axes the operand lacks of those that a specification names."""
+    return sum(constraint.named) - len(constraint.opnd.dims)
 
 
 def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:

@@ -7,12 +7,19 @@ any part of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ocannl_core.errors import VerifyError
 from ocannl_core.records import replace
 from ocannl_core.shape import ranks
-from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import (
+    Constraint,
+    DimBelow,
+    DimEqual,
+    Named,
+    RowBelow,
+    RowEqual,
+)
 from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
 from ocannl_core.shape.state import Flat, State, sides
 from ocannl_core.shape.terms import Dim, Row, RowVar, Size
@@ -106,11 +113,25 @@ def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqua
     if left.known != right.known:
         found = f"{_row(left)} = {_row(right)}"
         raise self_reference(constraint, found, _decided_by(state, constraint))
-    if len(left.leading) == len(right.leading):
-        _equate_axes(state, left.leading, right.leading, constraint, from_right=False)
-        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
-    else:
-        state.suspend(RowEqual(_row(left), _row(right), constraint.origin, constraint.skipped))
+    if len(left.leading) < len(right.leading):
+        left, right = right, left
+    first, last = len(right.leading), len(left.trailing)
+    cut = len(right.trailing) - last
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[cut:], constraint, from_right=True)
+    if not cut:
+        return
+    _equate_ends(state, left, right, constraint)
+    ahead = _with_causes(state, left.leading[first:], constraint)
+    behind = _with_causes(state, right.trailing[:cut], constraint)
+    kept = RowEqual(
+        Row(ahead, left.tail),
+        Row((), left.tail, behind),
+        constraint.origin,
+        constraint.skipped + last,
+    )
+    if not state.is_suspended(kept):
+        state.suspend(kept)
 
 
 def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
@@ -136,6 +157,7 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
     """
     assert left.tail is not None
     assert right.tail is not None
+    _equate_ends(state, left, right, constraint)
     first = len(right.leading)
     last = len(right.trailing) - len(left.trailing)
     ahead, behind = left.leading[first:], right.trailing[:last]
@@ -151,6 +173,24 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
         behind = behind[:surplus]
     skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
     _keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
+
+
+def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Equate the axes that rows are known to begin and to end with, by other equations, too.
+
+    (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
+    """
+    for one in _left_forms(state, left):
+        for other in _left_forms(state, right):
+            number = min(len(one.leading), len(other.leading))
+            ends = one.leading[:number], other.leading[:number]
+            _equate_axes(state, *ends, constraint, from_right=False)
+    for one in _right_forms(state, left):
+        for other in _right_forms(state, right):
+            number = min(len(one.trailing), len(other.trailing))
+            ends = one.trailing[-number:], other.trailing[-number:]
+            if number:
+                _equate_axes(state, *ends, constraint, from_right=True)
 
 
 def _grow(
@@ -185,13 +225,18 @@ def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqu
     _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
     _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
     ahead, behind = (
-        _open_to_bases(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+        _with_causes(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
     )
     solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
 
 
-def _open_to_bases(state: State, dims: tuple[Dim, ...], constraint: RowEqual) -> tuple[Dim, ...]:
-    """Returns the axes with variables for sizes whose basis another equation may still tell."""
+def _with_causes(
+    state: State, dims: tuple[Dim, ...], constraint: RowEqual | RowBelow
+) -> tuple[Dim, ...]:
+    """Return axes with variables for known sizes.
+
+    They remember where the sizes come from, and another equation may still tell their bases.
+    """
 
     def opened(dim: Dim) -> Dim:
         if not isinstance(dim, Size) or dim.basis is not None:
@@ -229,6 +274,9 @@ def refine(state: State, constraint: RowBelow) -> None:
     if res.tail is None and res.known < opnd.known:
         _refine_scalar(state, res, opnd, constraint)
         return
+    if constraint.named.leading:
+        _match_names(state, res, opnd, constraint)
+        return
     if res.tail is not None and res.tail == opnd.tail:
         _refine_itself(state, res, opnd, constraint)
         return
@@ -251,10 +299,11 @@ def refine(state: State, constraint: RowBelow) -> None:
 
 def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
     """True while a result without axes would do for an operand that may be a single 1."""
-    if state.scalars_are_decided or res.known + constraint.skipped or opnd.known != 1:
+    others = constraint.skipped + constraint.ahead
+    if state.scalars_are_decided or res.known + others or opnd.known != 1:
         return False
-    size = state.size(opnd.trailing[0] if opnd.trailing else opnd.leading[0])
-    return size is None or size.n == 1
+    (dim,) = (*opnd.leading, *opnd.trailing)
+    return state.may_be_one(dim)
 
 
 def _postpone(state: State, constraint: RowBelow) -> None:
@@ -277,7 +326,8 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
-    rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped)
+    named = Named(0, max(0, constraint.named.trailing - paired))
+    rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped, named=named)
     for below in _right_forms(state, res):
         for above in _right_forms(state, opnd):
             _refine_axes(state, below.trailing, above.trailing, rest)
@@ -288,7 +338,7 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
             state.suspend(rest)
         return
     if res.tail is None:
-        if res.known == opnd.known and skipped + res.known > 0:
+        if res.known == opnd.known and skipped + constraint.ahead + res.known > 0:
             _refine_axes(state, res.trailing, opnd.leading, rest)
             solve(state, opnd.tail, _EMPTY, constraint)
             return
@@ -305,10 +355,116 @@ def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, pair
         state.suspend(rest)
 
 
-def _right_forms(state: State, row: Flat, seen: frozenset[RowVar] = frozenset()) -> Iterator[Flat]:
-    """Yields a row, and the same row with more axes at its right end by equations of rows.
+# ----- axes that a specification names ------------------------------------------------------------
+
+
+def pairs(state: State, constraint: RowBelow) -> Iterator[tuple[int, Dim, Dim]]:
+    """Yield the axes that meet in closed rows: position, result's axis, operand's axis.
+
+    (i, v, v) below (a, b)  -->  (v, b), (v, a)
+    (i, v, v) below (a, b), where i is named  -->  (v, b), (i, a)
+    """
+    first, last = constraint.named
+    res, opnd = state.flat(constraint.res).trailing, state.flat(constraint.opnd).trailing
+    if first and len(opnd) >= first + last:
+        yield from zip(range(first), res, opnd, strict=False)
+        res, opnd = res[first:], opnd[first:]
+    elif first:
+        res = res[:first] + res[len(res) - last :]
+    for axis, (below, above) in enumerate(zip(reversed(res), reversed(opnd), strict=False)):
+        yield -1 - axis, below, above
+
+
+def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+    """Solve `res ⊑ opnd` where a specification names axes before the row variable.
+
+    The first ones of the operand have these names if the operand has at least as many axes as
+    there are names; else names are matched from the right. That is left open until it is known.
+    """
+    first, last = constraint.named
+    ahead, behind = _front(res)[:first], res.trailing[len(res.trailing) - last :]
+    middle = _without_ends(res, first, last)
+    assert middle is not None
+    for form in _right_forms(state, opnd):
+        _refine_axes(state, behind, form.trailing, constraint)
+    if opnd.known >= first + last:
+        for form in _left_forms(state, opnd):
+            for axis, (below, above) in enumerate(zip(ahead, _front(form), strict=False)):
+                state.agenda.append(DimBelow(below, above, constraint.origin, axis))
+        inner = _without_ends(opnd, first, last)
+        if inner is not None:
+            skipped, left = constraint.skipped + last, constraint.ahead + first
+            inside = RowBelow(middle, inner, constraint.origin, skipped=skipped, ahead=left)
+            state.agenda.append(inside)
+            return
+    elif opnd.tail is None:
+        _refine_axes(state, ahead + behind, opnd.trailing, constraint)
+        if middle.tail is not None:
+            state.anchor(middle.tail)
+        return
+    _wait_for_names(state, res, opnd, constraint)
+
+
+def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+    """Keep a constraint until it is known which axes of the operand have the names."""
+    assert opnd.tail is not None
+    if res.tail is not None:
+        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
+    first, last = constraint.named
+    paired = min(last, len(opnd.trailing))
+    kept = replace(
+        constraint,
+        res=Row(res.leading, res.tail, res.trailing[: len(res.trailing) - paired]),
+        opnd=Row(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired]),
+        skipped=constraint.skipped + paired,
+        named=Named(first, last - paired),
+    )
+    if not state.is_suspended(kept):
+        state.suspend(kept)
+
+
+def _front(row: Flat) -> tuple[Dim, ...]:
+    """Return the axes at the left end of a row."""
+    return row.leading if row.tail is not None else row.trailing
+
+
+def _without_ends(row: Flat, first: int, last: int) -> Row | None:
+    """Return a row without its outer axes; None if it is not known which these are."""
+    if row.tail is None:
+        return Row(trailing=row.trailing[first : len(row.trailing) - last])
+    if len(row.leading) < first or len(row.trailing) < last:
+        return None
+    return Row(row.leading[first:], row.tail, row.trailing[: len(row.trailing) - last])
+
+
+# ----- rows known at either end -------------------------------------------------------------------
+
+
+def _right_forms(state: State, row: Flat) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its right end by equations of rows.
 
     (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
+    """
+    return _forms(state, row, lambda each: each, frozenset())
+
+
+def _left_forms(state: State, row: Flat) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its left end by equations of rows.
+
+    (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
+    """
+    return map(_mirrored, _forms(state, _mirrored(row), _mirrored, frozenset()))
+
+
+def _mirrored(row: Flat) -> Flat:
+    return Flat(row.trailing[::-1], row.tail, row.leading[::-1])
+
+
+def _forms(
+    state: State, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
+) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its right end by equations of rows, which
+    are read through a function that may mirror them.
     """
     yield row
     if row.tail is None or row.tail in seen:
@@ -316,14 +472,14 @@ def _right_forms(state: State, row: Flat, seen: frozenset[RowVar] = frozenset())
     for constraint in state.suspended.get(row.tail, ()):
         if not isinstance(constraint, RowEqual):
             continue
-        left, right = state.flat(constraint.left), state.flat(constraint.right)
+        left, right = view(state.flat(constraint.left)), view(state.flat(constraint.right))
         for one, other in ((left, right), (right, left)):
             cut = len(row.leading) - len(one.leading)
             ahead = map(state.current, row.leading[max(cut, 0) :])
             is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
             if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
                 form = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
-                yield from _right_forms(state, form, seen | {row.tail})
+                yield from _forms(state, form, view, seen | {row.tail})
 
 
 def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
@@ -353,7 +509,9 @@ def _keep_crossing(
     assert right.tail is not None
     ranks.record(state, left.tail, right.tail, 0, cause)
     ranks.record(state, right.tail, left.tail, 0, cause)
-    kept = RowEqual(left, right, cause.origin, skipped)
+    ahead = _with_causes(state, left.leading, cause)
+    behind = _with_causes(state, right.trailing, cause)
+    kept = RowEqual(Row(ahead, left.tail), Row((), right.tail, behind), cause.origin, skipped)
     if state.is_suspended(kept):
         return
     state.suspend(kept)
@@ -378,7 +536,7 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
     Raises:
         ShapeError: if the result is not empty, or the operand has more axes.
     """
-    if res.known + constraint.skipped or opnd.known != 1:
+    if res.known + constraint.skipped + constraint.ahead or opnd.known != 1:
         raise too_many_axes(
             _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
         )
