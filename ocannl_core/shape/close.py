@@ -8,10 +8,10 @@ from their uses; results take it from their operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks, rows, systems
+from ocannl_core.shape import cycles, ranks, row_order, systems
 from ocannl_core.shape.close_formulas import (
     awaiting_counts,
     close_counted_leaf_rows,
@@ -42,7 +42,7 @@ def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
     """
     state.closing = origin
     closing = Closing(state, shapes, origin)
-    rows.decide_scalars(state, closing.open_rows())
+    row_order.decide_scalars(state, closing.open_rows())
     closing.run()
     for stage in STAGES:
         if not closing.start_stage():
@@ -219,8 +219,21 @@ def _may_learn_more(state: State, dim: DimVar) -> bool:
 
 
 def _floor(state: State, dim: DimVar) -> int:
-    floor = state.floors.get(dim)
+    """Return the least size that a guess may have.
+
+    Only a leaf is made longer for a position that is read, and only along an axis that nothing
+    else decides.
+    """
+    is_told = dim in state.dim_leaves and dim not in state.units
+    floor = (state.floors if is_told else state.written).get(dim)
     return floor.n if floor else 0
+
+
+def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, Role]) -> bool:
+    """Return True for the computed size of an axis of a specification that operands are repeated
+    along: no operand of size 1 says that it is 1.
+    """
+    return waiting.get(dim) is Role.WHOLE and bool(state.spanned.get(dim))
 
 
 # ----- stages 6 and 7: everything -----------------------------------------------------------------
@@ -289,7 +302,7 @@ def close_dims_from_uses(closing: Closing) -> None:
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
-        ready = [dim for dim in found if dim in state.units and waiting.get(dim) is not Role.WHOLE]
+        ready = [dim for dim in found if dim in state.units and not _spans(state, dim, waiting)]
         if not ready:
             ready = closing.open_dims(bounded)
             bounded.clear()
@@ -302,10 +315,10 @@ def close_dims_from_uses(closing: Closing) -> None:
 
 
 def _settled(state: State, dim: DimVar) -> Size:
-    ceiling = state.ceilings.get(dim)
-    floor = _floor(state, dim)
-    if ceiling is None or floor == 1 or dim in state.units:
-        return Size(max(1, floor))
+    ceiling, floor = state.ceilings.get(dim), state.floors.get(dim)
+    is_first_only = floor is not None and floor.n == 1
+    if ceiling is None or is_first_only or dim in state.units:
+        return Size(max(1, _floor(state, dim)))
     return ceiling.size
 
 

@@ -46,12 +46,22 @@ class DimBelow:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A size is at least `n`, because position `n - 1` is accessed."""
+    """A size is at least `n`, because position `n - 1` is accessed.
+
+    Attributes:
+        dim: The size.
+        n: The lower bound.
+        origin: What demands it.
+        axis: As in `DimEqual`.
+        is_written: True if the position is written, so that the axis has it. An axis is not made
+            longer for a position that is read.
+    """
 
     dim: Dim
     n: int
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,14 +187,23 @@ def at_least(state: State, constraint: AtLeast) -> None:
     dim = constraint.dim
     match dim:
         case DimVar():
-            _raise_floor(state, state.find(dim), Floor(constraint.n, constraint))
+            var = state.find(dim)
+            if constraint.is_written:
+                _note_written(state, var, Floor(constraint.n, constraint))
+            _raise_floor(state, var, Floor(constraint.n, constraint))
         case Size():
             if dim.n < constraint.n:
                 raise too_small(dim, constraint, constraint.n, constraint)
         case _:
             fresh = state.fresh.dim()
             state.agenda.append(DimEqual(fresh, dim, constraint.origin, constraint.axis))
-            state.agenda.append(AtLeast(fresh, constraint.n, constraint.origin, constraint.axis))
+            state.agenda.append(replace(constraint, dim=fresh))
+
+
+def _note_written(state: State, var: DimVar, floor: Floor) -> None:
+    old = state.written.get(var)
+    if old is None or old.n < floor.n:
+        state.journal.put(state.written, var, floor)
 
 
 def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
@@ -307,14 +316,17 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     for formula in state.formulas.get(light, ()):
         state.put_inner(state.formulas, heavy, formula, None)
         state.agenda.append(formula)
-    if state.optional.get(light) != state.optional.get(heavy):
-        journal.put(state.optional, heavy, False)
+    for marks in (state.optional, state.spanned):
+        if marks.get(light) != marks.get(heavy):
+            journal.put(marks, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     for basis, why in state.unit_bases.get(light, {}).items():
         _has_unit_operand(state, heavy, Known(Size(1, basis), True, why, False))
     if (leaf := state.dim_leaves.get(light)) is not None:
         state.mark_dim(heavy, leaf)
+    if (written := state.written.get(light)) is not None:
+        _note_written(state, heavy, written)
     if (floor := state.floors.get(light)) is not None:
         _raise_floor(state, heavy, floor)
     if (known := state.values.get(light)) is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.indexing import AxisIndex, FixedIndex
@@ -34,6 +34,7 @@ from ocannl_core.shape.notation import (
     axis_names,
 )
 from ocannl_core.shape.spec import spec_error
+from ocannl_core.shape.state import State
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
     LARGEST_INDEX,
@@ -80,6 +81,8 @@ class Relation:
         labels: What the names of a spec stand for.
         row_axes: The axes that row variables of given sizes stand for.
         optional: Parts of concatenated axes that may be empty.
+        addressed: Axes of operands of which a position other than 0 is read.
+        spanned: Computed axes of operands, along which they are repeated.
     """
 
     constraints: list[Constraint] = field(default_factory=list)
@@ -87,6 +90,19 @@ class Relation:
     labels: dict[str, DimVar | RowVar] = field(default_factory=dict)
     row_axes: list[DimVar] = field(default_factory=list)
     optional: list[DimVar] = field(default_factory=list)
+    addressed: list[DimVar] = field(default_factory=list)
+    spanned: list[DimVar] = field(default_factory=list)
+
+    def enter(self, state: State) -> None:
+        """Mark the sizes concerned, and have the constraints worked on."""
+        for marks, dims in (
+            (state.optional, self.optional),
+            (state.addressed, self.addressed),
+            (state.spanned, self.spanned),
+        ):
+            for dim in dims:
+                state.journal.put(marks, dim, True)
+        state.agenda.extend(self.constraints)
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -99,6 +115,20 @@ def operand_name(position: int) -> str:
     """
     name = _ORDINALS[position] if position < len(_ORDINALS) else f"{position + 1}th"
     return f"the {name} operand"
+
+
+class _Side(NamedTuple):
+    """How the axes of a row of a specification become sizes.
+
+    Attributes:
+        is_result: True for the result, whose positions are written.
+        is_free: True for a result whose axes are not stated.
+        keeps_formulas: True to have formulas in the row, and not sizes that equal them.
+    """
+
+    is_result: bool = False
+    is_free: bool = False
+    keeps_formulas: bool = False
 
 
 class Instance:
@@ -139,7 +169,7 @@ class Instance:
                 else:
                     named = Named(len(written.leading), len(written.trailing))
                     constraints.append(RowBelow(spec_row, row, origin, named=named))
-                    constraints += self._addressed(written, spec_row, row, origin)
+                    self._mark(written, spec_row)
         for kind, row in result.rows():
             origin = self._origin.at(f"{kind.value} row of the result")
             written = self._spec.result.row(kind)
@@ -202,33 +232,18 @@ class Instance:
         if row is None:
             return Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin)
+        leading, trailing = self._axes(row, origin, _Side())
         return Row(leading, tail, trailing)
 
-    def _addressed(
-        self, written: RowSpec, spec_row: Row, row: Row, origin: Origin
-    ) -> Iterator[RowEqual]:
-        """Yield the demand that an operand has the positions that are addressed by number.
-
-        An axis of size 1 is not repeated along these, and none is missing.
+    def _mark(self, written: RowSpec, row: Row) -> None:
+        """Note which axes of an operand are addressed at other positions than 0, and which are
+        computed.
         """
-        leading = [_skips_first(axis) for axis in written.leading]
-        trailing = [_skips_first(axis) for axis in written.trailing]
-        start = 0 if any(leading) else trailing.index(True) if any(trailing) else len(trailing)
-        kept = leading if any(leading) else []
-        axes = [*(written.leading if kept else ()), *written.trailing[start:]]
-        dims = tuple(
-            dim if is_addressed else self._fresh.dim()
-            for dim, is_addressed in zip(
-                (*spec_row.leading[: len(kept)], *spec_row.trailing[start:]),
-                (*kept, *trailing[start:]),
-                strict=True,
-            )
-        )
-        if dims:
-            first = next(axis for axis in axes if _skips_first(axis))
-            demanded = Row(dims[: len(kept)], self._fresh.row(), dims[len(kept) :])
-            yield RowEqual(demanded, row, origin.at(f"position {first} in the {origin.detail}"))
+        for axis, dim in zip(written.axes, row.dims, strict=True):
+            if isinstance(dim, DimVar) and _skips_first(axis):
+                self._relation.addressed.append(dim)
+            elif isinstance(dim, DimVar) and isinstance(axis, Affine | Concat):
+                self._relation.spanned.append(dim)
 
     def _result_row(
         self, row: RowSpec | None, origin: Origin, *, is_free: bool, is_exact: bool
@@ -241,7 +256,8 @@ class Instance:
         if row is None:
             return Row()
         tail = None if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin, is_free=is_free, keeps_formulas=not is_exact)
+        side = _Side(is_result=True, is_free=is_free, keeps_formulas=not is_exact)
+        leading, trailing = self._axes(row, origin, side)
         return Row(leading, tail, trailing)
 
     def _row_variable(self, name: str) -> RowVar:
@@ -253,22 +269,13 @@ class Instance:
         self,
         row: RowSpec,
         origin: Origin,
-        *,
-        is_free: bool = False,
-        keeps_formulas: bool = False,
+        side: _Side,
     ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         leading = tuple(
-            self._dim(axis, origin, position, is_free=is_free, keeps_formulas=keeps_formulas)
-            for position, axis in enumerate(row.leading)
+            self._dim(axis, origin, position, side) for position, axis in enumerate(row.leading)
         )
         trailing = tuple(
-            self._dim(
-                axis,
-                origin,
-                position - len(row.trailing),
-                is_free=is_free,
-                keeps_formulas=keeps_formulas,
-            )
+            self._dim(axis, origin, position - len(row.trailing), side)
             for position, axis in enumerate(row.trailing)
         )
         return leading, trailing
@@ -278,32 +285,26 @@ class Instance:
             self._dims[name] = self._fresh.dim(name)
         return self._dims[name]
 
-    def _dim(
-        self,
-        axis: AxisSpec,
-        origin: Origin,
-        position: int,
-        *,
-        is_free: bool,
-        keeps_formulas: bool,
-    ) -> Dim:
+    def _dim(self, axis: AxisSpec, origin: Origin, position: int, side: _Side) -> Dim:
         constraints = self._relation.constraints
         match axis:
             case Label(name):
                 return self._label(name)
             case Anything():
                 return self._fresh.dim()
-            case Fixed(0) if is_free:
+            case Fixed(0) if side.is_free:
                 # only that position is written: as a formula, so that no use stretches the axis
-                return ONE_WRITTEN if keeps_formulas else Size(1)
+                return ONE_WRITTEN if side.keeps_formulas else Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)
-                constraints.append(AtLeast(dim, index + 1, origin, position))
+                constraints.append(
+                    AtLeast(dim, index + 1, origin, position, is_written=side.is_result)
+                )
                 return dim
             case Affine() | Concat():
                 formula = self._affine(axis) if isinstance(axis, Affine) else self._concat(axis)
-                if keeps_formulas:
+                if side.keeps_formulas:
                     return formula
                 dim = self._fresh.dim(str(axis))
                 constraints.append(DimEqual(dim, formula, origin, position))

@@ -95,9 +95,7 @@ class Environment:
                 tail = state.flat(row).tail
                 if tail is not None:
                     state.journal.put(state.contracted, tail, True)
-            for part in relation.optional:
-                state.journal.put(state.optional, part, True)
-            state.agenda.extend(relation.constraints)
+            relation.enter(state)
             if capture:
                 state.agenda.extend(ties(capture, relation.labels, origin))
             solver.run(state)

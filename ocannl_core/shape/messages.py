@@ -139,17 +139,22 @@ def too_many_axes(
     )
 
 
+def position_is_missing(
+    operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint] = ()
+) -> ShapeError:
+    """An operand does not have an axis of which a position is read."""
+    return ShapeError(
+        "An operand has the axis of which a position is read.",
+        found=f"{_axes(operand, cause.skipped)} in place of {wanted + cause.skipped}",
+        where=_all(cause, others),
+        fix="give the operand this axis, or leave the position out",
+    )
+
+
 def axes_differ(
     left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
 ) -> ShapeError:
     """Two rows that must be equal have different numbers of axes."""
-    if cause.origin.detail.startswith("position "):
-        return ShapeError(
-            "An operand has the axis of which a position is read, and those to the right of it.",
-            found=f"{_axes(right, cause.skipped)} in place of {len(left.dims)}",
-            where=_all(cause, others),
-            fix="give the operand this axis, or leave the position out",
-        )
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
         found=f"{_axes(left, cause.skipped)} and {_axes(right, cause.skipped)}",

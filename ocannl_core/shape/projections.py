@@ -49,7 +49,7 @@ from ocannl_core.shape.constraints import (
 from ocannl_core.shape.einsum import Relation
 from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
 from ocannl_core.shape.messages import place
-from ocannl_core.shape.rows import pairs
+from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -126,9 +126,7 @@ def derive(
     state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
 ) -> Projections:
     """Returns the projections of a relation between shapes whose axes have identities."""
-    for part in relation.optional:
-        state.journal.put(state.optional, part, True)
-    state.agenda.extend(relation.constraints)
+    relation.enter(state)
     solver.run(state)
     for constraint in relation.constraints:
         if isinstance(constraint, DimEqual):

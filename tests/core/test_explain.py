@@ -144,7 +144,7 @@ einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$58,$59
     bound: an operand has no further axes, so that none are needed
   input row: open
     bound: ..mul.input.. has at least the axes of ..einsum.input.. [input row of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
-    bound: ..$75.. has at least the axes of ..einsum.input.. [input row of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
+    bound: ..$73.. has at least the axes of ..einsum.input.. [input row of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
     bound: an operand has no further axes, so that none are needed
   output row: at least 2 axes, ..einsum.output..,$58,$59
     by output row of the result of einsum "i; j => ij", at program.py:2: q = oc.einsum("i;j => ij", oc.param("a"), oc.param("b"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -30,6 +29,7 @@ from .notation import (
     names_of,
     parse,
 )
+from .parts import Choice, choices, parted
 
 Array = np.ndarray[Any, Any]
 
@@ -103,48 +103,6 @@ def certain(row: Row) -> Expected:
     return Expected(row, (Freedom.STRETCH,) * len(row))
 
 
-# ----- which parts of concatenated axes are visited together --------------------------------------
-
-Choice = dict[Parts, int]
-"""For every concatenated axis, the place of one of its parts."""
-
-
-def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
-    """Yields the parts of concatenated axes that some cells lie at together.
-
-    Axes that share a part are all at it, or none is; a label that stands alone is at its part. So
-    `a^b => b^a` has two choices, and `a^b => a` one.
-
-    Args:
-        axes: Axes of operands and of the result.
-        parted: All labels that are parts in the spec.
-    """
-    axes = list(axes)
-    concatenated = list(dict.fromkeys(axis for axis in axes if isinstance(axis, Parts)))
-    alone = {name for axis in axes if not isinstance(axis, Parts) for name in names_of(axis)}
-    places = [
-        [place for place, part in enumerate(axis.parts) if isinstance(part, str)]
-        for axis in concatenated
-    ]
-    for chosen in product(*places):
-        choice = dict(zip(concatenated, chosen, strict=True))
-        visited = {axis.parts[place] for axis, place in choice.items()}
-        is_consistent = all(len(visited.intersection(axis.parts)) == 1 for axis in concatenated)
-        if is_consistent and alone.intersection(parted) <= visited:
-            yield choice
-
-
-def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells."""
-    patterns, result = parse(spec, context)
-    axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
-    return next(choices(axes, _parted(axes)), None) is not None
-
-
-def _parted(axes: Iterable[Axis]) -> set[str]:
-    return {label for axis in axes if isinstance(axis, Parts) for label in axis.labels}
-
-
 # ----- contraction --------------------------------------------------------------------------------
 
 
@@ -191,7 +149,7 @@ class Contraction:
             raise Invalid(f"{len(patterns)} operands in the spec, {len(operands)} given")
         self._patterns = patterns
         axes = [axis for rows in (*patterns, self._result) for axis in axes_of(rows)]
-        self._parted = _parted(axes)
+        self._parted = parted(axes)
         self._aligned = self._parted | {
             name
             for axis in axes
@@ -202,7 +160,7 @@ class Contraction:
         self._infer_lengths(patterns, operands)
         self.operands = [
             [
-                (axis, size, self._is_exact(pattern, kind))
+                (axis, size, self._is_exact(pattern, kind) or _skips_first(axis))
                 for kind, (pattern, row) in enumerate(zip(rows, operand, strict=True))
                 for axis, size in self._paired(pattern, row)
             ]
@@ -212,6 +170,7 @@ class Contraction:
         self.sizes: dict[Hashable, int] = {k: n for k, n in context.values if k in named}
         if context.used_in(spec) != {name for name, _ in context.values}:
             raise Invalid("a value is for nothing")
+        self._row_cells = dict(context.rows)
         self._exact: set[Hashable] = set()
         for pairs in self.operands:
             for axis, size, is_exact in pairs:
@@ -231,6 +190,25 @@ class Contraction:
         self.is_determined = self._infer_formulas(self._operand_axes()) and all(
             axis.kernel is None or axis.coupled or axis.kernel in self.sizes for axis in windows
         )
+
+    def cells_of(self, name: str) -> int:
+        """Return the size of a label, or the number of cells that operands have in a row."""
+        if name in self._lengths:
+            axes = range(1, self._lengths[name] + 1)
+            return prod(self.sizes.get((name, -axis), 1) for axis in axes)
+        return self.sizes.get(name, 1)
+
+    def _repeated_rows(self) -> Iterator[tuple[str, int]]:
+        """Yield the row variables that the result lacks, and how often operands are repeated."""
+        kept = {pattern.variable for pattern in self._result}
+        for name, cells in self._row_cells.items():
+            own = self.cells_of(name)
+            if cells % own if own else cells:
+                raise Invalid(f"{name} has {cells} cells, where operands have {own}")
+            if name not in kept:
+                yield name, cells // own if own else 1
+            elif cells != own:
+                raise Undetermined  # nothing here says which axes it has beyond those of operands
 
     def expected(self) -> tuple[Expected, Expected, Expected]:
         """Returns the rows that the result must have."""
@@ -324,9 +302,20 @@ class Contraction:
         return [*pattern.leading, *middle, *pattern.trailing]
 
     def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
-        """Returns the axes that an operand has, with their sizes."""
+        """Returns the axes that an operand has, with their sizes.
+
+        Those with names come first; a row variable has what is left of the operand's, at the right.
+        """
         axes = self._flat(pattern, len(row))
-        return list(zip(axes[len(axes) - len(row) :], row, strict=True))
+        more = len(row) - pattern.known
+        if more < 0:
+            named = (*pattern.leading, *pattern.trailing)
+            if any(map(_skips_first, named[: -len(row) or None])):
+                raise Invalid(f"{row} lacks an axis of which a position is read")
+            return list(zip(named[len(named) - len(row) :], row, strict=True))
+        first = len(pattern.leading)
+        kept = [*axes[:first], *axes[len(axes) - (len(row) - first) :]]
+        return list(zip(kept, row, strict=True))
 
     def _infer_names(self) -> None:
         for pairs in self.operands:
@@ -458,6 +447,8 @@ class Contraction:
                 if not isinstance(axis, Parts):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
+        for name, count in self._repeated_rows():
+            grid.variable(("cells", name), count)
         indices = grid.indices(most)
         target, is_kept = _addressed(
             grid, [position(indices) for position in written], [size for _, size in targets]
@@ -541,6 +532,17 @@ class Contraction:
                 window = grid.pick(kernel, length)
                 shift = offset - axis.left(length)
                 return lambda at: stride * base(at) + dilation * window(at) + shift
+
+
+def _skips_first(axis: Axis) -> bool:
+    """Return True for an axis that is read at another position than 0: it is not repeated."""
+    match axis:
+        case Position(index):
+            return index > 0
+        case Formula(kernel=None, offset=offset):
+            return offset > 0
+        case _:
+            return False
 
 
 def _made_of(axis: Axis, labels: set[str]) -> bool:

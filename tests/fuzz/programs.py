@@ -9,12 +9,14 @@ from random import Random
 
 import numpy as np
 
-from .contraction import Expected, Undetermined, is_reachable
+from .captures import Captures, Require, capturable, is_row, required_size, with_sizes
+from .contraction import Expected, Undetermined
 from .notation import ALONE, Context, Invalid, Row, Rows
+from .parts import is_reachable
 from .reference import CONTRACTIONS, Array, Call, Slice, expected_rows
-from .specs import FORMULAS, SpecAuthor, simpler_specs
+from .specs import FORMULAS, SpecAuthor
 
-__all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step", "smaller"]
+__all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step"]
 
 Axes = tuple[int, ...] | None
 """The sizes of a row; None when inference is to find them."""
@@ -88,12 +90,20 @@ class Step:
     spec: str = ""
     indices: tuple[Index, ...] = ()
     context: Context = ALONE
+    capture: Captures = ()
 
     @property
     def call(self) -> Call:
         """The operation without the names of its operands."""
         slices = tuple(index.slice for index in self.indices)
         return Call(self.operation, self.spec, slices, self.context)
+
+    def sized(self, sizes: dict[str, int]) -> Call:
+        """Return the operation with the sizes of the dimensions that it captures."""
+        if not self.capture:
+            return self.call
+        context = with_sizes(self.context, self.capture, self.spec, sizes)
+        return replace(self.call, context=context)
 
     def source(self) -> str:
         first, *_ = self.operands
@@ -103,6 +113,9 @@ class Step:
                 more = "" if self.context.padded is None else f", padded={self.context.padded}"
                 if self.context.values:
                     more += f", values={dict(self.context.values)}"
+                if self.capture:
+                    names = ", ".join(f"{name!r}: {dim}" for name, dim in self.capture)
+                    more += f", capture={{{names}}}"
                 value = f"oc.{operation}({self.spec!r}, {arguments}{more})"
             case "stack":
                 value = f"oc.stack({arguments}, axis={self.spec!r})"
@@ -122,7 +135,7 @@ class Step:
         return f"{self.name} = {value}"
 
 
-Statement = Leaf | Step
+Statement = Leaf | Step | Require
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,15 @@ class Program:
         return [s for s in self.statements if isinstance(s, Step)]
 
     @property
+    def requires(self) -> list[Require]:
+        return [s for s in self.statements if isinstance(s, Require)]
+
+    @property
+    def dims(self) -> list[str]:
+        """The captured dimensions."""
+        return list(dict.fromkeys(dim for step in self.steps for _, dim in step.capture))
+
+    @property
     def roots(self) -> list[str]:
         """The results that no step uses, in an order that does not depend on the creation order."""
         used = {operand for step in self.steps for operand in step.operands}
@@ -149,16 +171,25 @@ class Program:
     def pruned(self) -> Program:
         """The program without leaves that no step uses."""
         used = {operand for step in self.steps for operand in step.operands}
-        kept = (s for s in self.statements if isinstance(s, Step) or s.name in used)
+        dims = set(self.dims)
+        kept = (
+            s
+            for s in self.statements
+            if isinstance(s, Step)
+            or (dims.issuperset(s.operands) if isinstance(s, Require) else s.name in used)
+        )
         return Program(tuple(kept))
 
     def without(self, root: str) -> Program:
-        """Returns the program without a result and all that only this result uses."""
+        """Returns the program without a result and all that only this result uses; without
+        demands on dimensions that nothing captures then.
+        """
         needed: set[str] = set(self.roots) - {root}
         for step in reversed(self.steps):
             if step.name in needed:
                 needed.update(step.operands)
-        return Program(tuple(s for s in self.statements if s.name in needed))
+        kept = (s for s in self.statements if s.name in needed or isinstance(s, Require))
+        return Program(tuple(kept)).pruned
 
     @property
     def lengthened(self) -> set[tuple[str, int]]:
@@ -174,6 +205,8 @@ class Program:
                 found |= {(name, kind) for name in step.operands for kind in range(3)}
             elif step.operation in ("matmul", "fma"):
                 found.add((step.operands[0], 2))
+            if step.capture:
+                found |= {(step.name, kind) for kind in range(3)}
         return found
 
     @property
@@ -184,8 +217,13 @@ class Program:
     def source(self) -> str:
         """Returns the statements that build the tensors."""
         lines = [index.declaration() for index in self.indices]
+        lines += self.declarations()
         lines += [statement.source() for statement in self.statements]
         return "\n".join(lines)
+
+    def declarations(self) -> list[str]:
+        """Return the statements that make the dimensions."""
+        return [f"{dim} = oc.dim({dim!r})" for dim in self.dims]
 
     def script(self, backend: str = "interp", root: str | None = None) -> str:
         """Returns a whole program that builds, runs and prints.
@@ -232,71 +270,9 @@ class Program:
             pending.remove(chosen)
             done.append(chosen)
             names.add(chosen.name)
+            if isinstance(chosen, Step):
+                names.update(dim for _, dim in chosen.capture)
         return Program(tuple(done))
-
-
-# ----- smaller programs ---------------------------------------------------------------------------
-
-
-def smaller(program: Program) -> list[Program]:
-    """Returns programs for one of the results alone, with one statement less, or with a simpler
-    one.
-    """
-    found = [program.without(root) for root in program.roots if len(program.roots) > 1]
-    for position, statement in enumerate(program.statements):
-        rest = program.statements[:position] + program.statements[position + 1 :]
-        users = [s for s in program.steps if statement.name in s.operands]
-        if not users:
-            found.append(Program(rest))
-        elif isinstance(statement, Step):
-            found += [
-                Program(tuple(_using(s, statement.name, operand) for s in rest))
-                for operand in dict.fromkeys(statement.operands)
-            ]
-        plainer = _simpler(statement) if isinstance(statement, Leaf) else _plainer(statement)
-        found += [
-            Program((*program.statements[:position], simpler, *program.statements[position + 1 :]))
-            for simpler in plainer
-        ]
-    return [candidate.pruned for candidate in found if candidate.steps]
-
-
-def _using(statement: Statement, old: str, new: str) -> Statement:
-    if isinstance(statement, Leaf):
-        return statement
-    operands = tuple(new if name == old else name for name in statement.operands)
-    return replace(statement, operands=operands)
-
-
-def _simpler(leaf: Leaf) -> list[Leaf]:
-    """Returns leaves with an axis less."""
-    found = []
-    for kind, row in enumerate(leaf.rows):
-        for axis in range(len(row or ())):
-            assert row is not None
-            rows = list(leaf.rows)
-            rows[kind] = row[:axis] + row[axis + 1 :]
-            found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
-            if row[axis] > 1:
-                rows[kind] = (*row[:axis], row[axis] - 1, *row[axis + 1 :])
-                found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
-    if leaf.kind == "placeholder":
-        found.append(replace(leaf, kind="tensor"))
-    return found
-
-
-def _plainer(step: Step) -> list[Step]:
-    """Returns steps with a simpler spec, or with less stated beside it."""
-    if step.operation not in CONTRACTIONS:
-        return []
-    found = [replace(step, spec=spec) for spec in simpler_specs(step.spec)]
-    padded, values = step.context.padded, step.context.values
-    for position in range(len(values)):
-        rest = values[:position] + values[position + 1 :]
-        found.append(replace(step, context=Context(padded, rest)))
-    if padded is not None:
-        found.append(replace(step, context=Context(None, values)))
-    return found
 
 
 # ----- random programs ----------------------------------------------------------------------------
@@ -320,6 +296,8 @@ class Author:
     random: Random
     formulas: frozenset[str] = frozenset()
     statements: list[Statement] = field(default_factory=list)
+    dims: dict[str, bool] = field(default_factory=dict)
+    """The dimensions; True for those of rows."""
     shapes: dict[str, Rows | None] = field(default_factory=dict)
     """The shapes of tensors; None for those that inference has to find."""
 
@@ -374,8 +352,32 @@ class Author:
             self._add(Step(f"x{len(self.statements)}", "clamp", (step.name,)))
 
     def _add(self, step: Step) -> None:
+        step = self._capturing(step)
         self.statements.append(step)
-        self.shapes[step.name] = self._shape(step)
+        self.shapes[step.name] = None if step.capture else self._shape(step)
+        for name, dim in step.capture:
+            shapes = [self.shapes[each] for each in step.operands]
+            if self._chance(0.7):
+                size = required_size(self.random, step.spec, step.context, shapes, name)
+                self.statements.append(Require(dim, size))
+            if self.dims and self._chance(0.25):
+                times = self.random.choice([1, 1, 1, 2])
+                self.statements.append(Require(dim, times, self.random.choice(list(self.dims))))
+            self.dims[dim] = is_row(name, step.spec)
+
+    def _capturing(self, step: Step) -> Step:
+        """Returns the step, sometimes with names of its spec captured."""
+        if step.operation not in ("einsum", "outer_sum") or not self._chance(0.12):
+            return step
+        names = capturable(step.spec, step.context)
+        chosen = self.random.sample(names, min(len(names), self.random.choice([1, 1, 2])))
+        first = len(self.dims)
+        made = [(name, f"n{first + position}") for position, name in enumerate(chosen)]
+        if made and self._chance(0.1):
+            kind = is_row(made[0][0], step.spec)
+            alike = [dim for dim, each in self.dims.items() if each is kind]
+            made[0] = (made[0][0], self.random.choice(alike)) if alike else made[0]
+        return replace(step, capture=tuple(made))
 
     def _shape(self, step: Step) -> Rows | None:
         known = [rows for name in step.operands if (rows := self.shapes[name]) is not None]

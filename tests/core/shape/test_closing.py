@@ -121,9 +121,23 @@ def test_an_unused_size_is_1() -> None:
     assert sizes([], [A]) == "1"
 
 
+WRITTEN = AtLeast(A, 3, ORIGIN, is_written=True)
+READ = AtLeast(A, 3, ORIGIN)
+
+
 def test_an_accessed_size_is_as_small_as_the_access_allows() -> None:
-    assert sizes([AtLeast(A, 3, ORIGIN)], [A]) == "3"
-    assert sizes([AtLeast(A, 3, ORIGIN)], [A], leaves=[A]) == "3"
+    assert sizes([WRITTEN], [A]) == "3"
+    assert sizes([WRITTEN, below(A, 1)], [A]) == "3"
+    assert sizes([READ], [A], leaves=[A]) == "3"
+    assert sizes([READ, below(5, A)], [A]) == "5"
+
+
+def test_a_size_is_not_made_larger_for_a_position_that_is_read() -> None:
+    for constraints in ([READ], [READ, below(A, 1)], [READ, WRITTEN, AtLeast(A, 4, ORIGIN)]):
+        with pytest.raises(ShapeError, match="is accessed"):
+            sizes(constraints, [A])
+    with pytest.raises(ShapeError, match="is accessed"):
+        sizes([READ, below(A, 1)], [A], leaves=[A])
 
 
 def test_a_size_accessed_only_at_0_is_1_whatever_its_uses() -> None:
@@ -151,8 +165,8 @@ def test_in_a_circle_of_formulas_parts_are_guessed_before_what_they_add_up_to() 
 
 
 def test_a_circle_of_variables_is_one_variable() -> None:
-    constraints: list[Constraint] = [below(A, B), below(B, C), below(C, A), AtLeast(B, 4, ORIGIN)]
-    assert sizes(constraints, [A, B, C]) == "4,4,4"
+    constraints: list[Constraint] = [below(A, B), below(B, C), below(C, A), WRITTEN]
+    assert sizes(constraints, [A, B, C]) == "3,3,3"
 
 
 # ----- rows ---------------------------------------------------------------------------------------
