@@ -54,23 +54,24 @@ class Outcome(NamedTuple):
     waits: bool = False
 
 
-def linear(state: State, dim: Dim) -> Linear:
-    """Returns a size as a linear form of what is unknown."""
+def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
+    """Returns a size as a linear form of what is unknown, or of all variables."""
     match dim:
         case Size(n):
             return Linear({}, n)
         case DimVar():
-            known = state.size(dim)
+            known = None if is_symbolic else state.size(dim)
             return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
         case AffineDim(stride, over, window):
-            scaled = _combined((stride, linear(state, over)))
+            scaled = _combined((stride, linear(state, over, is_symbolic=is_symbolic)))
             if window is None or window.padded:
                 return scaled
-            kernel = linear(state, window.kernel)
+            kernel = linear(state, window.kernel, is_symbolic=is_symbolic)
             terms, constant = _combined((1, scaled), (window.dilation, kernel))
             return Linear(terms, constant + 1 - stride - window.dilation)
         case ConcatDim(parts):
-            return _combined(*((1, linear(state, part)) for part in parts))
+            forms = (linear(state, part, is_symbolic=is_symbolic) for part in parts)
+            return _combined(*((1, form) for form in forms))
         case _:
             assert_never(dim)
 
@@ -125,6 +126,8 @@ def solve(state: State, equation: DimEqual) -> Outcome:
     left, right = linear(state, equation.left), linear(state, equation.right)
     terms, excess = _combined((1, left), (-1, right))
     _check_windows(state, equation)
+    if _is_from_itself(state, equation):
+        raise messages.too_short(state, equation, itself=True)
     basis = _basis(state, equation)
     if not terms:
         if excess:
@@ -136,8 +139,8 @@ def solve(state: State, equation: DimEqual) -> Outcome:
     if len(terms) == 1:
         ((var, coefficient),) = terms.items()
         n = constant // coefficient
-        itself = var in left.terms and var in right.terms
-        if n < _least(state, equation, var) or (n == 0 and itself):
+        if n < _least(state, equation, var):
+            itself = var in left.terms and var in right.terms
             raise messages.too_short(state, equation, itself=itself)
         return Outcome(solved=(var, Size(n, basis)))
     if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
@@ -148,6 +151,17 @@ def solve(state: State, equation: DimEqual) -> Outcome:
         if constant < least:
             raise messages.too_short(state, equation, itself=False)
     return Outcome(waits=True)
+
+
+def _is_from_itself(state: State, equation: DimEqual) -> bool:
+    """Return True for a size that is a multiple of itself, so that it could only be 0: x = 2*x."""
+    left, right = (
+        linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
+    )
+    terms, constant = _combined((1, left), (-1, right))
+    return (
+        len(terms) == 1 and not constant and terms.keys() <= left.terms.keys() & right.terms.keys()
+    )
 
 
 def _windows(dim: Dim) -> Iterator[AffineDim]:

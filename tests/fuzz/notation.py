@@ -64,7 +64,7 @@ class Formula:
                 raise Invalid("the window is longer than the axis")
             over, rest = divmod(left, self.stride)
             over += 1
-        if rest or not over:
+        if rest or (not over and (size or self.coupled)):
             raise Invalid("the stride does not divide the axis")
         return over
 

@@ -318,7 +318,10 @@ class Author:
 
     def _row(self, most: int = 2) -> Row:
         length = self.random.choice([0, 1, 1, 2, most])
-        return tuple(self.random.choice([1, 2, 2, 3, 3, 4]) for _ in range(length))
+        return tuple(self._size() for _ in range(length))
+
+    def _size(self) -> int:
+        return 0 if self._chance(0.015) else self.random.choice([1, 2, 2, 3, 3, 4])
 
     def _leaf(self, row: Row | None = None) -> str:
         name = f"x{len(self.statements)}"
@@ -326,7 +329,8 @@ class Author:
         output: Axes = row if row is not None else self._row()
         inputs: Axes = self._row() if self._chance(0.4) else ()
         batch: Axes = () if kind == "param" or self._chance(0.5) else self._row()
-        if kind == "param":
+        if kind == "param":  # parameters have cells
+            output, inputs = (tuple(max(1, n) for n in each or ()) for each in (output, inputs))
             output = None if self._chance(0.2) else output
             inputs = None if self._chance(0.2) else inputs
         self.statements.append(
@@ -454,7 +458,9 @@ class Author:
         if not candidates or self._chance(0.4):
             # a parameter whose inputs follow from the other operand
             left = f"x{len(self.statements)}"
-            output: Axes = None if self._chance(0.2) else self._row()
+            output: Axes = None
+            if not self._chance(0.2):
+                output = tuple(max(1, n) for n in self._row())
             leaf = Leaf(left, "param", ((), output, None), self.random.randint(0, 10**6))
             self.statements.append(leaf)
             self.shapes[left] = None
@@ -468,7 +474,11 @@ class Author:
         return Step(name, "fma", (left, right, addend))
 
     def _slice(self, name: str) -> Step:
-        with_batch = [each for each, rows in self.shapes.items() if rows is not None and rows[0]]
+        with_batch = [
+            each
+            for each, rows in self.shapes.items()
+            if rows is not None and rows[0] and 0 not in rows[0]
+        ]
         if not with_batch and self._chance(0.9):
             return Step(name, self.random.choice(UNARY), (self._pick(),))
         operand = self.random.choice(with_batch) if with_batch else self._pick()
@@ -479,7 +489,7 @@ class Author:
         for axis in range(number):
             size = batch[axis] if axis < len(batch) else None
             most = size if size is not None else 1
-            value = self.random.randrange(most)
+            value = self.random.randrange(max(1, most))
             if self._chance(0.03):
                 value += 1
             if self._chance(0.5):
@@ -550,7 +560,8 @@ class Author:
         shape = (tuple(changed[0]), tuple(changed[1]), tuple(changed[2]))
         name = f"x{len(self.statements)}"
         seed = self.random.randint(0, 10**6)
-        self.statements.append(Leaf(name, "param" if not shape[0] else "tensor", shape, seed))
+        is_param = not shape[0] and 0 not in shape[1] + shape[2]
+        self.statements.append(Leaf(name, "param" if is_param else "tensor", shape, seed))
         self.shapes[name] = shape
         return name
 

@@ -32,8 +32,9 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
-from .contraction import Expected, TooLarge, Undetermined
+from .contraction import Expected, Undetermined
 from .gradients import pulled_back
+from .grid import TooLarge
 from .mending import mended
 from .notation import Invalid, Rows
 from .programs import FORMULAS, Author, Program, Step

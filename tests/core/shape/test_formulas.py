@@ -212,6 +212,14 @@ def test_a_basis_passes_between_a_strided_axis_and_its_positions() -> None:
         solved([formula, equal(n, Size(6, "time")), equal(o, Size(3, "space"))])
 
 
+def test_a_multiple_of_itself_is_refused_whatever_is_known() -> None:
+    (n,) = variables(1)
+    itself = equal(n, AffineDim(2, n))
+    for order in permutations([itself, equal(n, Size(0))]):
+        with pytest.raises(ShapeError, match="computed from itself"):
+            solved(order, n)
+
+
 BASES = ("x", "y", None)
 
 
