@@ -31,12 +31,14 @@ class Leaf:
         kind: `tensor`, `param` or `placeholder`.
         rows: Batch, output and input axes; None only for the rows of parameters.
         seed: Decides the cells.
+        basis: What its axes of some size mean: axes of this size have this basis.
     """
 
     name: str
     kind: str
     rows: tuple[Axes, Axes, Axes]
     seed: int
+    basis: tuple[int, str] | None = None
 
     def cells(self, dims: Sequence[int]) -> Array:
         """Returns small integers."""
@@ -52,15 +54,22 @@ class Leaf:
             numbers = self.cells(dims).astype(int).ravel().tolist()
             axes = f", batch_axes={len(batch)}" if batch else ""
             axes += f", input_axes={len(inputs)}" if inputs else ""
+            bases = [self.basis[1] if self.basis and n == self.basis[0] else None for n in dims]
+            axes += f", basis={bases}" if any(bases) else ""
             return f"{self.name} = oc.tensor(np.reshape({numbers}, {dims}){axes}, dtype='float64')"
         stated = zip(("batch", "output", "input"), self.rows, strict=True)
         rows = "".join(
-            f", {kind}={list(row)}"
+            f", {kind}=[{', '.join(map(self._axis, row))}]"
             for kind, row in stated
             if row is not None and (kind, self.kind) != ("batch", "param")
         )
         start = ", init=1" if self.kind == "param" else ""
         return f"{self.name} = oc.{self.kind}({self.name!r}{rows}{start})"
+
+    def _axis(self, size: int) -> str:
+        if self.basis is None or size != self.basis[0]:
+            return str(size)
+        return f"oc.Size({size}, {self.basis[1]!r})"
 
 
 @dataclass(frozen=True)
@@ -296,6 +305,7 @@ class Author:
     random: Random
     formulas: frozenset[str] = frozenset()
     statements: list[Statement] = field(default_factory=list)
+    has_bases: bool = False
     dims: dict[str, bool] = field(default_factory=dict)
     """The dimensions; True for those of rows."""
     shapes: dict[str, Rows | None] = field(default_factory=dict)
@@ -303,6 +313,7 @@ class Author:
 
     def program(self, most_steps: int = 12) -> Program:
         """Returns a program of leaves and at most so many operations."""
+        self.has_bases = self._chance(0.1)
         for _ in range(self.random.randint(1, 3)):
             self._leaf()
         for _ in range(self.random.randint(1, most_steps)):
@@ -334,13 +345,20 @@ class Author:
             output = None if self._chance(0.2) else output
             inputs = None if self._chance(0.2) else inputs
         self.statements.append(
-            Leaf(name, kind, (batch, output, inputs), self.random.randint(0, 10**6))
+            Leaf(name, kind, (batch, output, inputs), self.random.randint(0, 10**6), self._basis())
         )
         if batch is None or output is None or inputs is None:
             self.shapes[name] = None
         else:
             self.shapes[name] = (batch, output, inputs)
         return name
+
+    def _basis(self) -> tuple[int, str] | None:
+        """Returns what the axes of some size mean, mostly the same in all tensors."""
+        if not self.has_bases or self._chance(0.5):
+            return None
+        size = self.random.choice([1, 2, 3])
+        return size, "other" if self._chance(0.1) else f"of{size}"
 
     # ----- steps ----------------------------------------------------------------------------------
 

@@ -344,7 +344,7 @@ def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
 def _is_surely_valid(program: Program) -> bool:
     """True if all shapes follow from the leaves and fit."""
     shapes: dict[str, Rows] = {}
-    if program.requires:
+    if program.requires or any(leaf.basis for leaf in program.leaves):
         return False
     for leaf in program.leaves:
         batch, output, inputs = leaf.rows

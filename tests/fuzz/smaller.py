@@ -53,6 +53,8 @@ def _simpler(leaf: Leaf) -> list[Leaf]:
             if row[axis] > 1:
                 rows[kind] = (*row[:axis], row[axis] - 1, *row[axis + 1 :])
                 found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
+    if leaf.basis is not None:
+        found.append(replace(leaf, basis=None))
     if leaf.kind == "placeholder":
         found.append(replace(leaf, kind="tensor"))
     return found
