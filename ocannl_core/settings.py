@@ -151,6 +151,16 @@ def _check_tuning(value: object) -> object:
     raise ValueError
 
 
+MISSING_AXES = ("warn", "error", "allow")
+"""The values of `missing_axes`."""
+
+
+def _check_missing_axes(value: object) -> object:
+    if value in MISSING_AXES:
+        return value
+    raise ValueError
+
+
 def _check_seconds(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
@@ -179,6 +189,7 @@ def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Form
 _SCHEDULE = _one_of(SCHEDULES, _check_schedule)
 _ACCUMULATION = _one_of(ACCUMULATIONS, _check_accumulation)
 _TUNING = _one_of(TUNING, _check_tuning)
+_MISSING_AXES = _one_of(MISSING_AXES, _check_missing_axes)
 _SECONDS = _Format(
     "a positive number of seconds", lambda text: _check_seconds(float(text)), _check_seconds
 )
@@ -319,6 +330,12 @@ class Settings:
         _BOOLEAN,
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
+    )
+    missing_axes: str = _setting(
+        "warn",
+        _MISSING_AXES,
+        "what happens where an operand lacks an axis that a specification names, or where nothing "
+        "gives an axis of the result its size: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
         False,

@@ -8,11 +8,12 @@ from their uses; results take it from their operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks, rows, systems
+from ocannl_core.shape import cycles, ranks, row_order, systems
 from ocannl_core.shape.close_formulas import (
+    awaiting_counts,
     close_counted_leaf_rows,
     close_counted_rows,
     join_parts,
@@ -41,7 +42,7 @@ def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
     """
     state.closing = origin
     closing = Closing(state, shapes, origin)
-    rows.decide_scalars(state, closing.open_rows())
+    row_order.decide_scalars(state, closing.open_rows())
     closing.run()
     for stage in STAGES:
         if not closing.start_stage():
@@ -116,10 +117,11 @@ def close_leaves(closing: Closing) -> None:
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
+    awaiting = awaiting_counts(closing)
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
         leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
-        empty = {var: 0 for var in leaves if _is_row_ready(state, var)}
+        empty = {var: 0 for var in leaves if _is_row_ready(state, var) and var not in awaiting}
         sizes = {
             dim: state.ceilings[dim].size
             for dim in closing.open_dims(dim_news.take())
@@ -165,7 +167,7 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
     waiting: dict[RowVar, None] = {}
     progress = False
     while True:
-        leaves = [var for var in _reached(state, news.take()) if ranks.leaf_of(state, var)]
+        leaves = [var for var in ranks.reached(state, news.take()) if ranks.leaf_of(state, var)]
         waiting.update(dict.fromkeys(leaves))
         guesses = ranks.limits(state, leaves)
         guesses = {var: guesses[var] for var in leaves if var in guesses}
@@ -177,19 +179,6 @@ def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
         if not closing.decide_rows(guesses, "rows of leaves"):
             return progress
         progress = True
-
-
-def _reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
-    """Returns the open row variables that can learn from some, and those themselves."""
-    seen: dict[RowVar, None] = {}
-    pending = [var for var in start if var not in state.rows]
-    while pending:
-        var = pending.pop()
-        if var not in seen:
-            seen[var] = None
-            pending += [c.opnd.tail for c in ranks.open_operands(state, var) if c.opnd.tail]
-            pending += ranks.linked(state, var)
-    return list(seen)
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
@@ -230,8 +219,21 @@ def _may_learn_more(state: State, dim: DimVar) -> bool:
 
 
 def _floor(state: State, dim: DimVar) -> int:
-    floor = state.floors.get(dim)
+    """Return the least size that a guess may have.
+
+    Only a leaf is made longer for a position that is read, and only along an axis that nothing
+    else decides.
+    """
+    is_told = dim in state.dim_leaves and dim not in state.units
+    floor = (state.floors if is_told else state.written).get(dim)
     return floor.n if floor else 0
+
+
+def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, Role]) -> bool:
+    """Return True for the computed size of an axis of a specification that operands are repeated
+    along: no operand of size 1 says that it is 1.
+    """
+    return waiting.get(dim) is Role.WHOLE and bool(state.spanned.get(dim))
 
 
 # ----- stages 6 and 7: everything -----------------------------------------------------------------
@@ -242,16 +244,20 @@ def close_rows(closing: Closing) -> None:
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
+    awaiting = awaiting_counts(closing)
     while True:
         ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
-        guesses = _ended(state, ready)
+        guesses = _ended(state, [var for var in ready if var not in awaiting])
         waiting.update({var: None for var in ready if var not in guesses})
         if not guesses:
             left = closing.open_rows(waiting) or closing.open_rows()
-            guesses = _from_uses(state, left)
+            guesses = _from_uses(state, [var for var in left if var not in awaiting] or left)
             waiting = {var: None for var in left if var not in guesses}
         if not closing.decide_rows(guesses, "rows"):
             return
+        if awaiting:
+            close_counted_rows(closing)
+            awaiting = awaiting_counts(closing)
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
@@ -296,7 +302,7 @@ def close_dims_from_uses(closing: Closing) -> None:
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
-        ready = [dim for dim in found if dim in state.units and waiting.get(dim) is not Role.WHOLE]
+        ready = [dim for dim in found if dim in state.units and not _spans(state, dim, waiting)]
         if not ready:
             ready = closing.open_dims(bounded)
             bounded.clear()
@@ -309,10 +315,10 @@ def close_dims_from_uses(closing: Closing) -> None:
 
 
 def _settled(state: State, dim: DimVar) -> Size:
-    ceiling = state.ceilings.get(dim)
-    floor = _floor(state, dim)
-    if ceiling is None or floor == 1 or dim in state.units:
-        return Size(max(1, floor))
+    ceiling, floor = state.ceilings.get(dim), state.floors.get(dim)
+    is_first_only = floor is not None and floor.n == 1
+    if ceiling is None or is_first_only or dim in state.units:
+        return Size(max(1, _floor(state, dim)))
     return ceiling.size
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from math import gcd
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import gcd, lcm
 
 from ocannl_core.shape import cycles, ranks
 from ocannl_core.shape.closing import Closing
@@ -13,7 +13,7 @@ from ocannl_core.shape.derived import Role, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
 from ocannl_core.shape.hidden import refuse_guesses
 from ocannl_core.shape.state import State
-from ocannl_core.shape.terms import ConcatDim, DimVar, RowVar, Size
+from ocannl_core.shape.terms import AffineDim, ConcatDim, DimVar, RowVar, Size
 
 
 def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
@@ -138,48 +138,127 @@ def join_parts(closing: Closing) -> None:
 
 
 def close_counted_leaf_rows(closing: Closing) -> None:
-    """Stage 3: rows of leaves of which only the number of cells is known get one axis for them."""
-    _close_counted(closing, leaves_only=True)
+    """Stage 3: rows of leaves of which only the number of cells is known get one axis for them.
+
+    So do rows that leaves follow: the leaves get this axis, too.
+    """
+    state = closing.state
+    _close_counted(closing, lambda tail: ranks.leaf_of(state, tail) or _tells_leaf(state, tail))
 
 
 def close_counted_rows(closing: Closing) -> None:
     """Stage 5: rows of which only the number of cells is known get one axis for them."""
-    _close_counted(closing, leaves_only=False)
+    _close_counted(closing, lambda tail: True)
 
 
-def _close_counted(closing: Closing, *, leaves_only: bool) -> None:
+def _tells_leaf(state: State, tail: RowVar) -> bool:
+    """Return True for a row that a leaf takes its axes from, and that needs none by itself."""
+    return not ranks.is_anchored(state, tail) and any(
+        ranks.leaf_of(state, var) for var in ranks.reached(state, [tail])
+    )
+
+
+def _close_counted(closing: Closing, admits: Callable[[RowVar], object]) -> None:
     state = closing.state
     while True:
         axes: dict[RowVar, int] = {}
         guessed: list[RowVar] = []  # of the others, the number of cells is known
-        sizes: dict[DimVar, Size] = {}
+        shared: dict[DimVar, list[Count]] = {}
         for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
                 continue
             count = Count(state, formula)
             tails = list(dict.fromkeys(count.tails))
+            if count.var is not None:
+                shared.setdefault(count.var, []).append(count)
             if len(tails) != len(count.tails) or not all(
-                _is_free(state, tail) and (ranks.leaf_of(state, tail) or not leaves_only)
-                for tail in tails
+                _is_free(state, tail) and admits(tail) for tail in tails
             ):
                 continue
             if len(tails) > 1:
                 axes.update(dict.fromkeys(tails[:-1], 0))
                 guessed += tails[:-1]
-            elif tails and not count.unknown and count.known:
-                cells = count.factor // gcd(count.factor, count.known)
-                if count.var is not None:
-                    guessed.append(tails[0])
-                    sizes[count.var] = Size(count.known // gcd(count.factor, count.known))
-                else:
-                    cells = count.factor // count.known
-                axes[tails[0]] = 0 if cells == 1 else 1
+            elif tails and not count.unknown and count.known and count.var is None:
+                axes[tails[0]] = 0 if count.factor == count.known else 1
+        sizes = _smallest_counts(state, closing.formulas(), shared, admits)
+        guessed += [t for var in sizes for count in shared.get(var, ()) for t in count.tails]
         axes = {tail: number for tail, number in axes.items() if closing.open_rows([tail])}
         refuse_guesses(state, closing.open_rows(guessed), closing.open_dims(sizes))
         progress = closing.decide_rows(axes, "rows with a number of cells")
         sizes = {dim: size for dim, size in sizes.items() if closing.open_dims([dim]) == [dim]}
         if not (closing.decide_dims(sizes, "numbers of cells") or progress):
             return
+
+
+def _smallest_counts(
+    state: State,
+    formulas: Iterable[Formula],
+    shared: Mapping[DimVar, Sequence[Count]],
+    admits: Callable[[RowVar], object],
+) -> dict[DimVar, Size]:
+    """Return the smallest sizes that make the numbers of cells of rows come out, where all else
+    is known of these.
+
+    Of a size and its multiple, the former is chosen: 4*y = 6*cells  -->  y = 3.
+    """
+    divisors = {
+        var: lcm(*(each.known // gcd(each.factor, each.known) for each in counts))
+        for var, counts in shared.items()
+        if all(_is_ready(state, count, admits) for count in counts)
+    }
+    if not divisors:
+        return {}
+    scales = [scale for formula in formulas if (scale := _scale(state, formula)) is not None]
+    wholes = {whole for whole, _, _ in scales}
+    blocked = shared.keys() - divisors.keys()
+    pending = list(shared)
+    while pending:
+        whole = pending.pop()
+        for _, factor, part in (each for each in scales if each[0] == whole):
+            cells = divisors.get(whole, 1)
+            least = lcm(divisors.get(part, 1), cells // gcd(cells, factor))
+            is_news = whole in blocked and part not in blocked
+            if is_news or least != divisors.get(part, 1):
+                blocked |= {part} if is_news else set()
+                divisors[part] = least
+                pending.append(part)
+    return {
+        var: Size(n)
+        for var, n in divisors.items()
+        if var not in wholes | blocked and (n > 1 or var in shared)
+    }
+
+
+def _is_ready(state: State, count: Count, admits: Callable[[RowVar], object]) -> bool:
+    """Return True if nothing but its own size and one row is unknown in a count."""
+    is_known = not count.unknown and len(count.tails) <= 1 and count.known and count.factor
+    return bool(is_known) and all(_is_free(state, tail) and admits(tail) for tail in count.tails)
+
+
+def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
+    """Return an undecided size, its factor, and the undecided size that it is a multiple of."""
+    if not isinstance(formula, DimEqual):
+        return None
+    for whole, part in ((formula.left, formula.right), (formula.right, formula.left)):
+        if isinstance(whole, DimVar) and isinstance(part, AffineDim) and part.window is None:
+            sizes = list(state.undecided((whole, part.over)))
+            if len(sizes) == 2 and sizes[0] != sizes[1]:
+                return sizes[0], part.stride, sizes[1]
+    return None
+
+
+def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
+    """Return the rows of which the number of cells follows from what is not decided yet, and those
+    that can learn from them.
+    """
+    state = closing.state
+    counted = [
+        tail
+        for formula in closing.formulas()
+        if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
+        for tail in count.tails
+    ]
+    return dict.fromkeys(ranks.reached(state, counted))
 
 
 def _is_free(state: State, tail: RowVar) -> bool:

@@ -117,9 +117,13 @@ class Closing:
             else:
                 leaf = state.dim_leaves.get(dim)
                 origin = leaf.origin if leaf else self.guess_origin(stage)
-                unit = state.units.get(dim)
+                unit, floor = state.units.get(dim), state.floors.get(dim)
                 is_stated = size.n > 1 or (size.n == 1 and unit is not None and unit.stated)
-                dims.learn(state, dim, Known(size, True, DimEqual(dim, size, origin), is_stated))
+                is_refused = floor is not None and floor.n > size.n
+                blame = unit.cause if is_refused and unit is not None else None
+                dims.learn(
+                    state, dim, Known(size, True, DimEqual(dim, size, origin), is_stated), blame
+                )
         self.run()
         return bool(guesses)
 

@@ -9,6 +9,7 @@ operand: a scalar.
 from __future__ import annotations
 
 from dataclasses import field
+from typing import NamedTuple
 
 from ocannl_core.origin import Origin
 from ocannl_core.records import dataclass
@@ -45,12 +46,22 @@ class DimBelow:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A size is at least `n`, because position `n - 1` is accessed."""
+    """A size is at least `n`, because position `n - 1` is accessed.
+
+    Attributes:
+        dim: The size.
+        n: The lower bound.
+        origin: What demands it.
+        axis: As in `DimEqual`.
+        is_written: True if the position is written, so that the axis has it. An axis is not made
+            longer for a position that is read.
+    """
 
     dim: Dim
     n: int
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,18 @@ class RowEqual:
     skipped: int = field(default=0, compare=False)
 
 
+class Named(NamedTuple):
+    """How many axes at the ends of a row a specification names.
+
+    Attributes:
+        leading: Those before the row variable.
+        trailing: Those after it, or all of them if there is none.
+    """
+
+    leading: int = 0
+    trailing: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RowBelow:
     """`res ⊑ opnd` for rows.
@@ -79,6 +102,10 @@ class RowBelow:
         opnd: The operand's row.
         origin: What demands it.
         skipped: How many axes to the right of these rows are compared already.
+        ahead: How many axes to the left of these rows are compared already.
+        named: The axes of the result's row that a specification names for the operand. They are
+            matched before those that the row variable stands for: with `i...`, an operand of one
+            axis has `i`.
         is_written: True if the operand's row is what a specification writes for the result: the
             axes that it names first are the first ones of the result.
     """
@@ -87,6 +114,8 @@ class RowBelow:
     opnd: Row
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
+    ahead: int = field(default=0, compare=False)
+    named: Named = Named()
     is_written: bool = field(default=False, compare=False)
 
 

@@ -85,7 +85,11 @@ def total(state: State, constraint: TotalElements) -> None:
     state.watch(constraint, tuple(mentioned))
     if count.var is None and not _divides(count.known, count.factor):
         raise count_fails(constraint, count.text())
-    if count.tails:
+    if not count.known:  # there are no cells, whatever is unknown
+        state.journal.remove(state.open_formulas, constraint)
+        if count.var is not None:
+            _learn(state, count.var, 0, constraint)
+    elif count.tails:
         state.wait(constraint)
         if not state.is_suspended(constraint):
             state.suspend(constraint)

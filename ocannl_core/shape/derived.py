@@ -54,23 +54,24 @@ class Outcome(NamedTuple):
     waits: bool = False
 
 
-def linear(state: State, dim: Dim) -> Linear:
-    """Returns a size as a linear form of what is unknown."""
+def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
+    """Returns a size as a linear form of what is unknown, or of all variables."""
     match dim:
         case Size(n):
             return Linear({}, n)
         case DimVar():
-            known = state.size(dim)
+            known = None if is_symbolic else state.size(dim)
             return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
         case AffineDim(stride, over, window):
-            scaled = _combined((stride, linear(state, over)))
+            scaled = _combined((stride, linear(state, over, is_symbolic=is_symbolic)))
             if window is None or window.padded:
                 return scaled
-            kernel = linear(state, window.kernel)
+            kernel = linear(state, window.kernel, is_symbolic=is_symbolic)
             terms, constant = _combined((1, scaled), (window.dilation, kernel))
             return Linear(terms, constant + 1 - stride - window.dilation)
         case ConcatDim(parts):
-            return _combined(*((1, linear(state, part)) for part in parts))
+            forms = (linear(state, part, is_symbolic=is_symbolic) for part in parts)
+            return _combined(*((1, form) for form in forms))
         case _:
             assert_never(dim)
 
@@ -125,20 +126,23 @@ def solve(state: State, equation: DimEqual) -> Outcome:
     left, right = linear(state, equation.left), linear(state, equation.right)
     terms, excess = _combined((1, left), (-1, right))
     _check_windows(state, equation)
+    if _is_from_itself(state, equation):
+        raise messages.too_short(state, equation, itself=True)
+    basis = _basis(state, equation)
     if not terms:
         if excess:
             raise messages.formula_fails(state, equation, left.constant, right.constant)
-        return Outcome(solved=_basis_news(state, equation))
+        return Outcome(solved=_basis_news(state, equation, basis))
     constant = -excess
     if constant % gcd(*terms.values()):
         raise messages.does_not_divide(state, equation)
     if len(terms) == 1:
         ((var, coefficient),) = terms.items()
         n = constant // coefficient
-        itself = var in left.terms and var in right.terms
-        if n < _least(state, equation, var) or (n == 0 and itself):
+        if n < _least(state, equation, var):
+            itself = var in left.terms and var in right.terms
             raise messages.too_short(state, equation, itself=itself)
-        return Outcome(solved=(var, Size(n, _basis(state, equation, var))))
+        return Outcome(solved=(var, Size(n, basis)))
     if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
         one, other = terms
         return Outcome(same=(one, other))
@@ -147,6 +151,17 @@ def solve(state: State, equation: DimEqual) -> Outcome:
         if constant < least:
             raise messages.too_short(state, equation, itself=False)
     return Outcome(waits=True)
+
+
+def _is_from_itself(state: State, equation: DimEqual) -> bool:
+    """Return True for a size that is a multiple of itself, so that it could only be 0: x = 2*x."""
+    left, right = (
+        linear(state, side, is_symbolic=True) for side in (equation.left, equation.right)
+    )
+    terms, constant = _combined((1, left), (-1, right))
+    return (
+        len(terms) == 1 and not constant and terms.keys() <= left.terms.keys() & right.terms.keys()
+    )
 
 
 def _windows(dim: Dim) -> Iterator[AffineDim]:
@@ -187,35 +202,42 @@ def _least(state: State, equation: DimEqual, var: DimVar) -> int:
 # ----- bases --------------------------------------------------------------------------------------
 
 
-def _aligned(equation: DimEqual) -> tuple[Dim, Dim] | None:
-    """Returns the sizes of a strided axis and of its positions, which have one basis."""
-    for whole, formula in ((equation.left, equation.right), (equation.right, equation.left)):
-        if isinstance(formula, AffineDim) and isinstance(whole, DimVar | Size):
-            return whole, formula.over
-    return None
+def _plain(dim: Dim) -> Iterator[Dim]:
+    """Yield the plain sizes that a size is made of: these all have one basis."""
+    match dim:
+        case DimVar() | Size():
+            yield dim
+        case AffineDim(over=over, window=window):
+            yield from _plain(over)
+            if window is not None:
+                yield from _plain(window.kernel)
+        case ConcatDim(parts):
+            for part in parts:
+                yield from _plain(part)
+        case _:
+            assert_never(dim)
 
 
-def _basis(state: State, equation: DimEqual, var: DimVar) -> str | None:
-    """Returns the basis that a variable takes from the other end of a strided axis."""
-    pair = _aligned(equation)
-    if pair is not None:
-        for one, other in (pair, pair[::-1]):
-            size = state.size(other)
-            if isinstance(one, DimVar) and state.find(one) == var and size is not None:
-                return size.basis
-    return None
+def _basis(state: State, equation: DimEqual) -> str | None:
+    """Return the basis of an axis, its positions, its kernel and its parts, as far as it is known.
 
-
-def _basis_news(state: State, equation: DimEqual) -> tuple[DimVar, Size] | None:
-    """Returns a size that learns its basis from the other end of a strided axis."""
-    pair = _aligned(equation)
-    if pair is None:
-        return None
-    sizes = [state.size(dim) for dim in pair]
-    bases = {size.basis for size in sizes if size is not None and size.basis}
+    Raises:
+        ShapeError: if they have different ones.
+    """
+    sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
+    bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
     if len(bases) > 1:
-        raise messages.bases_of_formula_differ(state, equation, sorted(filter(None, bases)))
-    for dim, size in zip(pair, sizes, strict=True):
-        if bases and size is not None and size.basis is None and isinstance(dim, DimVar):
-            return state.find(dim), Size(size.n, bases.pop())
+        raise messages.bases_of_formula_differ(state, equation, sorted(bases))
+    return next(iter(bases), None)
+
+
+def _basis_news(state: State, equation: DimEqual, basis: str | None) -> tuple[DimVar, Size] | None:
+    """Return a size that learns its basis from the others in an equation."""
+    if basis is None:
+        return None
+    for side in (equation.left, equation.right):
+        for dim in _plain(side):
+            size = state.size(dim)
+            if isinstance(dim, DimVar) and size is not None and size.basis is None:
+                return state.find(dim), Size(size.n, basis)
     return None

@@ -82,8 +82,7 @@ def refine(state: State, constraint: DimBelow) -> None:
         case Size(), DimVar():
             _bound(state, opnd, Known(res, True, constraint))
         case Size(), Size():
-            # a single position can be repeated, but not be left out
-            if _merged(res, opnd) is None and (opnd.n != 1 or res.n <= 1):
+            if _merged(res, opnd) is None and (opnd.n != 1 or res.n == 1):
                 raise sizes_differ(res, constraint, opnd, constraint)
         case (DimVar() | Size(), _):
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
@@ -93,7 +92,7 @@ def refine(state: State, constraint: DimBelow) -> None:
             state.agenda.append(DimEqual(whole, res, constraint.origin, constraint.axis))
             state.agenda.append(DimBelow(whole, opnd, constraint.origin, constraint.axis))
         case (_, Size(1)):
-            state.agenda.append(AtLeast(res, 1, constraint.origin, constraint.axis))
+            pass
         case _:
             state.agenda.append(DimEqual(res, opnd, constraint.origin, constraint.axis))
 
@@ -115,6 +114,8 @@ def propagate(state: State, edge: Edge) -> None:
         new = Known(above.size, above.explicit, edge.cause, above.stated)
         learn(state, res, new, blame=above.cause)
         learn(state, opnd, replace(new, size=state.values[res].size))
+    elif not state.may_be_one(opnd):
+        _join(state, res, opnd, edge.cause)
     elif below is not None:
         new = Known(below.size, below.explicit, edge.cause, below.stated)
         _bound(state, opnd, new, blame=below.cause)
@@ -186,14 +187,23 @@ def at_least(state: State, constraint: AtLeast) -> None:
     dim = constraint.dim
     match dim:
         case DimVar():
-            _raise_floor(state, state.find(dim), Floor(constraint.n, constraint))
+            var = state.find(dim)
+            if constraint.is_written:
+                _note_written(state, var, Floor(constraint.n, constraint))
+            _raise_floor(state, var, Floor(constraint.n, constraint))
         case Size():
             if dim.n < constraint.n:
                 raise too_small(dim, constraint, constraint.n, constraint)
         case _:
             fresh = state.fresh.dim()
             state.agenda.append(DimEqual(fresh, dim, constraint.origin, constraint.axis))
-            state.agenda.append(AtLeast(fresh, constraint.n, constraint.origin, constraint.axis))
+            state.agenda.append(replace(constraint, dim=fresh))
+
+
+def _note_written(state: State, var: DimVar, floor: Floor) -> None:
+    old = state.written.get(var)
+    if old is None or old.n < floor.n:
+        state.journal.put(state.written, var, floor)
 
 
 def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
@@ -205,6 +215,9 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
         raise _lacks(state, known, floor)
     state.journal.put(state.floors, var, floor)
     state.touched_dims[var] = None
+    if floor.n > 1 and (old is None or old.n == 1):
+        _tell_results(state, var)
+        state.agenda.extend(each for each in state.within.get(var, ()) if each in state.scalars)
     if known is None and (ceiling := state.ceilings.get(var)) is not None:
         _settle_between(state, var, floor, ceiling)
 
@@ -251,8 +264,6 @@ def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
         state.put_inner(state.unit_bases, var, basis, unit.cause)
         _take_unit_bases(state, var)
     earlier = state.units.get(var)
-    if earlier is None:
-        _raise_floor(state, var, Floor(1, unit.cause))
     if earlier is None or (unit.stated and not earlier.stated):
         state.journal.put(state.units, var, unit)
     state.touched_dims[var] = None
@@ -305,14 +316,17 @@ def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
     for formula in state.formulas.get(light, ()):
         state.put_inner(state.formulas, heavy, formula, None)
         state.agenda.append(formula)
-    if state.optional.get(light) != state.optional.get(heavy):
-        journal.put(state.optional, heavy, False)
+    for marks in (state.optional, state.spanned):
+        if marks.get(light) != marks.get(heavy):
+            journal.put(marks, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     for basis, why in state.unit_bases.get(light, {}).items():
         _has_unit_operand(state, heavy, Known(Size(1, basis), True, why, False))
     if (leaf := state.dim_leaves.get(light)) is not None:
         state.mark_dim(heavy, leaf)
+    if (written := state.written.get(light)) is not None:
+        _note_written(state, heavy, written)
     if (floor := state.floors.get(light)) is not None:
         _raise_floor(state, heavy, floor)
     if (known := state.values.get(light)) is not None:

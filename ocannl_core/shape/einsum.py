@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from ocannl_core.errors import ShapeError, SpecError
 from ocannl_core.indexing import AxisIndex, FixedIndex
 from ocannl_core.origin import Origin
 from ocannl_core.records import dataclass
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, Named, RowBelow, RowEqual
 from ocannl_core.shape.notation import (
     Affine,
     Anything,
@@ -34,8 +34,10 @@ from ocannl_core.shape.notation import (
     axis_names,
 )
 from ocannl_core.shape.spec import spec_error
+from ocannl_core.shape.state import State
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
+    LARGEST_INDEX,
     ONE_WRITTEN,
     AffineDim,
     ConcatDim,
@@ -60,11 +62,13 @@ class Einsum:
             into margins.
         values: Numbers for names in the spec: the factor that a coefficient stands for, or the size
             of the axis with this label.
+        rows: The sizes of the axes that row variables of the spec stand for, by name.
     """
 
     spec: Spec
     padded: bool | None = None
     values: tuple[tuple[str, int], ...] = ()
+    rows: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,13 +79,30 @@ class Relation:
         constraints: The constraints on shapes.
         pins: Sizes whose axes are accessed at one given position.
         labels: What the names of a spec stand for.
+        row_axes: The axes that row variables of given sizes stand for.
         optional: Parts of concatenated axes that may be empty.
+        addressed: Axes of operands of which a position other than 0 is read.
+        spanned: Computed axes of operands, along which they are repeated.
     """
 
     constraints: list[Constraint] = field(default_factory=list)
     pins: dict[DimVar, AxisIndex] = field(default_factory=dict)
     labels: dict[str, DimVar | RowVar] = field(default_factory=dict)
+    row_axes: list[DimVar] = field(default_factory=list)
     optional: list[DimVar] = field(default_factory=list)
+    addressed: list[DimVar] = field(default_factory=list)
+    spanned: list[DimVar] = field(default_factory=list)
+
+    def enter(self, state: State) -> None:
+        """Mark the sizes concerned, and have the constraints worked on."""
+        for marks, dims in (
+            (state.optional, self.optional),
+            (state.addressed, self.addressed),
+            (state.spanned, self.spanned),
+        ):
+            for dim in dims:
+                state.journal.put(marks, dim, True)
+        state.agenda.extend(self.constraints)
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -96,6 +117,20 @@ def operand_name(position: int) -> str:
     return f"the {name} operand"
 
 
+class _Side(NamedTuple):
+    """How the axes of a row of a specification become sizes.
+
+    Attributes:
+        is_result: True for the result, whose positions are written.
+        is_free: True for a result whose axes are not stated.
+        keeps_formulas: True to have formulas in the row, and not sizes that equal them.
+    """
+
+    is_result: bool = False
+    is_free: bool = False
+    keeps_formulas: bool = False
+
+
 class Instance:
     """One application of a spec, with variables of its own."""
 
@@ -103,6 +138,7 @@ class Instance:
         self._spec = logic.spec
         self._padded = logic.padded
         self._values = dict(logic.values)
+        self._row_sizes = dict(logic.rows)
         self._origin = origin
         self._fresh = fresh
         self._dims: dict[str, DimVar] = {}
@@ -115,7 +151,8 @@ class Instance:
 
         Raises:
             SpecError: if a name that should be a number has no value, or a value has no name.
-            ShapeError: if nothing says whether a window may reach into margins.
+            ShapeError: if nothing says whether a window may reach into margins, or a value is too
+                large for an index.
         """
         constraints = self._relation.constraints
         for position, (shape_spec, operand) in enumerate(
@@ -125,9 +162,14 @@ class Instance:
                 origin = self._origin.at(f"{kind.value} row of {operand_name(position)}")
                 written = shape_spec.row(kind)
                 spec_row = self._operand_row(written, origin)
-                exact = written is not None and self._is_exact(written, kind)
-                compare = RowEqual if exact else RowBelow
-                constraints.append(compare(spec_row, row, origin))
+                if written is None:
+                    constraints.append(RowBelow(spec_row, row, origin))
+                elif self._is_exact(written, kind):
+                    constraints.append(RowEqual(spec_row, row, origin))
+                else:
+                    named = Named(len(written.leading), len(written.trailing))
+                    constraints.append(RowBelow(spec_row, row, origin, named=named))
+                    self._mark(written, spec_row)
         for kind, row in result.rows():
             origin = self._origin.at(f"{kind.value} row of the result")
             written = self._spec.result.row(kind)
@@ -149,6 +191,13 @@ class Instance:
     def _give_values(self) -> None:
         constraints = self._relation.constraints
         for name, number in self._values.items():
+            if number > LARGEST_INDEX:
+                raise ShapeError(
+                    "An axis has less than 2**63 positions, or indices could not address them.",
+                    found=f"{name} = {number}",
+                    where=str(self._origin),
+                    fix="give a smaller number",
+                )
             if name in self._dims:
                 origin = self._origin.at(f"the size given for {name}")
                 constraints.append(DimEqual(self._dims[name], Size(number), origin))
@@ -159,6 +208,15 @@ class Instance:
                     where=str(self._origin),
                     fix=f"name an axis of {self._spec.text or self._spec}",
                 )
+
+        for name, sizes in self._row_sizes.items():
+            axes = self._fresh.dims(len(sizes))
+            origin = self._origin.at(f"the sizes of {name}")
+            constraints += [
+                DimEqual(axis, Size(n), origin) for axis, n in zip(axes, sizes, strict=True)
+            ]
+            constraints.append(RowEqual(Row(tail=self._rows[name]), Row(trailing=axes), origin))
+            self._relation.row_axes += axes
 
     def _is_exact(self, row: RowSpec, kind: RowKind) -> bool:
         """True for rows compared by equations."""
@@ -174,8 +232,18 @@ class Instance:
         if row is None:
             return Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin)
+        leading, trailing = self._axes(row, origin, _Side())
         return Row(leading, tail, trailing)
+
+    def _mark(self, written: RowSpec, row: Row) -> None:
+        """Note which axes of an operand are addressed at other positions than 0, and which are
+        computed.
+        """
+        for axis, dim in zip(written.axes, row.dims, strict=True):
+            if isinstance(dim, DimVar) and _skips_first(axis):
+                self._relation.addressed.append(dim)
+            elif isinstance(dim, DimVar) and isinstance(axis, Affine | Concat):
+                self._relation.spanned.append(dim)
 
     def _result_row(
         self, row: RowSpec | None, origin: Origin, *, is_free: bool, is_exact: bool
@@ -188,7 +256,8 @@ class Instance:
         if row is None:
             return Row()
         tail = None if row.variable is None else self._row_variable(row.variable)
-        leading, trailing = self._axes(row, origin, is_free=is_free, keeps_formulas=not is_exact)
+        side = _Side(is_result=True, is_free=is_free, keeps_formulas=not is_exact)
+        leading, trailing = self._axes(row, origin, side)
         return Row(leading, tail, trailing)
 
     def _row_variable(self, name: str) -> RowVar:
@@ -200,22 +269,13 @@ class Instance:
         self,
         row: RowSpec,
         origin: Origin,
-        *,
-        is_free: bool = False,
-        keeps_formulas: bool = False,
+        side: _Side,
     ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         leading = tuple(
-            self._dim(axis, origin, position, is_free=is_free, keeps_formulas=keeps_formulas)
-            for position, axis in enumerate(row.leading)
+            self._dim(axis, origin, position, side) for position, axis in enumerate(row.leading)
         )
         trailing = tuple(
-            self._dim(
-                axis,
-                origin,
-                position - len(row.trailing),
-                is_free=is_free,
-                keeps_formulas=keeps_formulas,
-            )
+            self._dim(axis, origin, position - len(row.trailing), side)
             for position, axis in enumerate(row.trailing)
         )
         return leading, trailing
@@ -225,32 +285,26 @@ class Instance:
             self._dims[name] = self._fresh.dim(name)
         return self._dims[name]
 
-    def _dim(
-        self,
-        axis: AxisSpec,
-        origin: Origin,
-        position: int,
-        *,
-        is_free: bool,
-        keeps_formulas: bool,
-    ) -> Dim:
+    def _dim(self, axis: AxisSpec, origin: Origin, position: int, side: _Side) -> Dim:
         constraints = self._relation.constraints
         match axis:
             case Label(name):
                 return self._label(name)
             case Anything():
                 return self._fresh.dim()
-            case Fixed(0) if is_free:
+            case Fixed(0) if side.is_free:
                 # only that position is written: as a formula, so that no use stretches the axis
-                return ONE_WRITTEN if keeps_formulas else Size(1)
+                return ONE_WRITTEN if side.keeps_formulas else Size(1)
             case Fixed(index):
                 dim = self._fresh.dim()
                 self._relation.pins[dim] = FixedIndex(index)
-                constraints.append(AtLeast(dim, index + 1, origin, position))
+                constraints.append(
+                    AtLeast(dim, index + 1, origin, position, is_written=side.is_result)
+                )
                 return dim
             case Affine() | Concat():
                 formula = self._affine(axis) if isinstance(axis, Affine) else self._concat(axis)
-                if keeps_formulas:
+                if side.keeps_formulas:
                     return formula
                 dim = self._fresh.dim(str(axis))
                 constraints.append(DimEqual(dim, formula, origin, position))
@@ -304,6 +358,19 @@ class Instance:
     def _error(self, axis: Affine, rule: str, fix: str = "") -> SpecError:
         error = spec_error(self._spec.text or str(self._spec), axis.at, rule)
         return SpecError(error.rule, found=error.found, where=str(self._origin), fix=fix)
+
+
+def _skips_first(axis: AxisSpec) -> bool:
+    """Return True for an axis that is addressed at a position other than 0 in any case."""
+    match axis:
+        case Fixed(index):
+            return index > 0
+        case Affine(offset=offset, window=None):
+            return offset > 0
+        case Label() | Anything() | Affine() | Concat():
+            return False
+        case _:
+            assert_never(axis)
 
 
 def _aligned_names(spec: Spec) -> Iterator[str]:

@@ -9,7 +9,7 @@ from types import EllipsisType
 
 from ocannl_core.errors import UsageError
 from ocannl_core.identity import ById
-from ocannl_core.origin import Origin, caller_location
+from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.records import replace
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, fill, ties
@@ -19,10 +19,20 @@ from ocannl_core.shape.counts import cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
-from ocannl_core.shape.messages import narrowed
+from ocannl_core.shape.messages import narrowed, too_many_cells
 from ocannl_core.shape.state import Leaf, State
 from ocannl_core.shape.supply import Supply
-from ocannl_core.shape.terms import AffineDim, DimVar, Row, RowKind, RowVar, Shape, Size
+from ocannl_core.shape.terms import (
+    AffineDim,
+    DimVar,
+    Row,
+    RowKind,
+    RowVar,
+    Shape,
+    Size,
+    exceeds,
+)
+from ocannl_core.shape.unmatched import Application, application_of, remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
@@ -35,6 +45,8 @@ class Environment:
         self._state = State()
         self._leaves = 0
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
+        self._unchecked: dict[Shape | ById, dict[Application, None]] = {}
+        self._reported: set[tuple[Location | None, str]] = set()
 
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
@@ -42,13 +54,18 @@ class Environment:
         """Returns a shape with the given rows; the rows not given are inferred.
 
         Raises:
+            ShapeError: if there are too many cells for an index.
             UsageError: if a size is negative.
         """
-        return Shape(
+        shape = Shape(
             self._row(RowKind.BATCH, batch, name),
             self._row(RowKind.INPUT, input, name),
             self._row(RowKind.OUTPUT, output, name),
         )
+        sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
+        if exceeds(sizes):
+            raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
+        return shape
 
     def relate(
         self,
@@ -79,9 +96,7 @@ class Environment:
                 tail = state.flat(row).tail
                 if tail is not None:
                     state.journal.put(state.contracted, tail, True)
-            for part in relation.optional:
-                state.journal.put(state.optional, part, True)
-            state.agenda.extend(relation.constraints)
+            relation.enter(state)
             if capture:
                 state.agenda.extend(ties(capture, relation.labels, origin))
             solver.run(state)
@@ -90,8 +105,17 @@ class Environment:
             if relation.constraints:
                 # a part of a known axis is not connected with any shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
-                own = map(_shape_of, state.undecided(tuple(sizes)))
+                own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
+                # so is a captured row that is longer than those of the operands
+                taken = [relation.labels[name] for name in capture or ()]
+                own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
                 state.put_inner(self._made_from, _key(result), (*operands, *own), result)
+            if isinstance(logic, Einsum):
+                values = [name for name, _ in logic.values]
+                labels = relation.labels
+                applied = application_of(logic.spec, operands, labels, values, origin)
+                if self._check(applied):
+                    state.put_inner(self._unchecked, _key(result), applied, None)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
         """Marks a shape as that of a tensor which no operation computes: it learns from its uses.
@@ -216,12 +240,17 @@ class Environment:
         """
         if not isinstance(logic, Einsum):
             return logic
-        sizes = {
-            name: n
-            for name, ref in capture.items()
-            if isinstance(ref.term, DimVar) and (n := self.size_of(ref)) is not None
-        }
-        return replace(logic, values=tuple(sorted({**dict(logic.values), **sizes}.items())))
+        values, rows = dict(logic.values), dict(logic.rows)
+        for name, ref in capture.items():
+            if isinstance(ref.term, RowVar):
+                row = self._seen(Row(tail=ref.term))
+                if row.is_closed:
+                    rows[name] = row.sizes
+            elif (n := self.size_of(ref)) is not None:
+                values[name] = n
+        return replace(
+            logic, values=tuple(sorted(values.items())), rows=tuple(sorted(rows.items()))
+        )
 
     def view(self, shape: Shape) -> Shape:
         """Returns the shape as far as it is known. Looking does not influence inference."""
@@ -248,7 +277,10 @@ class Environment:
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
             origin = Origin(what, caller_location())
-            close(self._state, [*self._with_operands(shapes), *captured], origin)
+            unchecked: list[Application] = []
+            close(self._state, [*self._with_operands(shapes, unchecked), *captured], origin)
+            for applied in unchecked:
+                self._check(applied)
 
     def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
         """Returns the shapes as `close` would leave them now. Decides nothing.
@@ -259,7 +291,7 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         with self._atomically():
-            close(state, self._with_operands(shapes), Origin("a preview"))
+            close(state, self._with_operands(shapes, []), Origin("a preview"))
             found = [self.view(shape) for shape in shapes]
             state.agenda.clear()
             state.journal.rollback()
@@ -283,8 +315,17 @@ class Environment:
 
     # ----- details ------------------------------------------------------------------------------
 
-    def _with_operands(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Returns shapes and what they were computed from, which need not be looked at again."""
+    def _check(self, applied: Application) -> bool:
+        """Report what is dubious about an application; return whether more may turn out later."""
+        found, is_open = remarks(self._state, applied)
+        for remark in found:
+            report(remark, self._reported)
+        return is_open
+
+    def _with_operands(self, shapes: Iterable[Shape], unchecked: list[Application]) -> list[Shape]:
+        """Returns shapes and what they were computed from, which need not be looked at again; adds
+        the applications among them of which something may turn out when they are closed.
+        """
         found: list[Shape] = []
         pending = list(shapes)
         while pending:
@@ -293,6 +334,8 @@ class Environment:
             key = _key(shape)
             for operands in self._made_from.get(key, ()):
                 pending += operands
+            unchecked += self._unchecked.get(key, ())
+            self._state.journal.remove(self._unchecked, key)
             self._state.journal.remove(self._made_from, key)
         return found
 

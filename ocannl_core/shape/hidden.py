@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import NamedTuple
 
 from ocannl_core.errors import ShapeError
 from ocannl_core.shape import ranks
-from ocannl_core.shape.constraints import TotalElements
+from ocannl_core.shape.contradictions import refuse_contradictions
 from ocannl_core.shape.state import Leaf, State
 from ocannl_core.shape.terms import DimVar, RowKind, RowVar
-
-
-class Hidden(IntEnum):
-    """What nothing fixes of a parameter's shape; messages give the number."""
-
-    SIZE = 1
-    """A size."""
-    COUNTED_ROW = 2
-    """The axes of a row that shares a number of cells with others."""
-    COUNTED_SIZE = 3
-    """A size that is a factor of an unknown number of cells, or grows with it."""
-    ROW = 4
-    """The axes of a row."""
-    COMPUTED_SIZE = 5
-    """A size in a formula with other unknown sizes."""
 
 
 class _Unknown(NamedTuple):
@@ -33,7 +17,6 @@ class _Unknown(NamedTuple):
 
     leaf: Leaf
     part: str
-    number: Hidden
 
 
 def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar]) -> None:
@@ -45,38 +28,25 @@ def refuse_guesses(state: State, rows: Iterable[RowVar], dims: Iterable[DimVar])
     1 of a reduced axis is nobody's word: in `param("w") @ x - mean`, the size stays hidden.
 
     Raises:
-        ShapeError: naming every parameter concerned, and how to give the first one's shape.
+        ShapeError: naming every parameter concerned, and how to give the first one's shape; or
+            the equations that no shape satisfies.
     """
     found: dict[tuple[int, RowKind], _Unknown] = {}
-    for var in rows:
+    open_rows = list(rows)
+    for var in open_rows:
         leaf = ranks.leaf_of(state, var)
         if leaf is None or not leaf.parameter or ranks.is_anchored(state, var):
             continue
         if ranks.is_contracted(state, var):
-            part = f"its {leaf.kind.value} axes"
-            found[leaf.order, leaf.kind] = _Unknown(leaf, part, _row_number(state, var))
+            found[leaf.order, leaf.kind] = _Unknown(leaf, f"its {leaf.kind.value} axes")
     for dim in dims:
         if not may_be_guessed(state, dim):
             leaf = state.dim_leaves[state.find(dim)]
             part = f"the size of its {axis_name(state, leaf, dim)}"
-            number = _size_number(state, state.find(dim))
-            found[leaf.order, leaf.kind] = _Unknown(leaf, part, number)
+            found[leaf.order, leaf.kind] = _Unknown(leaf, part)
     if found:
+        refuse_contradictions(state, open_rows)
         raise _forgotten([found[key] for key in sorted(found, key=_importance)])
-
-
-def _row_number(state: State, var: RowVar) -> Hidden:
-    group = ranks.group(state, var)
-    waiting = (constraint for one in group for constraint in state.suspended.get(one, ()))
-    is_counted = any(isinstance(constraint, TotalElements) for constraint in waiting)
-    return Hidden.COUNTED_ROW if is_counted else Hidden.ROW
-
-
-def _size_number(state: State, dim: DimVar) -> Hidden:
-    waiting = [f for f in state.formulas.get(dim, ()) if f in state.open_formulas]
-    if any(isinstance(formula, TotalElements) for formula in waiting):
-        return Hidden.COUNTED_SIZE
-    return Hidden.COMPUTED_SIZE if waiting else Hidden.SIZE
 
 
 def may_be_guessed(state: State, dim: DimVar) -> bool:
@@ -128,13 +98,11 @@ def parameter_text(leaf: Leaf) -> str:
 
 def _forgotten(unknown: list[_Unknown]) -> ShapeError:
     first = unknown[0].leaf
-    numbers = ", ".join(str(int(number)) for number in sorted({each.number for each in unknown}))
     return ShapeError(
-        f"You forgot to specify the hidden dimension(s) {numbers}: nothing fixes the shape of a"
-        " parameter.",
+        "You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.",
         found="\n".join(
-            f"{leaf.origin.operation}: {part} can be anything" for leaf, part, _ in unknown
+            f"{leaf.origin.operation}: {part} can be anything" for leaf, part in unknown
         ),
-        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _, _ in unknown)),
+        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _ in unknown)),
         fix=f"give it where the parameter is made: {parameter_text(first)}",
     )

@@ -84,7 +84,7 @@ def too_small(
 ) -> ShapeError:
     """An axis does not have the position that is accessed."""
     if at_least == 1:
-        rule = "An axis that something is repeated along, or accessed at, has positions."
+        rule = "An axis of which a position is accessed has positions."
     else:
         rule = (
             f"Position {at_least - 1} is accessed, so the axis needs at least {at_least} positions."
@@ -97,11 +97,23 @@ def too_small(
     )
 
 
+def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> ShapeError:
+    """A tensor is larger than what can be addressed."""
+    each = f", of {nbytes} bytes each" if nbytes > 1 else ""
+    return ShapeError(
+        "A tensor has less than 2**63 bytes, or indices could not address it.",
+        found=f"cells for the shape {shape}{each}" + (f", for {name}" if name else ""),
+        where=where,
+        fix="make an axis shorter, or reduce in the operation that makes the axes",
+    )
+
+
 def too_many_axes(
     result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
 ) -> ShapeError:
     """An operand has more axes than the fixed result."""
-    found = f"{_axes(operand, cause.skipped)} against {_axes(result, cause.skipped)}"
+    axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
+    found = f"{axes} against {wanted}"
     if ", against " in cause.origin.detail:
         fix = (
             "give the first operand more input axes, turn the surplus output axes of the\n"
@@ -124,6 +136,18 @@ def too_many_axes(
         where=_all(cause, others),
         fix="reduce the surplus axes with einsum, or give the result more axes;\n"
         "if the operand's outputs should meet inputs, use `@` rather than `*`",
+    )
+
+
+def position_is_missing(
+    operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint] = ()
+) -> ShapeError:
+    """An operand does not have an axis of which a position is read."""
+    return ShapeError(
+        "An operand has the axis of which a position is read.",
+        found=f"{_axes(operand, cause.skipped)} in place of {wanted + cause.skipped}",
+        where=_all(cause, others),
+        fix="give the operand this axis, or leave the position out",
     )
 
 
@@ -170,13 +194,13 @@ def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
     )
 
 
-def _axes(row: Row, skipped: int) -> str:
-    """Returns the number of axes of a row whose rightmost ones may be left out, and the row."""
-    number = len(row.dims) + skipped
+def _axes(row: Row, skipped: int, ahead: int = 0) -> str:
+    """Returns the number of axes of a row whose outer ones may be left out, and the row."""
+    number = len(row.dims) + skipped + ahead
     if number == 0 and row.tail is None:
         return "no axes"
     count = "1 axis" if number == 1 else f"{number} axes"
     if row.tail is not None:
         count = f"at least {count}"
-    shown = ",".join([str(row), "..."] if skipped else [str(row)])
-    return f"{count} ({shown.lstrip(',')})"
+    shown = [*(["..."] if ahead else []), str(row), *(["..."] if skipped else [])]
+    return f"{count} ({','.join(filter(None, shown))})"

@@ -49,6 +49,7 @@ from ocannl_core.shape.constraints import (
 from ocannl_core.shape.einsum import Relation
 from ocannl_core.shape.logic import Logic, NumbersOfWords, relation_of
 from ocannl_core.shape.messages import place
+from ocannl_core.shape.row_order import pairs
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -125,9 +126,7 @@ def derive(
     state: State, relation: Relation, result: Shape, operands: Sequence[Shape]
 ) -> Projections:
     """Returns the projections of a relation between shapes whose axes have identities."""
-    for part in relation.optional:
-        state.journal.put(state.optional, part, True)
-    state.agenda.extend(relation.constraints)
+    relation.enter(state)
     solver.run(state)
     for constraint in relation.constraints:
         if isinstance(constraint, DimEqual):
@@ -141,6 +140,7 @@ def derive(
         for pair in _paired(state, constraint):
             axes.meet(pair)
     labels = [dim for dim in relation.labels.values() if isinstance(dim, DimVar)]
+    labels += relation.row_axes
     return axes.projections(result, operands, labels)
 
 
@@ -186,13 +186,12 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
 def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
     """Yields the constraint axis by axis."""
     match constraint:
-        case RowBelow(res, opnd, origin):
-            pairs = zip(_reversed(state, res), _reversed(state, opnd), strict=False)
-            for axis, (below, above) in enumerate(pairs, start=1):
-                yield DimBelow(below, above, origin, -axis)
+        case RowBelow(origin=origin):
+            for axis, below, above in pairs(state, constraint):
+                yield DimBelow(below, above, origin, axis)
         case RowEqual(left, right, origin):
-            pairs = zip(_reversed(state, left), _reversed(state, right), strict=True)
-            for axis, (one, other) in enumerate(pairs, start=1):
+            equal = zip(_reversed(state, left), _reversed(state, right), strict=True)
+            for axis, (one, other) in enumerate(equal, start=1):
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
             yield constraint
@@ -335,11 +334,11 @@ class _Axes:
     # ----- the second stratum -------------------------------------------------------------------
 
     def _unvisited(self, labels: Sequence[DimVar]) -> Iterator[tuple[LoopVar, int]]:
-        """Yields loops for the labels of several positions that no index depends on."""
+        """Yields loops for the labels that no index depends on, unless they have one position."""
         placed = self._vars.keys() | self._pins.keys() | self._formulas.keys() | self._parts
         for label in labels:
             root, size = self._find(label), self._size(label)
-            if size > 1 and root not in placed:
+            if size != 1 and root not in placed:
                 yield fresh_var(self._hints.get(root, "s")), size
 
     def _margins_of(self, shape: Shape) -> tuple[Margin, ...]:

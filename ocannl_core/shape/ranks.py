@@ -180,7 +180,9 @@ def missing_between(state: State, together: Iterable[RowVar]) -> int:
 
 
 def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
-    """Returns, for the variables that have results with known axes, the least number of these."""
+    """Returns, for the variables that have results with known axes, the least number of these;
+    at least as many as a specification names.
+    """
     region = _behind(state, wanted)
     informed = _informed(state, region)
     seeds: dict[RowVar, int] = {}
@@ -189,7 +191,14 @@ def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
             surplus = _surplus(constraint)
             if surplus > 0 and constraint.res.tail not in informed:
                 seeds[var] = min(surplus, seeds.get(var, surplus))
+        if var in seeds:
+            seeds[var] = max(seeds[var], *(map(_named_surplus, bounds(state, var))))
     return _nearest(state, region, seeds)
+
+
+def _named_surplus(constraint: RowBelow) -> int:
+    """Return how many axes the operand lacks of those that a specification names."""
+    return sum(constraint.named) - len(constraint.opnd.dims)
 
 
 def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
@@ -204,6 +213,19 @@ def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
         pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
         pending += linked(state, var)
     return region
+
+
+def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+    """Return the open row variables that can learn from some, and those themselves."""
+    seen: dict[RowVar, None] = {}
+    pending = [var for var in start if var not in state.rows]
+    while pending:
+        var = pending.pop()
+        if var not in seen:
+            seen[var] = None
+            pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
+            pending += linked(state, var)
+    return list(seen)
 
 
 def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:

@@ -1,23 +1,14 @@
-"""Solving constraints on rows.
-
-Rows are compared from the right. A result is made longer when an operand has more known axes; what
-an operand's variable stands for is left open until the rows below it are known, because it may be
-any part of them.
-"""
+"""What row variables stand for, and what rows are known to begin and to end with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from ocannl_core.errors import VerifyError
-from ocannl_core.records import replace
 from ocannl_core.shape import ranks
-from ocannl_core.shape.constraints import Constraint, DimBelow, DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.messages import axes_differ, self_reference, too_many_axes
+from ocannl_core.shape.constraints import Constraint, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.state import Flat, State, sides
 from ocannl_core.shape.terms import Dim, Row, RowVar, Size
-
-_EMPTY = Row()
 
 
 def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
@@ -67,131 +58,75 @@ def extend(
     return tail, dims
 
 
-# ----- equations ----------------------------------------------------------------------------------
+# ----- rows known at either end -------------------------------------------------------------------
 
 
-def equate(state: State, constraint: RowEqual) -> None:
-    """Makes two rows the same.
+def right_forms(state: State, row: Flat) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its right end by equations of rows.
 
-    Raises:
-        ShapeError: if they cannot have the same number of axes.
+    (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
     """
-    left, right = state.flat(constraint.left), state.flat(constraint.right)
-    if left.tail is None and right.tail is None:
-        if left.known != right.known:
-            raise axes_differ(
-                _shown(state, left),
-                _shown(state, right),
-                constraint,
-                _decided_by(state, constraint),
-            )
-        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
-    elif left.tail == right.tail:
-        _equate_to_itself(state, left, right, constraint)
-    elif left.tail is None or right.tail is None:
-        closed, opened = (left, right) if left.tail is None else (right, left)
-        if opened.known > closed.known:
-            raise axes_differ(
-                _shown(state, left),
-                _shown(state, right),
-                constraint,
-                _decided_by(state, constraint),
-            )
-        _solve_against(state, opened, closed, constraint)
-    else:
-        _equate_open(state, left, right, constraint)
+    return _forms(state, row, lambda each: each, frozenset())
 
 
-def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    if left.known != right.known:
-        found = f"{_row(left)} = {_row(right)}"
-        raise self_reference(constraint, found, _decided_by(state, constraint))
-    if len(left.leading) == len(right.leading):
-        _equate_axes(state, left.leading, right.leading, constraint, from_right=False)
-        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
-    else:
-        state.suspend(RowEqual(_row(left), _row(right), constraint.origin, constraint.skipped))
+def left_forms(state: State, row: Flat) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its left end by equations of rows.
 
-
-def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    ahead = len(left.leading) - len(right.leading)
-    behind = len(left.trailing) - len(right.trailing)
-    if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
-        _solve_against(state, right, left, constraint)
-    elif ahead <= 0 and behind <= 0:
-        _solve_against(state, left, right, constraint)
-    elif ahead > 0:
-        _equate_crossing(state, left, right, constraint)
-    else:
-        _equate_crossing(state, right, left, constraint)
-
-
-def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equates rows of which one has more leading axes, the other more trailing ones.
-
-    The surplus of one end over the other lies in a variable; the rest may be the same axes or
-    different ones, which stays open.
-
-    (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
+    (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
     """
+    return map(_mirrored, _forms(state, _mirrored(row), _mirrored, frozenset()))
+
+
+def _mirrored(row: Flat) -> Flat:
+    return Flat(row.trailing[::-1], row.tail, row.leading[::-1])
+
+
+def _forms(
+    state: State, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
+) -> Iterator[Flat]:
+    """Yield a row, and the same row with more axes at its right end by equations of rows, which
+    are read through a function that may mirror them.
+    """
+    yield row
+    if row.tail is None or row.tail in seen:
+        return
+    for constraint in state.equations.get(row.tail, ()):
+        left, right = view(state.flat(constraint.left)), view(state.flat(constraint.right))
+        for one, other in ((left, right), (right, left)):
+            cut = len(row.leading) - len(one.leading)
+            ahead = map(state.current, row.leading[max(cut, 0) :])
+            is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
+            if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
+                form = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
+                yield from _forms(state, form, view, seen | {row.tail})
+
+
+def keep_crossing(
+    state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
+) -> None:
+    """Keeps an equation of a row that begins with axes and one that ends with as many."""
     assert left.tail is not None
     assert right.tail is not None
-    first = len(right.leading)
-    last = len(right.trailing) - len(left.trailing)
-    ahead, behind = left.leading[first:], right.trailing[:last]
-    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
-    _equate_axes(state, left.trailing, right.trailing[last:], constraint, from_right=True)
-    surplus = len(ahead) - len(behind)
-    left_tail, right_tail = left.tail, right.tail
-    if surplus > 0:
-        right_tail = _grow(state, right_tail, ahead[:surplus], (), constraint)
-        ahead = ahead[surplus:]
-    elif surplus < 0:
-        left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
-        behind = behind[:surplus]
-    skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
-    _keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
+    ranks.record(state, left.tail, right.tail, 0, cause)
+    ranks.record(state, right.tail, left.tail, 0, cause)
+    ahead = with_causes(state, left.leading, cause)
+    behind = with_causes(state, right.trailing, cause)
+    kept = RowEqual(Row(ahead, left.tail), Row((), right.tail, behind), cause.origin, skipped)
+    if state.is_suspended(kept):
+        return
+    state.suspend(kept)
+    for tail in (left.tail, right.tail):
+        compared = state.suspended.get(tail, ())
+        state.agenda.extend(each for each in compared if isinstance(each, RowBelow))
 
 
-def _grow(
-    state: State,
-    var: RowVar,
-    leading: tuple[Dim, ...],
-    trailing: tuple[Dim, ...],
-    constraint: RowEqual,
-) -> RowVar:
-    """Gives a row variable known axes at its ends; returns the variable between them."""
-    tail = state.fresh.row(var.name)
-    ranks.born_within(state, tail, var, len(leading) + len(trailing))
-    solve(state, var, Row(leading, tail, trailing), constraint)
-    ranks.check_growth(state, tail, constraint)
-    return tail
+def with_causes(
+    state: State, dims: tuple[Dim, ...], constraint: RowEqual | RowBelow
+) -> tuple[Dim, ...]:
+    """Return axes with variables for known sizes.
 
-
-def _busier(state: State, left: Flat, right: Flat) -> bool:
-    def waiting(row: Flat) -> int:
-        return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
-
-    return waiting(left) > waiting(right)
-
-
-def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
-    """Equates rows; the variable of the shorter one stands for what the longer one has there."""
-    assert shorter.tail is not None
-    leading, tail, trailing = longer
-    if tail is None:
-        leading, trailing = trailing[: len(shorter.leading)], trailing[len(shorter.leading) :]
-    cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
-    _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
-    _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
-    ahead, behind = (
-        _open_to_bases(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
-    )
-    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
-
-
-def _open_to_bases(state: State, dims: tuple[Dim, ...], constraint: RowEqual) -> tuple[Dim, ...]:
-    """Returns the axes with variables for sizes whose basis another equation may still tell."""
+    They remember where the sizes come from, and another equation may still tell their bases.
+    """
 
     def opened(dim: Dim) -> Dim:
         if not isinstance(dim, Size) or dim.basis is not None:
@@ -203,216 +138,19 @@ def _open_to_bases(state: State, dims: tuple[Dim, ...], constraint: RowEqual) ->
     return tuple(map(opened, dims))
 
 
-def _equate_axes(
-    state: State,
-    left: tuple[Dim, ...],
-    right: tuple[Dim, ...],
-    constraint: RowEqual,
-    *,
-    from_right: bool,
-) -> None:
-    for position, (one, other) in enumerate(zip(left, right, strict=True)):
-        axis = position - len(left) - constraint.skipped if from_right else position
-        state.agenda.append(DimEqual(one, other, constraint.origin, axis))
+# ----- messages -----------------------------------------------------------------------------------
 
 
-# ----- inequalities -------------------------------------------------------------------------------
-
-
-def refine(state: State, constraint: RowBelow) -> None:
-    """Solves `res ⊑ opnd`.
-
-    Raises:
-        ShapeError: if the result cannot have as many axes as the operand.
-    """
-    res, opnd = state.flat(constraint.res), state.flat(constraint.opnd)
-    if res.tail is None and res.known < opnd.known:
-        _refine_scalar(state, res, opnd, constraint)
-        return
-    if res.tail is not None and res.tail == opnd.tail:
-        _refine_itself(state, res, opnd, constraint)
-        return
-    if res.tail is not None and res.known < opnd.known:
-        if _may_be_scalars(state, res, opnd, constraint):
-            _postpone(state, replace(constraint, res=_row(res), opnd=_row(opnd), skipped=0))
-            return
-        missing = opnd.known - res.known
-        if opnd.tail is not None:
-            ranks.record(state, res.tail, opnd.tail, missing, constraint)
-        tail, dims = extend(state, res.tail, missing, constraint)
-        res = Flat(res.leading, tail, dims + res.trailing)
-    _name_right_end(state, res, opnd.known, constraint)
-    paired = min(len(res.trailing), len(opnd.trailing))
-    _refine_axes(state, res.trailing, opnd.trailing, constraint)
-    res = Flat(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
-    opnd = Flat(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired])
-    _refine_rest(state, res, opnd, constraint, paired)
-
-
-def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
-    """True while a result without axes would do for an operand that may be a single 1."""
-    if state.scalars_are_decided or res.known + constraint.skipped or opnd.known != 1:
-        return False
-    size = state.size(opnd.trailing[0] if opnd.trailing else opnd.leading[0])
-    return size is None or size.n == 1
-
-
-def _postpone(state: State, constraint: RowBelow) -> None:
-    """Waits for the result's row, the operand's size, or closing: see `decide_scalars`."""
-    if constraint not in state.scalars:
-        state.journal.put(state.scalars, constraint, None)
-    if not state.is_suspended(constraint):
-        state.suspend(constraint)
-
-
-def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
-    """Gives rows that may be scalars the axis that their operands have."""
-    state.scalars_are_decided = True
-    for var in among:
-        for constraint in state.suspended.get(var, ()):
-            if constraint in state.scalars and sides(constraint)[0].tail == var:
-                state.agenda.append(constraint)
-
-
-def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
-    """Handles what is left when no more axes can be paired from the right."""
-    skipped = constraint.skipped + paired
-    rest = replace(constraint, res=_row(res), opnd=_row(opnd), skipped=skipped)
-    for below in _right_forms(state, res):
-        for above in _right_forms(state, opnd):
-            _refine_axes(state, below.trailing, above.trailing, rest)
-    if opnd.tail is None:
-        if res.tail is not None:
-            state.anchor(res.tail)
-        if opnd.trailing:
-            state.suspend(rest)
-        return
-    if res.tail is None:
-        if res.known == opnd.known and skipped + res.known > 0:
-            _refine_axes(state, res.trailing, opnd.leading, rest)
-            solve(state, opnd.tail, _EMPTY, constraint)
-            return
-    else:
-        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
-        if (
-            not res.known
-            and not opnd.known
-            and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))
-        ):
-            state.agenda.append(RowEqual(rest.res, rest.opnd, constraint.origin, skipped))
-            return
-    if not state.is_suspended(rest):
-        state.suspend(rest)
-
-
-def _right_forms(state: State, row: Flat, seen: frozenset[RowVar] = frozenset()) -> Iterator[Flat]:
-    """Yields a row, and the same row with more axes at its right end by equations of rows.
-
-    (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
-    """
-    yield row
-    if row.tail is None or row.tail in seen:
-        return
-    for constraint in state.equations.get(row.tail, ()):
-        left, right = state.flat(constraint.left), state.flat(constraint.right)
-        for one, other in ((left, right), (right, left)):
-            cut = len(row.leading) - len(one.leading)
-            ahead = map(state.current, row.leading[max(cut, 0) :])
-            is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
-            if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
-                form = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
-                yield from _right_forms(state, form, seen | {row.tail})
-
-
-def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) -> None:
-    """Gives as many axes at the right end of a result a name as it is to be compared with.
-
-    Axes that are counted from the left may be among them.
-
-    (a, v) below (c)  -->  (a, v) = (w, d) is kept, so that d below c
-    """
-    if not res.leading or res.tail is None:
-        return
-    form = max(_right_forms(state, res), key=lambda each: len(each.trailing))
-    unnamed = min(number - len(form.trailing), len(form.leading))
-    if unnamed <= 0 or form.tail is None:
-        return
-    tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
-    ranks.born_within(state, tail, form.tail, 0)
-    ahead = form.leading[len(form.leading) - unnamed :]
-    _keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
-
-
-def _keep_crossing(
-    state: State, left: Row, right: Row, cause: RowEqual | RowBelow, skipped: int = 0
-) -> None:
-    """Keeps an equation of a row that begins with axes and one that ends with as many."""
-    assert left.tail is not None
-    assert right.tail is not None
-    ranks.record(state, left.tail, right.tail, 0, cause)
-    ranks.record(state, right.tail, left.tail, 0, cause)
-    kept = RowEqual(left, right, cause.origin, skipped)
-    if state.is_suspended(kept):
-        return
-    state.suspend(kept)
-    for tail in (left.tail, right.tail):
-        compared = state.suspended.get(tail, ())
-        state.agenda.extend(each for each in compared if isinstance(each, RowBelow))
-
-
-def _refine_axes(
-    state: State, res: tuple[Dim, ...], opnd: tuple[Dim, ...], constraint: RowBelow
-) -> None:
-    """Pairs axes from the right, as far as both sides go."""
-    axis = -1 - constraint.skipped
-    for below, above in zip(reversed(res), reversed(opnd), strict=False):
-        state.agenda.append(DimBelow(below, above, constraint.origin, axis))
-        axis -= 1
-
-
-def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    """An empty result takes an operand of one axis of size 1: both are scalars.
-
-    Raises:
-        ShapeError: if the result is not empty, or the operand has more axes.
-    """
-    if res.known + constraint.skipped or opnd.known != 1:
-        raise too_many_axes(
-            _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
-        )
-    (dim,) = (*opnd.leading, *opnd.trailing)
-    size = state.size(dim)
-    if size is not None and size.n != 1:
-        raise too_many_axes(
-            _shown(state, res), _shown(state, opnd), constraint, _decided_by(state, constraint)
-        )
-    state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
-    if opnd.tail is not None:
-        solve(state, opnd.tail, _EMPTY, constraint)
-
-
-def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
-    if res.known < opnd.known:
-        found = f"{_row(res)} has at least the axes of {_row(opnd)}"
-        raise self_reference(constraint, found, _decided_by(state, constraint))
-    if res.known == opnd.known and len(res.leading) == len(opnd.leading):
-        _refine_axes(state, res.trailing, opnd.trailing, constraint)
-        for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
-            state.agenda.append(DimBelow(below, above, constraint.origin, position))
-    else:
-        state.suspend(replace(constraint, res=_row(res), opnd=_row(opnd)))
-
-
-def _decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
+def decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
     """Returns what gave the rows of a constraint the axes that they have."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
 
 
-def _shown(state: State, flat: Flat) -> Row:
+def shown(state: State, flat: Flat) -> Row:
     """Returns the row with the sizes that are known."""
     leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
     return Row(leading, flat.tail, trailing)
 
 
-def _row(flat: Flat) -> Row:
+def as_row(flat: Flat) -> Row:
     return Row(*flat)

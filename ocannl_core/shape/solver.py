@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.shape import counts, dims, guesses, rows
+from ocannl_core.shape import counts, dims, guesses, row_equations, row_order
 from ocannl_core.shape.constraints import (
     AtLeast,
     DimBelow,
@@ -61,9 +61,9 @@ def step(state: State, work: Work) -> None:
         case AtLeast():
             dims.at_least(state, work)
         case RowBelow():
-            rows.refine(state, work)
+            row_order.refine(state, work)
         case RowEqual():
-            rows.equate(state, work)
+            row_equations.equate(state, work)
         case TotalElements():
             counts.total(state, work)
         case Exact():

@@ -135,6 +135,7 @@ class State:
         values: Sizes decided.
         ceilings: The greatest size: the variable has this size or 1.
         floors: The least size that accesses allow.
+        written: The least size for the positions that are written.
         results: For a variable, those below it: `res ⊑ variable`.
         operands: For a variable, those above it: `variable ⊑ opnd`.
         units: Variables with an operand of size 1, which therefore need not be larger; the operand.
@@ -154,6 +155,9 @@ class State:
         scalars_are_decided: True during closing, when such rows get axes.
         cells: For a row variable, how many cells its axes have, and what says so.
         optional: Parts of concatenated axes that may be empty.
+        spanned: Computed sizes of axes in specifications along which operands are repeated.
+        addressed: The axes of specifications of which a position other than 0 is read: an operand
+            has these, and they are not repeated.
         anchored: Row variables above a closed operand, which therefore need no more axes. What is
             marked here, in `contracted` and in `row_leaves` concerns the number of axes; it holds
             for all variables that an equation makes as long (`ranks.group`).
@@ -181,6 +185,7 @@ class State:
         self.values: dict[DimVar, Known] = {}
         self.ceilings: dict[DimVar, Known] = {}
         self.floors: dict[DimVar, Floor] = {}
+        self.written: dict[DimVar, Floor] = {}
         self.results: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.units: dict[DimVar, Known] = {}
@@ -202,6 +207,8 @@ class State:
         self.scalars_are_decided = False
         self.cells: dict[RowVar, tuple[int, TotalElements]] = {}
         self.optional: dict[DimVar, bool] = {}
+        self.spanned: dict[DimVar, bool] = {}
+        self.addressed: dict[DimVar, bool] = {}
         self.row_leaves: dict[RowVar, Leaf] = {}
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
@@ -242,6 +249,14 @@ class State:
                 return Size(stride * (positions.n - 1) + span)
             case _:
                 assert_never(dim)
+
+    def may_be_one(self, dim: Dim) -> bool:
+        """Return True unless the size is known to be another one than 1."""
+        size = self.size(dim)
+        if size is not None:
+            return size.n == 1
+        floor = self.floors.get(self.find(dim)) if isinstance(dim, DimVar) else None
+        return floor is None or floor.n <= 1
 
     def current(self, dim: Dim) -> Dim:
         """Returns the size, or the representative of its variable."""

@@ -7,7 +7,7 @@ the solver's environment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from enum import Enum
 from itertools import zip_longest
@@ -207,6 +207,18 @@ def _size(dim: Dim) -> int:
     if not isinstance(dim, Size):
         raise ValueError(f"dimension {dim} is unknown")
     return dim.n
+
+
+LARGEST_INDEX = 2**63 - 1
+"""What the indices of generated code and of NumPy can hold."""
+
+
+def exceeds(sizes: Iterable[int], nbytes: int = 1) -> bool:
+    """Return True for sizes of a tensor whose cells, of so many bytes each, have no addresses.
+
+    Axes of size 0 do not help: strides are products of the others.
+    """
+    return prod(size for size in sizes if size) * nbytes > LARGEST_INDEX
 
 
 def closed_row(*sizes: int) -> Row:

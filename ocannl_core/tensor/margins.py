@@ -7,18 +7,21 @@ as the widest of the operations that exist when code first needs the buffer's la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError
 from ocannl_core.indexing import Margin, Projections
+from ocannl_core.node import NodeInfo
 from ocannl_core.origin import Location, Origin
 from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import Einsum, Logic
+from ocannl_core.shape.messages import too_many_cells
 from ocannl_core.shape.notation import Affine, AxisSpec, ShapeSpec
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.terms import Shape
+from ocannl_core.shape.terms import Shape, exceeds
 
 Margins = tuple[Margin, ...]
 """Margins of each axis in buffer order; empty when there are none."""
@@ -112,6 +115,20 @@ def widest(margins: Iterable[Margins]) -> Margins:
             else result or each
         )
     return result if any(margin.left or margin.right for margin in result) else ()
+
+
+def node_info(
+    dtype: DType, shape: Shape, margins: Margins, describe: Callable[[], str]
+) -> NodeInfo:
+    """Return the format and the extents of the cells of a closed shape.
+
+    Raises:
+        ShapeError: if the cells are more than indices can address.
+    """
+    info = NodeInfo(dtype, shape.dims, margins)
+    if exceeds(info.buffer_dims, dtype.nbytes):
+        raise too_many_cells(str(shape), dtype.nbytes, describe())
+    return info
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
+from ocannl_core.tensor.margins import node_info
 from ocannl_core.tensor.packing import count_words
 from ocannl_core.tensor.projection_checks import (
     check_margins,
@@ -170,7 +171,8 @@ class _Emitter:
         """Returns a tensor's node, listed among the program's nodes."""
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
-            self.nodes[node] = NodeInfo(tensor.dtype, tensor.shape.dims, tensor.layout.margins)
+            margins = tensor.layout.margins
+            self.nodes[node] = node_info(tensor.dtype, tensor.shape, margins, tensor.describe)
             self.tensors[node] = tensor
             if isinstance(tensor.definition, Declared):
                 self.fresh.add(node)

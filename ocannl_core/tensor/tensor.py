@@ -34,7 +34,7 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.labels import check_label
-from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
+from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, Scope
 from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
@@ -168,7 +168,8 @@ class Tensor(Assignable):
         """Format, extents, and margins as far as they are known; closes the shape.
 
         Raises:
-            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder.
+            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder, or
+                if the cells are more than indices can address.
         """
         is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
         shape = self.shape
@@ -183,7 +184,7 @@ class Tensor(Assignable):
         count_words(self)
         self.session.environment.close([self._terms], what=f"the shape of {self.node.name}")
         self.settle()
-        return NodeInfo(self.dtype, self.shape.dims, self._needed_margins())
+        return node_info(self.dtype, self.shape, self._needed_margins(), self.describe)
 
     # ----- number format --------------------------------------------------------------------------
 

@@ -211,6 +211,7 @@ def test_config_shows_values_with_their_sources(
             "half_constant_cutoff         16384  (from default)",
             "allow_nan                    false  (from default)",
             "warn_summed_once             true  (from default)",
+            "missing_axes                 warn  (from default)",
             "python_ops                   false  (from default)",
             "max_visits                   1  (from default)",
             "max_tracing_dim              5  (from default)",

@@ -152,8 +152,8 @@ einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$58,$59
     bound: ..$70.. has at least the axes of ..einsum.output.. [output row of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
     bound: an operand has no further axes, so that none are needed
   output axis -2: open
-    bound: $64 or 1 [output axis -2 of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
-    bound: $71 (at least 3) or 1 [output axis -2 of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
+    bound: at least 3 [output axis -2 of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
+    bound: an operand has size 1, so that it need not be larger [output axis -2 of the second operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
     bound: equal to i, unless that is 1 [output axis -2 of the result of einsum "i; j => ij", at program.py:2: q = oc.einsum("i;j => ij", oc.param("a"), oc.param("b"))]
   output axis -1: open
     bound: 7 or 1 [output axis -1 of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
@@ -163,7 +163,11 @@ einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$58,$59
     first, second = oc.explain(model.q).rows[2].axes
     assert first.certainty is second.certainty is Certainty.OPEN
     assert [bound.text for bound in first.bounds] == snapshot(
-        ["$64 or 1", "$71 (at least 3) or 1", "equal to i, unless that is 1"]
+        [
+            "at least 3",
+            "an operand has size 1, so that it need not be larger",
+            "equal to i, unless that is 1",
+        ]
     )
     assert [bound.text for bound in second.bounds] == snapshot(
         ["7 or 1", "i or 1", "equal to j, unless that is 1"]

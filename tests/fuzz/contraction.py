@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from .grid import Grid, addressed
 from .notation import (
     Axis,
     Context,
@@ -30,14 +30,11 @@ from .notation import (
     names_of,
     parse,
 )
+from .parts import Choice, choices, parted
 
 Array = np.ndarray[Any, Any]
 
 LARGEST_DOMAIN = 20_000
-
-
-class TooLarge(Exception):
-    """The values may be inexact, or there is too much to enumerate."""
 
 
 class Undetermined(Exception):
@@ -86,9 +83,14 @@ class Expected:
         more = len(row) - len(self.sizes)
         if more < 0 or (more and not may_lengthen and self.open_at is None):
             return False
-        gap = self.longer_at if self.open_at is None else self.open_at
+        stretching.add(Freedom.GROW)
+        gaps = (0, self.longer_at) if self.open_at is None else (self.open_at,)
+        return any(self._fits(row, gap, more, stretching) for gap in gaps)
+
+    def _fits(self, row: Row, gap: int, more: int, stretching: set[Freedom]) -> bool:
+        """Return True for a row without the axes in a gap."""
         return all(
-            n == m or (n > m and (freedom is Freedom.GROW or (freedom in stretching and m == 1)))
+            n == m or (n > m and freedom is Freedom.GROW) or (m == 1 and freedom in stretching)
             for n, m, freedom in zip(
                 row[:gap] + row[gap + more :], self.sizes, self.freedoms, strict=True
             )
@@ -101,48 +103,6 @@ class Expected:
 
 def certain(row: Row) -> Expected:
     return Expected(row, (Freedom.STRETCH,) * len(row))
-
-
-# ----- which parts of concatenated axes are visited together --------------------------------------
-
-Choice = dict[Parts, int]
-"""For every concatenated axis, the place of one of its parts."""
-
-
-def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
-    """Yields the parts of concatenated axes that some cells lie at together.
-
-    Axes that share a part are all at it, or none is; a label that stands alone is at its part. So
-    `a^b => b^a` has two choices, and `a^b => a` one.
-
-    Args:
-        axes: Axes of operands and of the result.
-        parted: All labels that are parts in the spec.
-    """
-    axes = list(axes)
-    concatenated = list(dict.fromkeys(axis for axis in axes if isinstance(axis, Parts)))
-    alone = {name for axis in axes if not isinstance(axis, Parts) for name in names_of(axis)}
-    places = [
-        [place for place, part in enumerate(axis.parts) if isinstance(part, str)]
-        for axis in concatenated
-    ]
-    for chosen in product(*places):
-        choice = dict(zip(concatenated, chosen, strict=True))
-        visited = {axis.parts[place] for axis, place in choice.items()}
-        is_consistent = all(len(visited.intersection(axis.parts)) == 1 for axis in concatenated)
-        if is_consistent and alone.intersection(parted) <= visited:
-            yield choice
-
-
-def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells."""
-    patterns, result = parse(spec, context)
-    axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
-    return next(choices(axes, _parted(axes)), None) is not None
-
-
-def _parted(axes: Iterable[Axis]) -> set[str]:
-    return {label for axis in axes if isinstance(axis, Parts) for label in axis.labels}
 
 
 # ----- contraction --------------------------------------------------------------------------------
@@ -191,7 +151,7 @@ class Contraction:
             raise Invalid(f"{len(patterns)} operands in the spec, {len(operands)} given")
         self._patterns = patterns
         axes = [axis for rows in (*patterns, self._result) for axis in axes_of(rows)]
-        self._parted = _parted(axes)
+        self._parted = parted(axes)
         self._aligned = self._parted | {
             name
             for axis in axes
@@ -202,7 +162,7 @@ class Contraction:
         self._infer_lengths(patterns, operands)
         self.operands = [
             [
-                (axis, size, self._is_exact(pattern, kind))
+                (axis, size, self._is_exact(pattern, kind) or _skips_first(axis))
                 for kind, (pattern, row) in enumerate(zip(rows, operand, strict=True))
                 for axis, size in self._paired(pattern, row)
             ]
@@ -212,15 +172,18 @@ class Contraction:
         self.sizes: dict[Hashable, int] = {k: n for k, n in context.values if k in named}
         if context.used_in(spec) != {name for name, _ in context.values}:
             raise Invalid("a value is for nothing")
+        self._row_cells = dict(context.rows)
         self._exact: set[Hashable] = set()
         for pairs in self.operands:
             for axis, size, is_exact in pairs:
                 if is_exact and isinstance(axis, Name):
                     self._set(axis.label, size)
                     self._exact.add(axis.label)
-        for label in self._parted & self._exact:
-            if not self.sizes[label] and not self._may_be_empty(str(label)):
-                raise Invalid(f"nothing is left for {label}")
+        # whether a part without cells is refused depends on who says that it has none
+        is_told = all(
+            self.sizes[label] or self._may_be_empty(str(label))
+            for label in self._parted & self._exact
+        )
         self._infer_names()
         self._infer_formulas(self._operand_axes())
         for pairs in self.operands:
@@ -228,9 +191,29 @@ class Contraction:
                 if isinstance(axis, Name):
                     self.sizes.setdefault(axis.label, 1)
         windows = [axis for axis in axes_of(self._result) if isinstance(axis, Formula)]
-        self.is_determined = self._infer_formulas(self._operand_axes()) and all(
+        is_known = all(
             axis.kernel is None or axis.coupled or axis.kernel in self.sizes for axis in windows
         )
+        self.is_determined = self._infer_formulas(self._operand_axes()) and is_known and is_told
+
+    def cells_of(self, name: str) -> int:
+        """Return the size of a label, or the number of cells that operands have in a row."""
+        if name in self._lengths:
+            axes = range(1, self._lengths[name] + 1)
+            return prod(self.sizes.get((name, -axis), 1) for axis in axes)
+        return self.sizes.get(name, 1)
+
+    def _repeated_rows(self) -> Iterator[tuple[str, int]]:
+        """Yield the row variables that the result lacks, and how often operands are repeated."""
+        kept = {pattern.variable for pattern in self._result}
+        for name, cells in self._row_cells.items():
+            own = self.cells_of(name)
+            if cells % own if own else cells:
+                raise Invalid(f"{name} has {cells} cells, where operands have {own}")
+            if name not in kept:
+                yield name, cells // own if own else 1
+            elif cells != own:
+                raise Undetermined  # nothing here says which axes it has beyond those of operands
 
     def expected(self) -> tuple[Expected, Expected, Expected]:
         """Returns the rows that the result must have."""
@@ -293,9 +276,12 @@ class Contraction:
                     size = self._computed(axis)
                     sizes.append(1 if size is None else size)
                     freedoms.append(Freedom.GROW if size is None else Freedom.NONE)
-        is_open = pattern.variable is not None and pattern.variable not in self._lengths
+        is_open = pattern.variable is not None and (
+            pattern.variable not in self._lengths or pattern.variable in self._row_cells
+        )
         open_at = len(pattern.leading) if is_open else None
-        return Expected(tuple(sizes), tuple(freedoms), open_at)
+        longer_at = len(pattern.leading) if pattern.variable is not None else 0
+        return Expected(tuple(sizes), tuple(freedoms), open_at, longer_at)
 
     def _computed(self, axis: Formula | Parts) -> int | None:
         """Returns the size of an axis that follows from labels; None if they are not known."""
@@ -324,9 +310,20 @@ class Contraction:
         return [*pattern.leading, *middle, *pattern.trailing]
 
     def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
-        """Returns the axes that an operand has, with their sizes."""
+        """Returns the axes that an operand has, with their sizes.
+
+        Those with names come first; a row variable has what is left of the operand's, at the right.
+        """
         axes = self._flat(pattern, len(row))
-        return list(zip(axes[len(axes) - len(row) :], row, strict=True))
+        more = len(row) - pattern.known
+        if more < 0:
+            named = (*pattern.leading, *pattern.trailing)
+            if any(map(_skips_first, named[: -len(row) or None])):
+                raise Invalid(f"{row} lacks an axis of which a position is read")
+            return list(zip(named[len(named) - len(row) :], row, strict=True))
+        first = len(pattern.leading)
+        kept = [*axes[:first], *axes[len(axes) - (len(row) - first) :]]
+        return list(zip(kept, row, strict=True))
 
     def _infer_names(self) -> None:
         for pairs in self.operands:
@@ -423,6 +420,7 @@ class Contraction:
             apart: Every operand by itself, not their products.
             most: How many products to enumerate at once, at most.
         """
+        list(self._repeated_rows())
         for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
             if pattern.variable in self._lengths and self._is_exact(pattern, kind):
                 # axes that uses ask for lie in the row variable: there must be no others
@@ -444,7 +442,7 @@ class Contraction:
     def _points(
         self, group: Sequence[int], targets: list[tuple[Axis, int]], choice: Choice, most: int
     ) -> Points:
-        grid = _Grid()
+        grid = Grid()
         written = [self._position(grid, choice, axis, size) for axis, size in targets]
         reads = [
             [
@@ -458,14 +456,16 @@ class Contraction:
                 if not isinstance(axis, Parts):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
+        for name, count in self._repeated_rows():
+            grid.variable(("cells", name), count)
         indices = grid.indices(most)
-        target, is_kept = _addressed(
+        target, is_kept = addressed(
             grid, [position(indices) for position in written], [size for _, size in targets]
         )
         found = []
         for each, positions in zip(group, reads, strict=True):
             sizes = [size for _, size, _ in self.operands[each]]
-            at, inside = _addressed(grid, [position(indices) for position in positions], sizes)
+            at, inside = addressed(grid, [position(indices) for position in positions], sizes)
             found.append(Read(each, at[is_kept], inside[is_kept]))
         return Points(target[is_kept], tuple(found))
 
@@ -478,7 +478,22 @@ class Contraction:
         more = len(row) - len(axes)
         if more < 0:
             raise Invalid("the result has too few axes")
-        return list(zip([*[Unrelated()] * more, *axes], row, strict=True))
+        gaps = [len(pattern.leading), 0] if pattern.variable is not None else [0]
+        found = [
+            list(zip([*axes[:gap], *[Unrelated()] * more, *axes[gap:]], row, strict=True))
+            for gap in gaps
+        ]
+        return next((pairs for pairs in found if all(map(self._may_be, pairs))), found[-1])
+
+    def _may_be(self, pair: tuple[Axis, int]) -> bool:
+        """Return False for a size that an axis does not have."""
+        match pair:
+            case Name(label), size:
+                return self.sizes.get(label, 1) in (1, size)
+            case Position(index), size:
+                return index < size
+            case _:
+                return True
 
     def _learn_from_result(self, targets: list[tuple[Axis, int]]) -> None:
         """A label that no operand has takes its size from the result."""
@@ -496,7 +511,7 @@ class Contraction:
 
     def _position(
         self,
-        grid: _Grid,
+        grid: Grid,
         choice: Choice,
         axis: Axis,
         size: int,
@@ -543,41 +558,18 @@ class Contraction:
                 return lambda at: stride * base(at) + dilation * window(at) + shift
 
 
+def _skips_first(axis: Axis) -> bool:
+    """Return True for an axis that is read at another position than 0: it is not repeated."""
+    match axis:
+        case Position(index):
+            return index > 0
+        case Formula(kernel=None, offset=offset):
+            return offset > 0
+        case _:
+            return False
+
+
 def _made_of(axis: Axis, labels: set[str]) -> bool:
     """True for an axis that some labels, or concatenations of them, make up."""
     names = names_of(axis)
     return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
-
-
-def _addressed(grid: _Grid, positions: list[Array], sizes: list[int]) -> tuple[Array, Array]:
-    """Returns the flat cell that each point of the grid touches, and whether there is one."""
-    at = np.zeros(grid.shape, dtype=int)
-    inside = np.ones(grid.shape, dtype=bool)
-    for position, size in zip(positions, sizes, strict=True):
-        inside = inside & (position >= 0) & (position < size)
-        at = at * size + np.clip(position, 0, max(size - 1, 0))
-    return at, inside
-
-
-class _Grid:
-    """All combinations of the values of some variables."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[Hashable, int] = {}
-
-    def variable(self, key: Hashable, size: int) -> None:
-        if self._sizes.setdefault(key, size) != size:
-            raise Invalid(f"{key} is {self._sizes[key]} and {size}")
-
-    def pick(self, key: Hashable, size: int) -> Callable[[dict[Hashable, Array]], Array]:
-        self.variable(key, size)
-        return lambda at: at[key]
-
-    @property
-    def shape(self) -> Row:
-        return tuple(self._sizes.values())
-
-    def indices(self, most: int) -> dict[Hashable, Array]:
-        if prod(self.shape) > most or len(self.shape) > 30:
-            raise TooLarge
-        return dict(zip(self._sizes, np.indices(self.shape, sparse=True), strict=True))

@@ -11,7 +11,8 @@ from math import prod
 
 import numpy as np
 
-from .contraction import Contraction, TooLarge
+from .contraction import Contraction
+from .grid import TooLarge
 from .notation import Rows
 from .reference import (
     CONTRACTIONS,

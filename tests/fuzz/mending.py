@@ -18,6 +18,7 @@ import numpy as np
 
 import ocannl_core as oc
 
+from .captures import Require
 from .programs import Axes, Leaf, Program, Statement, Step
 
 _ROUNDS = 6
@@ -41,18 +42,22 @@ def _accepted(program: Program, names: dict[str, Any]) -> Program:
     """Returns the program without operations that are refused at once, and makes its tensors."""
     kept: list[Statement] = []
     instead: dict[str, str] = {}
-    for index in program.indices:
-        exec(index.declaration(), names)
+    for line in [index.declaration() for index in program.indices] + program.declarations():
+        exec(line, names)
     for statement in program.statements:
         if isinstance(statement, Step):
             operands = tuple(instead.get(name, name) for name in statement.operands)
             statement = replace(statement, operands=operands)
+        captured = {dim for step in kept if isinstance(step, Step) for _, dim in step.capture}
+        if isinstance(statement, Require) and not captured.issuperset(statement.operands):
+            continue
         try:
             exec(statement.source(), names)
         except (oc.ShapeError, oc.SpecError):
-            if not isinstance(statement, Step):
+            if isinstance(statement, Leaf):
                 raise
-            instead[statement.name] = statement.operands[0]
+            if isinstance(statement, Step):
+                instead[statement.name] = statement.operands[0]
         else:
             kept.append(statement)
     return Program(tuple(kept)).pruned

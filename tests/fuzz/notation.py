@@ -64,7 +64,7 @@ class Formula:
                 raise Invalid("the window is longer than the axis")
             over, rest = divmod(left, self.stride)
             over += 1
-        if rest or not over:
+        if rest or (not over and (size or self.coupled)):
             raise Invalid("the stride does not divide the axis")
         return over
 
@@ -131,10 +131,12 @@ class Context:
     Attributes:
         padded: Whether windows without a mark may leave their axis.
         values: Numbers for names: coefficients, and sizes of axes.
+        rows: The numbers of cells of row variables.
     """
 
     padded: bool | None = None
     values: tuple[tuple[str, int], ...] = ()
+    rows: tuple[tuple[str, int], ...] = ()
 
     def used_in(self, spec: str) -> set[str]:
         """Returns the names with values that occur in a spec."""

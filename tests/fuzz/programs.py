@@ -9,12 +9,14 @@ from random import Random
 
 import numpy as np
 
-from .contraction import Expected, Undetermined, is_reachable
+from .captures import Captures, Require, capturable, is_row, required_size, with_sizes
+from .contraction import Expected, Undetermined
 from .notation import ALONE, Context, Invalid, Row, Rows
+from .parts import is_reachable
 from .reference import CONTRACTIONS, Array, Call, Slice, expected_rows
-from .specs import FORMULAS, SpecAuthor, simpler_specs
+from .specs import FORMULAS, SpecAuthor
 
-__all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step", "smaller"]
+__all__ = ["FORMULAS", "Author", "Index", "Leaf", "Program", "Step"]
 
 Axes = tuple[int, ...] | None
 """The sizes of a row; None when inference is to find them."""
@@ -29,12 +31,14 @@ class Leaf:
         kind: `tensor`, `param` or `placeholder`.
         rows: Batch, output and input axes; None only for the rows of parameters.
         seed: Decides the cells.
+        basis: What its axes of some size mean: axes of this size have this basis.
     """
 
     name: str
     kind: str
     rows: tuple[Axes, Axes, Axes]
     seed: int
+    basis: tuple[int, str] | None = None
 
     def cells(self, dims: Sequence[int]) -> Array:
         """Returns small integers."""
@@ -50,15 +54,22 @@ class Leaf:
             numbers = self.cells(dims).astype(int).ravel().tolist()
             axes = f", batch_axes={len(batch)}" if batch else ""
             axes += f", input_axes={len(inputs)}" if inputs else ""
+            bases = [self.basis[1] if self.basis and n == self.basis[0] else None for n in dims]
+            axes += f", basis={bases}" if any(bases) else ""
             return f"{self.name} = oc.tensor(np.reshape({numbers}, {dims}){axes}, dtype='float64')"
         stated = zip(("batch", "output", "input"), self.rows, strict=True)
         rows = "".join(
-            f", {kind}={list(row)}"
+            f", {kind}=[{', '.join(map(self._axis, row))}]"
             for kind, row in stated
             if row is not None and (kind, self.kind) != ("batch", "param")
         )
         start = ", init=1" if self.kind == "param" else ""
         return f"{self.name} = oc.{self.kind}({self.name!r}{rows}{start})"
+
+    def _axis(self, size: int) -> str:
+        if self.basis is None or size != self.basis[0]:
+            return str(size)
+        return f"oc.Size({size}, {self.basis[1]!r})"
 
 
 @dataclass(frozen=True)
@@ -88,12 +99,20 @@ class Step:
     spec: str = ""
     indices: tuple[Index, ...] = ()
     context: Context = ALONE
+    capture: Captures = ()
 
     @property
     def call(self) -> Call:
         """The operation without the names of its operands."""
         slices = tuple(index.slice for index in self.indices)
         return Call(self.operation, self.spec, slices, self.context)
+
+    def sized(self, sizes: dict[str, int]) -> Call:
+        """Return the operation with the sizes of the dimensions that it captures."""
+        if not self.capture:
+            return self.call
+        context = with_sizes(self.context, self.capture, self.spec, sizes)
+        return replace(self.call, context=context)
 
     def source(self) -> str:
         first, *_ = self.operands
@@ -103,6 +122,9 @@ class Step:
                 more = "" if self.context.padded is None else f", padded={self.context.padded}"
                 if self.context.values:
                     more += f", values={dict(self.context.values)}"
+                if self.capture:
+                    names = ", ".join(f"{name!r}: {dim}" for name, dim in self.capture)
+                    more += f", capture={{{names}}}"
                 value = f"oc.{operation}({self.spec!r}, {arguments}{more})"
             case "stack":
                 value = f"oc.stack({arguments}, axis={self.spec!r})"
@@ -122,7 +144,7 @@ class Step:
         return f"{self.name} = {value}"
 
 
-Statement = Leaf | Step
+Statement = Leaf | Step | Require
 
 
 @dataclass(frozen=True)
@@ -140,6 +162,15 @@ class Program:
         return [s for s in self.statements if isinstance(s, Step)]
 
     @property
+    def requires(self) -> list[Require]:
+        return [s for s in self.statements if isinstance(s, Require)]
+
+    @property
+    def dims(self) -> list[str]:
+        """The captured dimensions."""
+        return list(dict.fromkeys(dim for step in self.steps for _, dim in step.capture))
+
+    @property
     def roots(self) -> list[str]:
         """The results that no step uses, in an order that does not depend on the creation order."""
         used = {operand for step in self.steps for operand in step.operands}
@@ -149,16 +180,25 @@ class Program:
     def pruned(self) -> Program:
         """The program without leaves that no step uses."""
         used = {operand for step in self.steps for operand in step.operands}
-        kept = (s for s in self.statements if isinstance(s, Step) or s.name in used)
+        dims = set(self.dims)
+        kept = (
+            s
+            for s in self.statements
+            if isinstance(s, Step)
+            or (dims.issuperset(s.operands) if isinstance(s, Require) else s.name in used)
+        )
         return Program(tuple(kept))
 
     def without(self, root: str) -> Program:
-        """Returns the program without a result and all that only this result uses."""
+        """Returns the program without a result and all that only this result uses; without
+        demands on dimensions that nothing captures then.
+        """
         needed: set[str] = set(self.roots) - {root}
         for step in reversed(self.steps):
             if step.name in needed:
                 needed.update(step.operands)
-        return Program(tuple(s for s in self.statements if s.name in needed))
+        kept = (s for s in self.statements if s.name in needed or isinstance(s, Require))
+        return Program(tuple(kept)).pruned
 
     @property
     def lengthened(self) -> set[tuple[str, int]]:
@@ -174,6 +214,8 @@ class Program:
                 found |= {(name, kind) for name in step.operands for kind in range(3)}
             elif step.operation in ("matmul", "fma"):
                 found.add((step.operands[0], 2))
+            if step.capture:
+                found |= {(step.name, kind) for kind in range(3)}
         return found
 
     @property
@@ -184,8 +226,13 @@ class Program:
     def source(self) -> str:
         """Returns the statements that build the tensors."""
         lines = [index.declaration() for index in self.indices]
+        lines += self.declarations()
         lines += [statement.source() for statement in self.statements]
         return "\n".join(lines)
+
+    def declarations(self) -> list[str]:
+        """Return the statements that make the dimensions."""
+        return [f"{dim} = oc.dim({dim!r})" for dim in self.dims]
 
     def script(self, backend: str = "interp", root: str | None = None) -> str:
         """Returns a whole program that builds, runs and prints.
@@ -232,71 +279,9 @@ class Program:
             pending.remove(chosen)
             done.append(chosen)
             names.add(chosen.name)
+            if isinstance(chosen, Step):
+                names.update(dim for _, dim in chosen.capture)
         return Program(tuple(done))
-
-
-# ----- smaller programs ---------------------------------------------------------------------------
-
-
-def smaller(program: Program) -> list[Program]:
-    """Returns programs for one of the results alone, with one statement less, or with a simpler
-    one.
-    """
-    found = [program.without(root) for root in program.roots if len(program.roots) > 1]
-    for position, statement in enumerate(program.statements):
-        rest = program.statements[:position] + program.statements[position + 1 :]
-        users = [s for s in program.steps if statement.name in s.operands]
-        if not users:
-            found.append(Program(rest))
-        elif isinstance(statement, Step):
-            found += [
-                Program(tuple(_using(s, statement.name, operand) for s in rest))
-                for operand in dict.fromkeys(statement.operands)
-            ]
-        plainer = _simpler(statement) if isinstance(statement, Leaf) else _plainer(statement)
-        found += [
-            Program((*program.statements[:position], simpler, *program.statements[position + 1 :]))
-            for simpler in plainer
-        ]
-    return [candidate.pruned for candidate in found if candidate.steps]
-
-
-def _using(statement: Statement, old: str, new: str) -> Statement:
-    if isinstance(statement, Leaf):
-        return statement
-    operands = tuple(new if name == old else name for name in statement.operands)
-    return replace(statement, operands=operands)
-
-
-def _simpler(leaf: Leaf) -> list[Leaf]:
-    """Returns leaves with an axis less."""
-    found = []
-    for kind, row in enumerate(leaf.rows):
-        for axis in range(len(row or ())):
-            assert row is not None
-            rows = list(leaf.rows)
-            rows[kind] = row[:axis] + row[axis + 1 :]
-            found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
-            if row[axis] > 1:
-                rows[kind] = (*row[:axis], row[axis] - 1, *row[axis + 1 :])
-                found.append(replace(leaf, rows=(rows[0], rows[1], rows[2])))
-    if leaf.kind == "placeholder":
-        found.append(replace(leaf, kind="tensor"))
-    return found
-
-
-def _plainer(step: Step) -> list[Step]:
-    """Returns steps with a simpler spec, or with less stated beside it."""
-    if step.operation not in CONTRACTIONS:
-        return []
-    found = [replace(step, spec=spec) for spec in simpler_specs(step.spec)]
-    padded, values = step.context.padded, step.context.values
-    for position in range(len(values)):
-        rest = values[:position] + values[position + 1 :]
-        found.append(replace(step, context=Context(padded, rest)))
-    if padded is not None:
-        found.append(replace(step, context=Context(None, values)))
-    return found
 
 
 # ----- random programs ----------------------------------------------------------------------------
@@ -320,11 +305,15 @@ class Author:
     random: Random
     formulas: frozenset[str] = frozenset()
     statements: list[Statement] = field(default_factory=list)
+    has_bases: bool = False
+    dims: dict[str, bool] = field(default_factory=dict)
+    """The dimensions; True for those of rows."""
     shapes: dict[str, Rows | None] = field(default_factory=dict)
     """The shapes of tensors; None for those that inference has to find."""
 
     def program(self, most_steps: int = 12) -> Program:
         """Returns a program of leaves and at most so many operations."""
+        self.has_bases = self._chance(0.1)
         for _ in range(self.random.randint(1, 3)):
             self._leaf()
         for _ in range(self.random.randint(1, most_steps)):
@@ -340,7 +329,10 @@ class Author:
 
     def _row(self, most: int = 2) -> Row:
         length = self.random.choice([0, 1, 1, 2, most])
-        return tuple(self.random.choice([1, 2, 2, 3, 3, 4]) for _ in range(length))
+        return tuple(self._size() for _ in range(length))
+
+    def _size(self) -> int:
+        return 0 if self._chance(0.015) else self.random.choice([1, 2, 2, 3, 3, 4])
 
     def _leaf(self, row: Row | None = None) -> str:
         name = f"x{len(self.statements)}"
@@ -348,17 +340,25 @@ class Author:
         output: Axes = row if row is not None else self._row()
         inputs: Axes = self._row() if self._chance(0.4) else ()
         batch: Axes = () if kind == "param" or self._chance(0.5) else self._row()
-        if kind == "param":
+        if kind == "param":  # parameters have cells
+            output, inputs = (tuple(max(1, n) for n in each or ()) for each in (output, inputs))
             output = None if self._chance(0.2) else output
             inputs = None if self._chance(0.2) else inputs
         self.statements.append(
-            Leaf(name, kind, (batch, output, inputs), self.random.randint(0, 10**6))
+            Leaf(name, kind, (batch, output, inputs), self.random.randint(0, 10**6), self._basis())
         )
         if batch is None or output is None or inputs is None:
             self.shapes[name] = None
         else:
             self.shapes[name] = (batch, output, inputs)
         return name
+
+    def _basis(self) -> tuple[int, str] | None:
+        """Returns what the axes of some size mean, mostly the same in all tensors."""
+        if not self.has_bases or self._chance(0.5):
+            return None
+        size = self.random.choice([1, 2, 3])
+        return size, "other" if self._chance(0.1) else f"of{size}"
 
     # ----- steps ----------------------------------------------------------------------------------
 
@@ -374,8 +374,32 @@ class Author:
             self._add(Step(f"x{len(self.statements)}", "clamp", (step.name,)))
 
     def _add(self, step: Step) -> None:
+        step = self._capturing(step)
         self.statements.append(step)
-        self.shapes[step.name] = self._shape(step)
+        self.shapes[step.name] = None if step.capture else self._shape(step)
+        for name, dim in step.capture:
+            shapes = [self.shapes[each] for each in step.operands]
+            if self._chance(0.7):
+                size = required_size(self.random, step.spec, step.context, shapes, name)
+                self.statements.append(Require(dim, size))
+            if self.dims and self._chance(0.25):
+                times = self.random.choice([1, 1, 1, 2])
+                self.statements.append(Require(dim, times, self.random.choice(list(self.dims))))
+            self.dims[dim] = is_row(name, step.spec)
+
+    def _capturing(self, step: Step) -> Step:
+        """Returns the step, sometimes with names of its spec captured."""
+        if step.operation not in ("einsum", "outer_sum") or not self._chance(0.12):
+            return step
+        names = capturable(step.spec, step.context)
+        chosen = self.random.sample(names, min(len(names), self.random.choice([1, 1, 2])))
+        first = len(self.dims)
+        made = [(name, f"n{first + position}") for position, name in enumerate(chosen)]
+        if made and self._chance(0.1):
+            kind = is_row(made[0][0], step.spec)
+            alike = [dim for dim, each in self.dims.items() if each is kind]
+            made[0] = (made[0][0], self.random.choice(alike)) if alike else made[0]
+        return replace(step, capture=tuple(made))
 
     def _shape(self, step: Step) -> Rows | None:
         known = [rows for name in step.operands if (rows := self.shapes[name]) is not None]
@@ -452,7 +476,9 @@ class Author:
         if not candidates or self._chance(0.4):
             # a parameter whose inputs follow from the other operand
             left = f"x{len(self.statements)}"
-            output: Axes = None if self._chance(0.2) else self._row()
+            output: Axes = None
+            if not self._chance(0.2):
+                output = tuple(max(1, n) for n in self._row())
             leaf = Leaf(left, "param", ((), output, None), self.random.randint(0, 10**6))
             self.statements.append(leaf)
             self.shapes[left] = None
@@ -466,7 +492,11 @@ class Author:
         return Step(name, "fma", (left, right, addend))
 
     def _slice(self, name: str) -> Step:
-        with_batch = [each for each, rows in self.shapes.items() if rows is not None and rows[0]]
+        with_batch = [
+            each
+            for each, rows in self.shapes.items()
+            if rows is not None and rows[0] and 0 not in rows[0]
+        ]
         if not with_batch and self._chance(0.9):
             return Step(name, self.random.choice(UNARY), (self._pick(),))
         operand = self.random.choice(with_batch) if with_batch else self._pick()
@@ -477,7 +507,7 @@ class Author:
         for axis in range(number):
             size = batch[axis] if axis < len(batch) else None
             most = size if size is not None else 1
-            value = self.random.randrange(most)
+            value = self.random.randrange(max(1, most))
             if self._chance(0.03):
                 value += 1
             if self._chance(0.5):
@@ -548,7 +578,8 @@ class Author:
         shape = (tuple(changed[0]), tuple(changed[1]), tuple(changed[2]))
         name = f"x{len(self.statements)}"
         seed = self.random.randint(0, 10**6)
-        self.statements.append(Leaf(name, "param" if not shape[0] else "tensor", shape, seed))
+        is_param = not shape[0] and 0 not in shape[1] + shape[2]
+        self.statements.append(Leaf(name, "param" if is_param else "tensor", shape, seed))
         self.shapes[name] = shape
         return name
 

@@ -18,10 +18,10 @@ from .contraction import (
     Contraction,
     Expected,
     Freedom,
-    TooLarge,
     Undetermined,
     certain,
 )
+from .grid import TooLarge
 from .notation import ALONE, Context, Invalid, Row, Rows
 
 Array = np.ndarray[Any, Any]

@@ -33,13 +33,15 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
-from .contraction import Expected, TooLarge, Undetermined
+from .contraction import Expected, Undetermined
 from .gradients import pulled_back
+from .grid import TooLarge
 from .mending import mended
 from .notation import Invalid, Rows
-from .programs import FORMULAS, Author, Program, Step, smaller
+from .programs import FORMULAS, Author, Program, Step
 from .reference import Value, evaluate, expected_rows
 from .sized.run import main as sized
+from .smaller import smaller
 
 SECONDS = 20
 """A program that takes longer hangs."""
@@ -52,7 +54,7 @@ DRAFTS = 8
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
-    "literal", "neg", "relu", "sat01", "trunc", "logical_not", "add", "sub", "mul", "maximum",
+    "literal", "required", "neg", "relu", "sat01", "trunc", "logical_not", "add", "sub", "mul", "maximum",
     "minimum", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or",
     "relu_gate", "sat01_gate", "where",
 )  # fmt: skip
@@ -154,13 +156,18 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
         computation.resolve()
     except (oc.ShapeError, oc.SpecError) as error:
         return _refusal(program, error)
-    tensors = {s.name: names[s.name] for s in program.statements}
+    tensors = {s.name: names[s.name] for s in (*program.leaves, *program.steps)}
+    sizes = {dim: names[dim].size for dim in program.dims}
+    unknown = [dim for dim, size in sizes.items() if size is None]
+    broken = [] if unknown else [each for each in program.requires if not each.holds(sizes)]
+    if unknown or broken:
+        return Outcome("requirement", f"sizes {sizes}, unlike {broken or unknown}")
     texts = tuple((name, str(tensor.shape)) for name, tensor in tensors.items())
     shapes = {name: _rows(tensor.shape) for name, tensor in tensors.items()}
     for step in program.steps:
         operands = [shapes[name] for name in step.operands]
         try:
-            expected = expected_rows(step.call, operands)
+            expected = expected_rows(step.sized(sizes), operands)
         except Invalid as error:
             if _leaves_its_axis(step, operands):
                 return Outcome("inexact", shapes=texts)  # known when it runs; others test that
@@ -169,7 +176,7 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
             continue
         found_rows = shapes[step.name]
         if not _admits(program, step.name, expected, found_rows):
-            if _admits_scalars(program, step, operands, found_rows):
+            if _admits_scalars(program, step, sizes, operands, found_rows):
                 return Outcome("inexact", shapes=texts)
             detail = f"{step.source()}\nexpected {expected}\nshapes {texts}"
             is_first = _admits(program, step.name, expected, found_rows, may_stretch_first=True)
@@ -179,12 +186,12 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
     leaves = {leaf.name: leaf.cells(_dims(shapes[leaf.name])) for leaf in program.leaves}
     wanted = [step.name for step in program.steps] if keep else program.roots
     try:
-        values = _values(program, shapes, leaves)
+        values = _values(program, shapes, leaves, sizes)
     except (TooLarge, Undetermined):
         return Outcome("inexact", shapes=texts)
     except Invalid as error:
         return Outcome("accepted", f"{error}\n{texts}", texts)
-    slopes = _gradients(program, values, root) if root else {}
+    slopes = _gradients(program, values, root, sizes) if root else {}
     kept = [tensors[name] for name in wanted] + [tensors[name].grad for name in slopes]
     found = _run(program, backend, computation, tensors, leaves, kept if keep or slopes else None)
     for name in wanted:
@@ -200,7 +207,9 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
     return Outcome("agrees", shapes=texts)
 
 
-def _gradients(program: Program, values: dict[str, Value], root: str) -> dict[str, Any]:
+def _gradients(
+    program: Program, values: dict[str, Value], root: str, sizes: dict[str, int]
+) -> dict[str, Any]:
     """Returns the gradients of the sum of a result's cells in its parameters, where they are exact."""
     if not all(np.isfinite(value.cells).all() for value in values.values()):
         return {}
@@ -212,7 +221,8 @@ def _gradients(program: Program, values: dict[str, Value], root: str) -> dict[st
             if step.name in reached:
                 reached.update(step.operands)
                 operands = [values[name] for name in step.operands]
-                parts = pulled_back(step.call, operands, values[step.name], found[step.name])
+                call = step.sized(sizes)
+                parts = pulled_back(call, operands, values[step.name], found[step.name])
                 for name, part in zip(step.operands, parts, strict=True):
                     found[name] += part
     except TooLarge:
@@ -240,7 +250,9 @@ def _admits(
     )
 
 
-def _admits_scalars(program: Program, step: Step, operands: Sequence[Rows], rows: Rows) -> bool:
+def _admits_scalars(
+    program: Program, step: Step, sizes: dict[str, int], operands: Sequence[Rows], rows: Rows
+) -> bool:
     """True if a result may have some rows once single axes of size 1 are taken for none: both are
     scalars.
     """
@@ -251,7 +263,7 @@ def _admits_scalars(program: Program, step: Step, operands: Sequence[Rows], rows
     for others in product(*forms):
         shapes = [(batch, output, inputs) for batch, output, inputs in others]
         try:
-            if _admits(program, step.name, expected_rows(step.call, shapes), rows):
+            if _admits(program, step.name, expected_rows(step.sized(sizes), shapes), rows):
                 return True
         except (Invalid, Undetermined):
             continue
@@ -297,11 +309,13 @@ def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]
     return found
 
 
-def _values(program: Program, shapes: dict[str, Rows], leaves: dict[str, Any]) -> dict[str, Value]:
+def _values(
+    program: Program, shapes: dict[str, Rows], leaves: dict[str, Any], sizes: dict[str, int]
+) -> dict[str, Value]:
     values = {name: Value(cells, shapes[name]) for name, cells in leaves.items()}
     for step in program.steps:
         operands = [values[name] for name in step.operands]
-        values[step.name] = evaluate(step.call, operands, shapes[step.name])
+        values[step.name] = evaluate(step.sized(sizes), operands, shapes[step.name])
     return values
 
 
@@ -331,6 +345,8 @@ def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
 def _is_surely_valid(program: Program) -> bool:
     """True if all shapes follow from the leaves and fit."""
     shapes: dict[str, Rows] = {}
+    if program.requires or any(leaf.basis for leaf in program.leaves):
+        return False
     for leaf in program.leaves:
         batch, output, inputs = leaf.rows
         if batch is None or output is None or inputs is None:

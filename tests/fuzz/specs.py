@@ -101,8 +101,8 @@ class SpecAuthor:
         if self._chance(0.05):
             return "_"
         if self._chance(0.08):
-            return str(self._random.randrange(size) + (size == 1 or self._chance(0.05)))
-        if self._has_formulas and self._chance(0.5):
+            return str(self._random.randrange(max(1, size)) + self._chance(0.1))
+        if self._has_formulas and size and self._chance(0.5):
             text = self._formula(size)
             if text:
                 return text

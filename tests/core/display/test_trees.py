@@ -107,10 +107,10 @@ def test_a_deep_expression_is_printed_without_recursion() -> None:
 
 
 def test_notebooks_fold_branches_and_escape_names() -> None:
-    html = oc.tree(oc.einsum("i->1 => i", oc.tensor([(1, 2)]), label="<x>"))._repr_html_()
+    html = oc.tree(oc.einsum("i->0 => i", oc.tensor([(1, 2)]), label="<x>"))._repr_html_()
     assert html == snapshot("""\
 <div style="font-family:monospace">
-<details open><summary><b>&lt;x&gt;</b>: einsum &quot;i-&gt;1 =&gt; i&quot; (...|...-&gt;...,2)</summary>
+<details open><summary><b>&lt;x&gt;</b>: einsum &quot;i-&gt;0 =&gt; i&quot; (...|...-&gt;...,2)</summary>
 <div style="margin-left:1.5em">
 <div><b>literal</b> (2-&gt;1) = [1.0 2.0]</div>
 </div></details>

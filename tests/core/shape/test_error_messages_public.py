@@ -471,7 +471,7 @@ y = oc.nn.layer_norm(oc.nn.softmax("...|... => ...|0", oc.param("w") @ x))
 oc.Context("interp").compile(oc.train.forward(y))
 """)
     assert message == snapshot("""\
-You forgot to specify the hidden dimension(s) 1: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter w: the size of its output axis -1 can be anything
   where  parameter w, at program.py:3: y = oc.nn.layer_norm(oc.nn.softmax("...|... => ...|0", oc.param("w") @ x))
   try    give it where the parameter is made: oc.param("w", output=[...])\
@@ -486,7 +486,7 @@ y = oc.param("w2") @ h
 oc.Context("interp").compile(oc.train.forward(y))
 """)
     assert message == snapshot("""\
-You forgot to specify the hidden dimension(s) 4: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter w1: its output axes can be anything
          parameter w2: its output axes can be anything
   where  parameter w1, at program.py:3: h = oc.relu(oc.param("w1") @ x + oc.param("b1"))

@@ -183,7 +183,7 @@ def test_hidden_dimensions(model: Model) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.close([y])
     assert complaint(caught) == snapshot("""\
-You forgot to specify the hidden dimension(s) 4: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter w1: its output axes can be anything
          parameter w2: its output axes can be anything
   where  parameter w1, at their_model.py:1
@@ -198,7 +198,7 @@ def test_a_hidden_size_of_a_known_axis(model: Model) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.close([y])
     assert complaint(caught) == snapshot("""\
-You forgot to specify the hidden dimension(s) 1: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter p: the size of its output axis -1 can be anything
   where  parameter p, at their_model.py:1
   try    give it where the parameter is made: oc.param("p", output=[...])\
@@ -212,7 +212,7 @@ def test_a_hidden_input_row(model: Model) -> None:
     with pytest.raises(OcannlError) as caught:
         model.environment.close([y])
     assert complaint(caught) == snapshot("""\
-You forgot to specify the hidden dimension(s) 4: nothing fixes the shape of a parameter.
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter p: its input axes can be anything
   where  parameter p, at their_model.py:1
   try    give it where the parameter is made: oc.param("p", input=[...])\

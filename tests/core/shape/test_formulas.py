@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Callable, Sequence
+from itertools import permutations, product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -210,6 +210,46 @@ def test_a_basis_passes_between_a_strided_axis_and_its_positions() -> None:
     assert solved([equal(n, Size(6)), equal(o, Size(3, "time")), formula], n) == ["6:time"]
     with pytest.raises(ShapeError, match="same basis"):
         solved([formula, equal(n, Size(6, "time")), equal(o, Size(3, "space"))])
+
+
+def test_a_multiple_of_itself_is_refused_whatever_is_known() -> None:
+    (n,) = variables(1)
+    itself = equal(n, AffineDim(2, n))
+    for order in permutations([itself, equal(n, Size(0))]):
+        with pytest.raises(ShapeError, match="computed from itself"):
+            solved(order, n)
+
+
+BASES = ("x", "y", None)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda n, a, b: equal(n, AffineDim(1, a, Window(b))),
+        lambda n, a, b: equal(n, AffineDim(2, a, Window(b, 3, padded=True))),
+        lambda n, a, b: equal(n, ConcatDim((a, b))),
+    ],
+    ids=["a window inside", "a padded window", "a concatenation"],
+)
+@pytest.mark.parametrize("bases", list(product(BASES, repeat=3)), ids=str)
+def test_an_axis_and_what_it_is_made_of_have_one_basis(
+    formula: Callable[[Dim, Dim, Dim], Constraint], bases: tuple[str | None, ...]
+) -> None:
+    n, a, b = variables(3)
+    whole = solved([formula(n, a, b), equal(a, Size(4)), equal(b, Size(3))], n)[0]
+    known = [
+        equal(dim, Size(size, basis))
+        for dim, size, basis in zip((n, a, b), (int(whole), 4, 3), bases, strict=True)
+    ]
+    stated = {basis for basis in bases if basis}
+    for order in permutations([formula(n, a, b), *known]):
+        if len(stated) > 1:
+            with pytest.raises(ShapeError, match="same basis"):
+                solved(order, n, a, b)
+        else:
+            mark = "".join(f":{basis}" for basis in stated)
+            assert solved(order, n, a, b) == [f"{whole}{mark}", f"4{mark}", f"3{mark}"]
 
 
 def test_an_operand_of_size_1_is_repeated_along_a_formula() -> None:

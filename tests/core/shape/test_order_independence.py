@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocannl_core.errors import ShapeError
+from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.origin import Origin
+from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,
@@ -30,9 +32,12 @@ from ocannl_core.shape.logic import (
     Pointwise,
     Transpose,
 )
+from ocannl_core.shape.notation import Spec, axis_names
 from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
+
+pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
 
 _UNARY: list[Logic] = [
     Pointwise(),
@@ -59,6 +64,14 @@ _UNARY: list[Logic] = [
             "..., 1^a => ..., a",
             "i^j, ... => i, ...",
             "a, b^c => a",
+            "i... => i",
+            "i...j => ...",
+            "...2 => ...",
+            "2...j => j",
+            "j => j2",
+            "j => 3j",
+            "..v.., c => c",
+            "i, c => c",
         )
     ),
 ]
@@ -73,6 +86,9 @@ _BINARY: list[Logic] = [
     Einsum(parse_spec("...|o=+2*k,..c..;k,..c..->d=>...|o,d")),
     Einsum(parse_spec("..., a; ..., b => ..., a^b")),
     Einsum(parse_spec("a, ...; b, ... => a^b, ...")),
+    Einsum(parse_spec("i...;i... => ...")),
+    Einsum(parse_spec("i...;j... => ij...")),
+    Einsum(parse_spec("i...j;...j => i...")),
 ]
 _TERNARY: list[Logic] = [ComposeAccumulate(), Pointwise()]
 _POOL = [(_UNARY, 1), (_BINARY, 2), (_BINARY, 2), (_TERNARY, 3)]
@@ -87,12 +103,28 @@ _CROSSING: list[tuple[list[Logic], int]] = [
 
 @dataclass(frozen=True)
 class _Program:
+    """What is told to an environment.
+
+    Attributes:
+        shapes: The axes of tensors.
+        leaves: Which of them are leaves, and whether they are parameters.
+        operations: The logic, the result and the operands of each operation.
+        captures: For some operations, a name of the specification and a reference.
+        requires: What is required of references: a number, or a multiple of another one.
+    """
+
     shapes: list[tuple[Axes, Axes, Axes]]
     leaves: list[tuple[int, bool]]
     operations: list[tuple[Logic, int, tuple[int, ...]]]
+    captures: dict[int, tuple[str, int]] = field(default_factory=dict)
+    requires: list[tuple[int, int, int | None]] = field(default_factory=list)
+
+    @property
+    def steps(self) -> range:
+        return range(len(self.leaves) + len(self.operations) + len(self.requires))
 
 
-_axes = st.none() | st.lists(st.sampled_from([1, 2, 3, 3]), max_size=2)
+_axes = st.none() | st.lists(st.sampled_from([0, 1, 1, 2, 2, 3, 3, 3, 3, 3]), max_size=2)
 
 
 @st.composite
@@ -114,22 +146,75 @@ def _programs(draw: st.DrawFn, pool: Sequence[tuple[list[Logic], int]] = _POOL) 
     return _Program(shapes, leaves, operations)
 
 
+def _names(spec: Spec) -> list[str]:
+    """Return the names of axes and of row variables."""
+    rows = [row for shape in spec.shapes() for row in shape.rows()]
+    names = [name for axis in spec.axes() for name in axis_names(axis)]
+    return list(dict.fromkeys([*names, *(row.variable for row in rows if row.variable)]))
+
+
+@st.composite
+def _requiring(draw: st.DrawFn) -> _Program:
+    """Operations whose names are captured, and what is required of these."""
+    program = draw(_programs())
+    captures: dict[int, tuple[str, int]] = {}
+    for position, (logic, _, _) in enumerate(program.operations):
+        if isinstance(logic, Einsum) and _names(logic.spec) and draw(st.booleans()):
+            names = st.sampled_from(_names(logic.spec))
+            captures[position] = draw(st.tuples(names, st.integers(0, 2)))
+    captured = sorted({reference for _, reference in captures.values()})
+    if not captured:
+        return program
+    reference = st.sampled_from(captured)
+    required = st.tuples(reference, st.sampled_from([1, 2, 3, 6]), st.none()) | st.tuples(
+        reference, st.sampled_from([1, 1, 2]), reference
+    )
+    return replace(
+        program, captures=captures, requires=draw(st.lists(required, min_size=1, max_size=3))
+    )
+
+
 def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
     """Returns the closed shapes, or None when there is a contradiction."""
     environment = Environment()
     shapes = [environment.fresh_shape(batch=b, input=i, output=o) for b, i, o in program.shapes]
+    references = [DimRef(), DimRef(), DimRef()]
+    pending: list[tuple[int, int, int | None]] = []
 
     def leaf(position: int, parameter: bool) -> Callable[[], None]:
         origin = Origin(f"parameter p{position}")
         return lambda: environment.leaf(shapes[position], origin, parameter=parameter)
 
-    def relate(logic: Logic, result: int, operands: tuple[int, ...]) -> Callable[[], None]:
+    def relate(
+        position: int, logic: Logic, result: int, operands: tuple[int, ...]
+    ) -> Callable[[], None]:
         operand_shapes = [shapes[operand] for operand in operands]
-        return lambda: environment.relate(
-            logic, shapes[result], operand_shapes, Origin("operation")
-        )
+        name, reference = program.captures.get(position, ("", 0))
+        capture = {name: references[reference]} if name else None
 
-    steps = [leaf(*one) for one in program.leaves] + [relate(*one) for one in program.operations]
+        def step() -> None:
+            origin = Origin("operation")
+            environment.relate(logic, shapes[result], operand_shapes, origin, capture)
+            require()
+
+        return step
+
+    def require(*added: tuple[int, int, int | None]) -> None:
+        """Require what is required of references that are captured."""
+        pending.extend(added)
+        for each in list(pending):
+            first, number, second = each
+            others = [] if second is None else [references[second]]
+            if all(reference.term is not None for reference in (references[first], *others)):
+                pending.remove(each)
+                if others:
+                    environment.set_scale(references[first], number, others[0])
+                else:
+                    environment.set_dim(references[first], number)
+
+    steps: list[Callable[[], None]] = [leaf(*one) for one in program.leaves]
+    steps += [relate(position, *one) for position, one in enumerate(program.operations)]
+    steps += [partial(require, each) for each in program.requires]
     try:
         for position in order:
             steps[position]()
@@ -138,9 +223,13 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
         if "step budget" in error.rule:
             raise
         return None
+    except UsageError:
+        return None  # a reference stands for axes and for rows
     views = [environment.view(shape) for shape in shapes]
     assert all(view.is_closed for view in views)
-    return [str(view) for view in views]
+    sizes = [environment.size_of(each) for each in references if each.term is not None]
+    assert None not in sizes
+    return [*map(str, views), *map(str, sizes)]
 
 
 @settings(max_examples=400, deadline=None)
@@ -151,6 +240,15 @@ def test_operations_in_any_order_give_the_same_shapes(
     steps = range(len(program.leaves) + len(program.operations))
     order = data.draw(st.permutations(steps))
     assert _outcome(program, steps) == _outcome(program, order)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_requiring(), st.data())
+def test_what_is_required_in_any_order_gives_the_same_shapes(
+    program: _Program, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(program.steps))
+    assert _outcome(program, program.steps) == _outcome(program, order)
 
 
 @settings(max_examples=200, deadline=None)
@@ -270,7 +368,7 @@ def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
         st.builds(DimBelow, dim, dim, st.just(_ORIGIN)),
         st.builds(DimEqual, dim, dim, st.just(_ORIGIN)),
-        st.builds(AtLeast, dim, st.integers(1, 3), st.just(_ORIGIN)),
+        st.builds(AtLeast, dim, st.integers(1, 3), st.just(_ORIGIN), is_written=st.booleans()),
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowEqual, row, row, st.just(_ORIGIN)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,123 @@ def test_maxima_sums_and_concatenations_capture_too() -> None:
     oc.einsum("i;k=>ik", a, b, capture=[sizes[4]])
     oc.einsum("i;j;i=>j", a, b, a, capture=[sizes[5]])
     assert [each.size for each in sizes] == [2, 2, 3, 3, 3, 3]
+
+
+# ----- rows of a required size --------------------------------------------------------------------
+
+
+def _by_number(n: oc.Dimension) -> None:
+    n.require(3)
+
+
+def _by_axis(n: oc.Dimension) -> None:
+    m = oc.dim("m")
+    oc.einsum("m => m", oc.tensor([1.0, 2.0, 3.0]), capture=[m])
+    n.require(m)
+
+
+def _by_row(n: oc.Dimension) -> None:
+    m = oc.dim("m")
+    oc.einsum("..m.. => 0", oc.tensor([1.0, 2.0, 3.0]), capture=[m])
+    n.require(m)
+
+
+def _by_a_row_that_requires_it(n: oc.Dimension) -> None:
+    m = oc.dim("m")
+    oc.einsum("..m.. => 0", oc.tensor([1.0, 2.0, 3.0]), capture=[m])
+    m.require(n)
+
+
+def _by_sharing(n: oc.Dimension) -> None:
+    oc.einsum("..m.. => ..m..", oc.tensor([1.0, 2.0, 3.0]), capture={"m": n})
+
+
+@pytest.mark.filterwarnings("ignore:The first operand of n, c => c has no axis `n`")
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize(
+    ("name", "require"),
+    [
+        *((name, by) for name in ("n, ", "..n.., ") for by in (_by_number, _by_axis, _by_row)),
+        *((name, _by_a_row_that_requires_it) for name in ("n, ", "..n.., ")),
+        ("..n.., ", _by_sharing),
+    ],
+)
+def test_what_the_result_does_not_mention_is_summed_over_its_required_size(
+    require: Callable[[oc.Dimension], None], name: str, is_early: bool
+) -> None:
+    n, cells = oc.dim("n"), np.array([1.0, 2.0, 3.0, 4.0])
+    x = oc.param("x", init=oc.tensor(cells), input=[])
+    if is_early:
+        row = "..n.." if ".." in name else "n"
+        oc.einsum(f"{row} => {row}", oc.placeholder("y", output=[...]), capture=[n])
+        require(n)
+    total = oc.einsum(f"{name}c => c", x, capture=[n])
+    if not is_early:
+        require(n)
+    mean = total / n
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.grad_update(mean), keep=[total, mean, x.grad])
+    ctx.init_params(mean)
+    step()
+    assert n.size == 3
+    np.testing.assert_array_equal(ctx[total], 3 * cells)
+    np.testing.assert_array_equal(ctx[mean], cells)
+    np.testing.assert_allclose(ctx[x.grad], np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "size"),
+    [("..n.. => 0", (3, 4), 12), ("..n.., c => c", (3, 4), 3), ("n, c => c", (3, 4), 3)],
+)
+def test_a_captured_size_is_known_and_fixed_once_its_operation_is_compiled(
+    spec: str, dims: tuple[int, ...], size: int
+) -> None:
+    n = oc.dim("n")
+    values(oc.einsum(spec, oc.tensor(np.zeros(dims)), capture=[n]))
+    assert n.size == size
+    with pytest.raises(oc.ShapeError, match=r"number of cells|same size"):
+        n.require(size + 12)
+    n.require(size)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_the_row_of_a_parameter_follows_from_another_row(times: int, is_turned: bool) -> None:
+    known, free, p = oc.dim("known"), oc.dim("free"), oc.param("p", init=1.0)
+    total = oc.einsum("..known.. => 0", oc.tensor([1.0, 2.0, 3.0]), capture=[known])
+    count = oc.einsum("..free.. => 0", p, capture=[free])
+    if is_turned:
+        free.require(known, times=times)
+    else:
+        known.require(free, times=times)
+    found, sizes = values(count, total), (known.size, free.size)
+    if is_turned:
+        assert sizes == (3, 3 * times)
+    else:
+        assert sizes == ((3, 1) if times == 3 else (3 * times, 3))
+    assert found[0] == sizes[1]
+    assert found[1] == 6.0 * (known.size or 0) / 3
+    assert str(p.shape) == ("()" if sizes[1] == 1 else str(sizes[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "total"),
+    [
+        (lambda p: p, "6", 6.0),
+        (oc.exp, "6", 6 * np.e),
+        (lambda p: p + oc.tensor(np.ones((2, 1))), "2,1", 12.0),
+        (lambda p: p + oc.tensor(np.ones((2, 3))), "2,3", 12.0),
+    ],
+)
+def test_a_parameter_follows_the_number_of_cells_that_is_required_of_a_row(
+    make: Callable[[oc.Tensor], oc.Tensor], shape: str, total: float
+) -> None:
+    n, p = oc.dim("n"), oc.param("p", init=1.0)
+    result = oc.einsum("..n.. => 0", make(p), capture=[n])
+    n.require(6)
+    (found,) = values(result)
+    np.testing.assert_allclose(found, total)
+    assert (n.size, str(p.shape)) == (6, shape)
 
 
 # ----- saying more --------------------------------------------------------------------------------

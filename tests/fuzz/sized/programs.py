@@ -11,8 +11,9 @@ import numpy as np
 
 from ..contraction import Undetermined
 from ..notation import Invalid, Rows
-from ..programs import Axes, Leaf, Program, Step, smaller
+from ..programs import Axes, Leaf, Program, Step
 from ..reference import Call, expected_rows
+from ..smaller import smaller
 from .bounds import FORMATS, Array, promoted
 
 DATA = {

@@ -42,7 +42,8 @@ from ocannl_core.schedule.searching.search import first_candidates, neighbours
 from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Target
 
-from ..contraction import TooLarge, Undetermined
+from ..contraction import Undetermined
+from ..grid import TooLarge
 from . import bounds
 from .author import case_of
 from .bounds import FORMATS, Array, Bounded

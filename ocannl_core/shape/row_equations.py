@@ -1,0 +1,185 @@
+"""Solving equations of rows, which are compared from both ends."""
+
+from __future__ import annotations
+
+from ocannl_core.shape import ranks
+from ocannl_core.shape.constraints import DimEqual, RowEqual
+from ocannl_core.shape.messages import axes_differ, self_reference
+from ocannl_core.shape.rows import (
+    as_row,
+    decided_by,
+    keep_crossing,
+    left_forms,
+    right_forms,
+    shown,
+    solve,
+    with_causes,
+)
+from ocannl_core.shape.state import Flat, State
+from ocannl_core.shape.terms import Dim, Row, RowVar
+
+
+def equate(state: State, constraint: RowEqual) -> None:
+    """Makes two rows the same.
+
+    Raises:
+        ShapeError: if they cannot have the same number of axes.
+    """
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if left.tail is None and right.tail is None:
+        if left.known != right.known:
+            raise axes_differ(
+                shown(state, left),
+                shown(state, right),
+                constraint,
+                decided_by(state, constraint),
+            )
+        _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
+    elif left.tail == right.tail:
+        _equate_to_itself(state, left, right, constraint)
+    elif left.tail is None or right.tail is None:
+        closed, opened = (left, right) if left.tail is None else (right, left)
+        if opened.known > closed.known:
+            raise axes_differ(
+                shown(state, left),
+                shown(state, right),
+                constraint,
+                decided_by(state, constraint),
+            )
+        _solve_against(state, opened, closed, constraint)
+    else:
+        _equate_open(state, left, right, constraint)
+
+
+def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    if left.known != right.known:
+        found = f"{as_row(left)} = {as_row(right)}"
+        raise self_reference(constraint, found, decided_by(state, constraint))
+    if len(left.leading) < len(right.leading):
+        left, right = right, left
+    first, last = len(right.leading), len(left.trailing)
+    cut = len(right.trailing) - last
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[cut:], constraint, from_right=True)
+    if not cut:
+        return
+    _equate_ends(state, left, right, constraint)
+    ahead = with_causes(state, left.leading[first:], constraint)
+    behind = with_causes(state, right.trailing[:cut], constraint)
+    kept = RowEqual(
+        Row(ahead, left.tail),
+        Row((), left.tail, behind),
+        constraint.origin,
+        constraint.skipped + last,
+    )
+    if not state.is_suspended(kept):
+        state.suspend(kept)
+
+
+def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    ahead = len(left.leading) - len(right.leading)
+    behind = len(left.trailing) - len(right.trailing)
+    if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
+        _solve_against(state, right, left, constraint)
+    elif ahead <= 0 and behind <= 0:
+        _solve_against(state, left, right, constraint)
+    elif ahead > 0:
+        _equate_crossing(state, left, right, constraint)
+    else:
+        _equate_crossing(state, right, left, constraint)
+
+
+def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Equates rows of which one has more leading axes, the other more trailing ones.
+
+    The surplus of one end over the other lies in a variable; the rest may be the same axes or
+    different ones, which stays open.
+
+    (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
+    """
+    assert left.tail is not None
+    assert right.tail is not None
+    _equate_ends(state, left, right, constraint)
+    first = len(right.leading)
+    last = len(right.trailing) - len(left.trailing)
+    ahead, behind = left.leading[first:], right.trailing[:last]
+    _equate_axes(state, left.leading[:first], right.leading, constraint, from_right=False)
+    _equate_axes(state, left.trailing, right.trailing[last:], constraint, from_right=True)
+    surplus = len(ahead) - len(behind)
+    left_tail, right_tail = left.tail, right.tail
+    if surplus > 0:
+        right_tail = _grow(state, right_tail, ahead[:surplus], (), constraint)
+        ahead = ahead[surplus:]
+    elif surplus < 0:
+        left_tail = _grow(state, left_tail, (), behind[surplus:], constraint)
+        behind = behind[:surplus]
+    skipped = constraint.skipped + len(left.trailing) + max(0, -surplus)
+    keep_crossing(state, Row(ahead, left_tail), Row((), right_tail, behind), constraint, skipped)
+
+
+def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
+    """Equate the axes that rows are known to begin and to end with, by other equations, too.
+
+    (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
+    """
+    for one in left_forms(state, left):
+        for other in left_forms(state, right):
+            number = min(len(one.leading), len(other.leading))
+            ends = one.leading[:number], other.leading[:number]
+            _equate_axes(state, *ends, constraint, from_right=False)
+    for one in right_forms(state, left):
+        for other in right_forms(state, right):
+            number = min(len(one.trailing), len(other.trailing))
+            ends = one.trailing[-number:], other.trailing[-number:]
+            if number:
+                _equate_axes(state, *ends, constraint, from_right=True)
+
+
+def _grow(
+    state: State,
+    var: RowVar,
+    leading: tuple[Dim, ...],
+    trailing: tuple[Dim, ...],
+    constraint: RowEqual,
+) -> RowVar:
+    """Gives a row variable known axes at its ends; returns the variable between them."""
+    tail = state.fresh.row(var.name)
+    ranks.born_within(state, tail, var, len(leading) + len(trailing))
+    solve(state, var, Row(leading, tail, trailing), constraint)
+    ranks.check_growth(state, tail, constraint)
+    return tail
+
+
+def _busier(state: State, left: Flat, right: Flat) -> bool:
+    def waiting(row: Flat) -> int:
+        return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
+
+    return waiting(left) > waiting(right)
+
+
+def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
+    """Equates rows; the variable of the shorter one stands for what the longer one has there."""
+    assert shorter.tail is not None
+    leading, tail, trailing = longer
+    if tail is None:
+        leading, trailing = trailing[: len(shorter.leading)], trailing[len(shorter.leading) :]
+    cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)
+    _equate_axes(state, shorter.leading, leading[:cut], constraint, from_right=False)
+    _equate_axes(state, shorter.trailing, trailing[keep:], constraint, from_right=True)
+    ahead, behind = (
+        with_causes(state, dims, constraint) for dims in (leading[cut:], trailing[:keep])
+    )
+    solve(state, shorter.tail, Row(ahead, tail, behind), constraint)
+
+
+def _equate_axes(
+    state: State,
+    left: tuple[Dim, ...],
+    right: tuple[Dim, ...],
+    constraint: RowEqual,
+    *,
+    from_right: bool,
+) -> None:
+    for position, (one, other) in enumerate(zip(left, right, strict=True)):
+        axis = position - len(left) - constraint.skipped if from_right else position
+        state.agenda.append(DimEqual(one, other, constraint.origin, axis))
