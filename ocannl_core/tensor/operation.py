@@ -435,9 +435,10 @@ def define_operation(
         softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
 
     The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
-    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. A name that says a slot at its
-    beginning or end, like `rhs1_mask` or `ratio_lhs`, is an intermediate tensor with the axes of
-    that slot.
+    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. `selected` is 1 at the position that
+    a maximum or minimum takes its result from, the first one of equal cells, and 0 at the others. A
+    name that says a slot at its beginning or end, like `rhs1_mask` or `ratio_lhs`, is an
+    intermediate tensor with the axes of that slot.
 
     Args:
         name: The name that printed code, labels and messages use.
@@ -461,11 +462,11 @@ def define_operation(
             where=str(caller_location() or ""),
             fix="def forward(v, v1): v[:] = oc.exp(v1)",
         )
-    given = [each for each in slot_names(forward) if slot_of(each).role == "gradient"]
+    given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
     if given:
         raise UsageError(
-            "The forward function computes the result: gradients are there in the gradient "
-            "function only.",
+            "The forward function computes the result: gradients, and what a maximum selects, are "
+            "there in the gradient function only.",
             found=f"{', '.join(given)} in {name}",
             where=str(caller_location() or ""),
             fix="move what reads or writes them to gradient=",

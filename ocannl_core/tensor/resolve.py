@@ -5,6 +5,7 @@ concrete index maps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from ocannl_core.assign.liveness import overwritten
@@ -52,6 +53,7 @@ from ocannl_core.tensor.projection_checks import (
 )
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slot_code import SlotCode
+from ocannl_core.tensor.slots import slot_names
 from ocannl_core.tensor.steps import (
     Argument,
     Assign,
@@ -106,7 +108,7 @@ def resolve(
         for tensor in members:
             tensor.settle()
     steps = absorb(steps, temporaries)
-    emitter = _Emitter()
+    emitter = _Emitter(differentiated(steps))
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -149,10 +151,33 @@ def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
     return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
 
-class _Emitter:
-    """Accumulates the assignments of one computation."""
+def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Return the tensors whose gradients the steps pass on to operands."""
+    found: set[Tensor] = set()
+    for step in steps:
+        match step:
+            case Backpropagate(root):
+                found.update(t for t in ancestors([root]) if t.grad is not None)
+            case Titled(_, inner):
+                found |= differentiated(inner)
+            case Assign() | Forward() | ZeroGradients():
+                pass
+            case _:
+                assert_never(step)
+    return found
 
-    def __init__(self) -> None:
+
+class _Emitter:
+    """Accumulates the assignments of one computation.
+
+    Args:
+        differentiated: The tensors whose gradients the computation passes on to operands.
+    """
+
+    def __init__(self, differentiated: AbstractSet[Tensor] = frozenset()) -> None:
+        self._differentiated = differentiated
+        self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
+        """The positions of selected cells, and when they were searched."""
         self.body: list[Assignment] = []
         self.nodes: dict[TensorNode, NodeInfo] = {}
         self.embedded: set[TensorNode] = set()
@@ -286,9 +311,12 @@ class _Emitter:
         match tensor.definition:
             case Applied():
                 if anew or self._is_stale(tensor):
-                    SlotCode(self, tensor).forward()
+                    code = SlotCode(self, tensor)
+                    code.forward()
                     self.embedded.add(self.node_of(tensor))
                     self._changed(tensor)
+                    if tensor in self._differentiated and selects(tensor):
+                        self._selections[tensor] = code.selection(), self._now
             case ResultOf(application):
                 self.calls.forward(application)
             case Filled(source):
@@ -349,10 +377,26 @@ class _Emitter:
         self._passed_on.add(tensor.grad)
         if tensor.grad not in self._set:
             self._carried.add(tensor.grad)
-        SlotCode(self, tensor).gradient(definition.operation.gradient)
+        selection = self._selection_of(tensor)
+        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:
                 self._changed(operand.grad)
+
+    def _selection_of(self, tensor: Tensor) -> TensorNode | None:
+        """Return the positions of selected cells that were searched when the tensor was computed;
+        None if it or an operand has changed since.
+        """
+        node, time = self._selections.get(tensor, (None, 0))
+        changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
+        return node if max(changes) <= time else None
+
+
+def selects(tensor: Tensor) -> bool:
+    """Return whether the gradient of a tensor belongs to cells that a maximum selects."""
+    definition = tensor.definition
+    gradient = definition.operation.gradient if isinstance(definition, Applied) else None
+    return gradient is not None and "selected" in slot_names(gradient)
 
 
 def _constant_value(tensor: Tensor) -> float | None:

@@ -33,11 +33,12 @@ class SlotName:
     """What a parameter name of a defining function stands for.
 
     Attributes:
-        role: The value or the gradient of a tensor, or an intermediate tensor with its axes.
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, or what
+            a maximum or minimum selects.
         position: The result (0), an operand (1-3), or all operands.
     """
 
-    role: Literal["value", "gradient", "intermediate"]
+    role: Literal["value", "gradient", "intermediate", "selection"]
     position: int
 
 
@@ -48,6 +49,7 @@ SLOT_NAMES: dict[str, SlotName] = {
     "g": SlotName("gradient", 0),
     "gs": SlotName("gradient", ALL),
     **{f"g{i}": SlotName("gradient", i) for i in (1, 2, 3)},
+    "selected": SlotName("selection", 0),
 }
 
 _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
@@ -192,28 +194,30 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
     """Returns the accumulation with which a defining function writes the result; None for plain
     assignment.
     """
-    written = _Accumulations()
+    written = Written()
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         empty = Slot(name, Scalar(0.0), float32, (), (), written)
         return (empty,) * operands if slot_of(name).position == ALL else empty
 
     forward(*(slot(name) for name in slot_names(forward)))
-    return next((each for each in written.found if each is not BinaryOp.SECOND), None)
+    return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
 
 
-class _Accumulations:
-    """Notes how slots are written."""
+class Written:
+    """Collects the values that a defining function assigns to the result, and how it combines
+    them.
+    """
 
     def __init__(self) -> None:
-        self.found: list[BinaryOp] = []
+        self.found: list[tuple[BinaryOp, SlotValue]] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         if slot_of(target.name) == SlotName("value", 0):
-            self.found.append(combine)
+            self.found.append((combine, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
-        self.found.append(BinaryOp.SECOND)
+        self.found.append((BinaryOp.SECOND, words))
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:
