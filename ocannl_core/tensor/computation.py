@@ -35,7 +35,14 @@ from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.registry import code_of
 from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
-from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
+from ocannl_core.tensor.steps import (
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    UpdateGradients,
+    ZeroGradients,
+)
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -171,13 +178,13 @@ def forward_step(tensor: Tensor) -> Forward:
 def zero_gradients(tensor: Tensor) -> Computation:
     """Returns the code that sets the gradients of a tensor and of all it is computed from to 0."""
     _require_gradient(tensor)
-    return _given(tensor.session, (ZeroGradients(tensor),), _gradients(tensor), "zero_grads")
+    return _given(tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads")
 
 
 def backpropagate(tensor: Tensor) -> Computation:
     """Returns the code that adds to the gradients of all that a tensor is computed from."""
     _require_gradient(tensor)
-    return _given(tensor.session, (Backpropagate(tensor),), _gradients(tensor), "backprop")
+    return _given(tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop")
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
@@ -282,22 +289,18 @@ def gradient_update(loss: Tensor) -> Computation:
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
     code is recorded, it adds that code there.
 
+    In one computation, the gradients of several losses add up until a parameter is assigned:
+    `grad_update(a) + grad_update(b)` computes those of `a + b`.
+
     Raises:
         UsageError: if the tensor depends on no parameter, or is computed from gradients.
     """
     require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
-    assert loss.grad is not None
     backpropagated(loss)  # an operation without a gradient is told here, not at compilation
-    one = Assign(
-        loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin
+    return _given(
+        loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
-    steps = (
-        Titled("forward", (forward_step(loss),)),
-        Titled("zero gradients", (ZeroGradients(loss),)),
-        Titled("backpropagate", (one, Backpropagate(loss))),
-    )
-    return _given(loss.session, steps, _gradients(loss) | {loss}, "grad_update")
 
 
 def initialization_of(parameter: Tensor) -> Computation:

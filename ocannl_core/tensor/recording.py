@@ -47,6 +47,7 @@ from ocannl_core.tensor.steps import (
     Forward,
     Step,
     Titled,
+    UpdateGradients,
     ZeroGradients,
 )
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
@@ -365,8 +366,8 @@ def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
                 yield from _tensors(entry)
             case Forward(tensors):
                 yield from tensors
-            case ZeroGradients(root) | Backpropagate(root):
-                yield root
+            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+                yield from roots
             case _Section(_, inner) | Titled(_, inner):
                 yield from _used(inner)
             case Tensor():
@@ -381,6 +382,8 @@ def _computed(step: Step) -> Iterator[Tensor]:
         case Titled(_, inner):
             for each in inner:
                 yield from _computed(each)
+        case UpdateGradients(losses):
+            yield from ancestors(list(losses))
         case Assign() | ZeroGradients() | Backpropagate():
             pass
 

@@ -61,7 +61,9 @@ from ocannl_core.tensor.steps import (
     Forward,
     Step,
     Titled,
+    UpdateGradients,
     ZeroGradients,
+    expanded,
 )
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -107,7 +109,7 @@ def resolve(
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
-    steps = absorb(steps, temporaries)
+    steps = absorb(expanded(steps), temporaries)
     emitter = _Emitter(differentiated(steps))
     for step in steps:
         emitter.step(step)
@@ -136,10 +138,12 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case Forward(tensors):
                 found.update(with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
-            case ZeroGradients(root):
-                found.update(with_siblings(ancestors([root])))
-            case Backpropagate(root):
-                found.update(backpropagated(root))
+            case ZeroGradients(roots):
+                found.update(with_siblings(ancestors(list(roots))))
+            case Backpropagate(roots):
+                found.update(*map(backpropagated, roots))
+            case UpdateGradients():
+                found |= mentioned(step.steps)
             case Titled(_, inner):
                 found |= mentioned(inner)
             case _:
@@ -156,8 +160,8 @@ def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
     found: set[Tensor] = set()
     for step in steps:
         match step:
-            case Backpropagate(root):
-                found.update(t for t in ancestors([root]) if t.grad is not None)
+            case Backpropagate(roots) | UpdateGradients(roots):
+                found.update(t for t in ancestors(list(roots)) if t.grad is not None)
             case Titled(_, inner):
                 found |= differentiated(inner)
             case Assign() | Forward() | ZeroGradients():
@@ -189,6 +193,10 @@ class _Emitter:
         self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
+        self._sums: set[Tensor] = set()
+        """Gradients of what is not computed, with what losses have contributed since a tensor that
+        has a gradient was assigned.
+        """
         self.calls = Calls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -210,14 +218,22 @@ class _Emitter:
             case Forward(tensors, is_written_here):
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
-            case ZeroGradients(root):
-                for tensor in with_siblings(ancestors([root])):
-                    if tensor.grad is not None:
+            case ZeroGradients(roots, keeps_sums):
+                for tensor in with_siblings(ancestors(list(roots))):
+                    is_sum = keeps_sums and tensor.grad in self._sums
+                    if tensor.grad is not None and not is_sum:
                         self.fetch_zero(tensor.grad)
-            case Backpropagate(root):
+            case Backpropagate(roots):
                 self.calls.begin_backpropagation()
-                for tensor in reversed(ancestors([root])):
+                for tensor in reversed(ancestors(list(roots))):
                     self.backpropagate(tensor)
+                    if tensor.grad is not None and not isinstance(
+                        tensor.definition, Applied | ResultOf
+                    ):
+                        self._sums.add(tensor.grad)
+            case UpdateGradients():
+                for each in step.steps:
+                    self.step(each)
             case Titled(title, inner):
                 outer, self.body = self.body, []
                 for each in inner:
@@ -257,6 +273,8 @@ class _Emitter:
             tuple(dims for _, _, dims in operands),
         )
         target = self.node_of(step.target)
+        if step.target.grad is not None:
+            self._sums.clear()
         self.body.append(
             Accumulate(
                 target,
@@ -318,6 +336,8 @@ class _Emitter:
                     if tensor in self._differentiated and selects(tensor):
                         self._selections[tensor] = code.selection(), self._now
             case ResultOf(application):
+                if application.changes_state:
+                    self._sums.clear()
                 self.calls.forward(application)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:
