@@ -169,7 +169,11 @@ _einmax = define_operation(
 )
 _slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
 _sum_of_where = define_operation(
-    "where", forward=_sum_of_chosen, gradient=_chosen, combine=BinaryOp.ADD
+    "where",
+    forward=_sum_of_chosen,
+    gradient=_chosen,
+    primitive=TernaryOp.WHERE,
+    combine=BinaryOp.ADD,
 )
 _fma = lift("fma", TernaryOp.FMA, _fused)
 

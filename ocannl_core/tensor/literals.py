@@ -165,7 +165,7 @@ def number(
     check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
-    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")
+    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell)
 
 
 def from_function(

@@ -27,7 +27,7 @@ from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
-from ocannl_core.tensor.precision import Precision, of_result
+from ocannl_core.tensor.precision import Precision, among, format_beside, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
 from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
@@ -184,7 +184,8 @@ class Operation:
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )
-        precision = self.precision(operands, session, origin, dtype)
+        decided = self.precision(operands, session, origin)
+        precision = decided if dtype is None else Precision.stated(dtype)
         can_flow = (
             self.gradient is not None and precision.dtype.is_float and session.recorder is None
         )
@@ -209,7 +210,7 @@ class Operation:
             requires_grad=requires_grad,
         )
         note_accesses(logic, result, operands, origin, capture)
-        if precision.rests_on_default:
+        if decided.rests_on_default:
             for operand in operands:
                 operand.add_dependent(result)
         if session.recorder is not None:
@@ -239,19 +240,26 @@ class Operation:
         operands: Sequence[Tensor],
         session: Session,
         origin: Origin,
-        dtype: DType | str | None = None,
     ) -> Precision:
-        """Returns the number format of the result, and gives it to operands that follow it."""
-        if dtype is not None:
-            found = Precision.stated(dtype)
-        else:
-            given = [operand.precision for operand in operands]
-            found = of_result(self.primitive, given, session.default_dtype)
+        """Returns the number format that the operands decide, and gives it to those that follow."""
+        beside = format_beside(self.primitive, operands)
+        for operand in operands:
+            if beside is not None and operand.free_number is not None:
+                self._check_number(operand.free_number, beside, str(origin))
+        given = among(self.primitive, operands)
+        found = of_result(self.primitive, given, session.default_dtype)
         for position, operand in enumerate(operands):
             is_condition = self.primitive is TernaryOp.WHERE and position == 0
             follows = found.positions and not is_condition
             operand.note_use(origin, found.dtype if follows else None)
         return found
+
+    def _check_number(self, number: float, beside: DType, where: str) -> None:
+        """Raise TransferError for a whole number beyond the integers that it stands beside, but in
+        comparisons.
+        """
+        if beside.is_integer and number % 1 == 0 and self.primitive not in LOGICAL:
+            check_number(number, beside, where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
         """Returns the operation as messages name it."""
@@ -394,8 +402,8 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     Raises:
         TransferError: for an integer that does not fit the format, but in comparisons.
     """
-    formats = [value.dtype for value in values if isinstance(value, Tensor)]
-    beside = promote(*formats) if formats else session.default_dtype
+    tensors = [value if isinstance(value, Tensor) else None for value in values]
+    beside = format_beside(op, tensors) or session.default_dtype
 
     def precision(value: Real) -> Precision:
         where = str(caller_location() or "")

@@ -37,7 +37,7 @@ from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.labels import has_name
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
 from ocannl_core.tensor.pointwise import identity
-from ocannl_core.tensor.precision import of_result
+from ocannl_core.tensor.precision import among, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.steps import (
@@ -242,9 +242,7 @@ class CodeRecorder:
         """Gives a declared tensor the number format of what is assigned to it, unless it states
         one.
         """
-        found = of_result(
-            step.op, [each.precision for each in operands], self.session.default_dtype
-        )
+        found = of_result(step.op, among(step.op, operands), self.session.default_dtype)
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:

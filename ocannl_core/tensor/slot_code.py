@@ -17,7 +17,7 @@ from ocannl_core.assign.nodes import (
     SetVector,
 )
 from ocannl_core.assign.traverse import leaves, targets
-from ocannl_core.dtypes import DType, int32, int64
+from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.indexing import (
     ConcatIndex,
@@ -29,7 +29,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, returns_of
 from ocannl_core.records import replace
 from ocannl_core.shape.einsum import Einsum
@@ -293,8 +293,10 @@ class SlotCode:
         if not isinstance(value, SlotApplication):
             return value
         args = tuple(self._settle(arg) for arg in value.args)
-        formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]
-        dtype: DType = result_dtype(value.op, _aligned(args, formats), self._tensor.dtype)
+        default = self._tensor.session.default_dtype
+        dtype: DType = result_dtype(
+            value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
+        )
         return self._stored(SlotApplication(value.op, args), args, dtype)
 
     def _stored(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
@@ -416,6 +418,17 @@ def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatInde
             yield from (each for each in arg.index if isinstance(each, ConcatIndex))
 
 
-def _aligned(args: tuple[Slot | int | float, ...], formats: list[DType]) -> list[DType]:
-    """Returns one format per argument; numbers take that of the first slot."""
-    return [arg.dtype if isinstance(arg, Slot) else formats[0] for arg in args]
+def _formats(
+    op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
+) -> list[DType]:
+    """Return one format per argument of a primitive. Numbers take that of the slots beside them;
+    fractions beside integers are of the default float.
+    """
+    others = args[1:] if op is TernaryOp.WHERE else args
+    slots = [arg.dtype for arg in others if isinstance(arg, Slot)]
+    beside = promote(*slots) if slots else alone
+
+    def of_number(number: float) -> DType:
+        return default if beside.is_integer and number % 1 else beside
+
+    return [arg.dtype if isinstance(arg, Slot) else of_number(arg) for arg in args]

@@ -23,6 +23,7 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
+    Filled,
     GradientOf,
     Literal,
     Parameter,
@@ -37,7 +38,7 @@ from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, widest
 from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, Scope
-from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
+from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
 
@@ -222,6 +223,15 @@ class Tensor(Assignable):
         rests = found.rests_on_default or found.why is Why.DEFAULT
         return replace(found, why=Why.OPERANDS, rests_on_default=rests)
 
+    @property
+    def free_number(self) -> float | None:
+        """The number that the tensor stands for, if it is one that states no format."""
+        match self.definition:
+            case Filled(_, number) if self._precision.follows:
+                return number
+            case _:
+                return None
+
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
         """Notes an operation that uses the tensor.
 
@@ -266,12 +276,14 @@ class Tensor(Assignable):
         it; returns the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
-        primitive, given = self.definition.operation.primitive, [o.precision for o in self.operands]
+        primitive = self.definition.operation.primitive
+        found = of_result(primitive, among(primitive, self.operands), self.session.default_dtype)
         before = self._precision
-        self._precision = of_result(primitive, given, self.session.default_dtype)
+        if before.why is not Why.STATED:
+            self._precision = found
         changed = [self] if self._precision.dtype is not before.dtype else []
         for operand in self.operands[primitive is TernaryOp.WHERE :]:
-            if self._precision.positions and operand._follow(self.dtype, self.origin):
+            if found.positions and operand._follow(found.dtype, self.origin):
                 changed.append(operand)
         return changed
 
