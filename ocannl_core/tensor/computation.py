@@ -289,8 +289,8 @@ def gradient_update(loss: Tensor) -> Computation:
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
     code is recorded, it adds that code there.
 
-    In one computation, the gradients of several losses add up until a parameter is assigned:
-    `grad_update(a) + grad_update(b)` computes those of `a + b`.
+    In one computation, the gradients of several losses add up until code reads a gradient or
+    assigns a parameter: `grad_update(a) + grad_update(b)` computes those of `a + b`.
 
     Raises:
         UsageError: if the tensor depends on no parameter, or is computed from gradients.

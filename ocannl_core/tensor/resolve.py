@@ -63,7 +63,9 @@ from ocannl_core.tensor.steps import (
     Titled,
     UpdateGradients,
     ZeroGradients,
+    depends_on_gradients,
     expanded,
+    is_gradient,
 )
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -194,8 +196,8 @@ class _Emitter:
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
         self._sums: set[Tensor] = set()
-        """Gradients of what is not computed, with what losses have contributed since a tensor that
-        has a gradient was assigned.
+        """Gradients of what is not computed, with what losses have contributed since a gradient was
+        read, or a tensor that has one assigned.
         """
         self.calls = Calls(self)
 
@@ -273,7 +275,7 @@ class _Emitter:
             tuple(dims for _, _, dims in operands),
         )
         target = self.node_of(step.target)
-        if step.target.grad is not None:
+        if step.target.grad is not None or any(map(is_gradient, tensors)):
             self._sums.clear()
         self.body.append(
             Accumulate(
@@ -326,6 +328,8 @@ class _Emitter:
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
+        if depends_on_gradients(tensor):
+            self._sums.clear()
         match tensor.definition:
             case Applied():
                 if anew or self._is_stale(tensor):
@@ -336,8 +340,6 @@ class _Emitter:
                     if tensor in self._differentiated and selects(tensor):
                         self._selections[tensor] = code.selection(), self._now
             case ResultOf(application):
-                if application.changes_state:
-                    self._sums.clear()
                 self.calls.forward(application)
             case Filled(source):
                 if _constant_value(tensor) is None and tensor.node not in self.embedded:

@@ -52,7 +52,7 @@ class ZeroGradients:
     Attributes:
         roots: The tensors.
         keeps_sums: Gradients of parameters and data stay that earlier losses have contributed to,
-            as long as no parameter has been assigned since.
+            as long as no gradient has been read, and no parameter assigned, since.
     """
 
     roots: tuple[Tensor, ...]
@@ -135,7 +135,7 @@ def _joined(steps: tuple[Step, ...]) -> list[Step]:
                     found[last] = UpdateGradients((*before.losses, *losses))
                     continue
                 last = len(found)
-            case Forward(tensors) if not any(map(_depends_on_updates, tensors)):
+            case Forward(tensors) if not any(map(depends_on_gradients, tensors)):
                 pass
             case _:
                 last = None
@@ -143,8 +143,13 @@ def _joined(steps: tuple[Step, ...]) -> list[Step]:
     return found
 
 
-def _depends_on_updates(tensor: Tensor) -> bool:
-    """Return whether a tensor reads a gradient, or computing it changes another tensor."""
+def is_gradient(tensor: Tensor) -> bool:
+    """Return whether backpropagation computes a tensor."""
+    return isinstance(tensor.definition, GradientOf)
+
+
+def depends_on_gradients(tensor: Tensor) -> bool:
+    """Return whether computing a tensor reads a gradient, or changes another tensor."""
     definition = tensor.definition
     changes = isinstance(definition, ResultOf) and definition.application.changes_state
-    return changes or any(isinstance(each.definition, GradientOf) for each in tensor.operands)
+    return changes or any(map(is_gradient, tensor.operands))

@@ -79,7 +79,7 @@ def test_recorded_gradient_updates_add_up(target: str) -> None:
 @pytest.mark.parametrize("style", ["sections", "other assignments"])
 def test_gradients_of_parameters_add_up_across_other_code(target: str, style: str) -> None:
     def apart(a: oc.Tensor, b: oc.Tensor) -> oc.Computation:
-        norms = oc.declare("norms")
+        calls = oc.declare("calls", output=[1])
 
         @oc.cd
         def sections() -> None:
@@ -88,12 +88,12 @@ def test_gradients_of_parameters_add_up_across_other_code(target: str, style: st
                     grad_update(loss)
 
         @oc.cd
-        def observe() -> None:
-            norms[:] = a.params["p"].grad * 2.0
+        def count() -> None:
+            calls.accumulate(1.0)
 
         if style == "sections":
             return sections()
-        return grad_update(a) + observe() + grad_update(b)
+        return grad_update(a) + count() + grad_update(b)
 
     found, right = gradients(target, apart), gradients(target, of_sum)
     assert (found["p"], found["q"]) == (right["p"], right["q"])
@@ -124,6 +124,27 @@ def test_after_an_update_of_parameters_gradients_begin_afresh(target: str) -> No
     moved = np.array([1.0, 2.0, 3.0]) - 0.125 * np.array([2.0, 8.0, 24.0])
     assert found["value of p"] == moved.tolist()
     assert found["p"] == (6.0 * moved).tolist()
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_after_a_gradient_is_read_the_next_ones_begin_afresh(
+    target: str, is_computed: bool
+) -> None:
+    with oc.Session(dtype="float64"):
+        p, _, first, second = model()
+        seen = oc.declare("seen", output=[3])
+
+        @oc.cd
+        def note() -> None:
+            seen[:] = p.grad * 2.0 if is_computed else p.grad
+
+        ctx = oc.Context(target)
+        step = ctx.compile(grad_update(first) + note() + grad_update(second))
+        ctx.init_params(first)
+        step()
+        of_first = np.array([2.0, 8.0, 24.0])
+        assert ctx[seen].tolist() == (of_first * (2.0 if is_computed else 1.0)).tolist()
+        assert ctx[p.grad].tolist() == [6, 12, 18]
 
 
 def test_two_updates_in_turn_use_the_gradients_of_their_own_losses(target: str) -> None:
