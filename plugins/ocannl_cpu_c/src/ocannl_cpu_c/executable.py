@@ -16,6 +16,7 @@ from ocannl_core.target import Buffer, Launcher, Target
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loader import load, pool, runtime
+from ocannl_cpu_c.mapped import Kernel
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.parts import parts, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
@@ -30,13 +31,13 @@ class CExecutable:
 
     Attributes:
         source: The code.
-        kernels: The addresses of its kernels by symbol.
+        kernels: Its kernels by symbol.
         target: The device that runs it.
         threads: How many threads may share the work of one kernel.
     """
 
     source: CSource
-    kernels: Mapping[str, Any]
+    kernels: Mapping[str, Kernel]
     target: Target
     threads: int
 
@@ -114,7 +115,7 @@ class _Linker:
         room = 0
         for step, launch in zip(steps, launches, strict=True):
             tables = self._tables(launch)
-            step.kernel = self._executable.kernels[launch.kernel]
+            step.kernel = self._keep(self._executable.kernels[launch.kernel]).address
             step.args, step.parts = tables, len(tables)
             step.work = launch.shares.work if launch.shares is not None else 0
             *offsets, end = private_offsets(launch.private)

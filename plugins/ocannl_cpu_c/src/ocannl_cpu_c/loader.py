@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
@@ -21,18 +22,20 @@ from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache, temporary_cache
 from ocannl_cpu_c.calling import introduce
 from ocannl_cpu_c.compiler import Compiler, find
+from ocannl_cpu_c.mapped import Kernel, Mapped, Recent
 from ocannl_cpu_c.units import key, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 
 _lock = threading.Lock()
-_loaded: dict[tuple[Compiler, str], Any] = {}
-_libraries: dict[tuple[Path, str], Any] = {}
+_loaded: WeakValueDictionary[tuple[Compiler, str], Kernel] = WeakValueDictionary()
+_libraries: WeakValueDictionary[tuple[Path, str], Mapped] = WeakValueDictionary()
+_recent = Recent()
 _pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Any]:
-    """Returns the addresses of kernels by symbol, after compiling together those that are new.
+def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Kernel]:
+    """Returns kernels by symbol, after compiling together those that are new.
 
     Args:
         kernels: The kernels.
@@ -46,15 +49,20 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
     compiler = find()
     cache = open_cache(compiler)
     with _lock:
-        missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
+        found = {each.symbol: _load_cached(cache, compiler, each) for each in kernels}
+        missing = [each for each in kernels if found[each.symbol] is None]
         if missing:
             try:
                 entries = _built(cache, compiler, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
-                _loaded[compiler, kernel.symbol] = _open(entries[key(kernel)])
-        return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
+                made = found[kernel.symbol] = _open(entries[key(kernel)])
+                _loaded[compiler, kernel.symbol] = made
+        loaded = {symbol: each for symbol, each in found.items() if each is not None}
+        for each in loaded.values():
+            _recent.use(each.mapped)
+        return loaded
 
 
 def compiling_ahead() -> ahead.Ahead | None:
@@ -106,7 +114,8 @@ def pool(device: int, threads: int) -> Any:
         return _pools[device, threads]
 
 
-_found_runtime: list[Any] = []
+_found_runtime: list[Mapped] = []
+"""Stays mapped: its threads wait in its code."""
 
 
 def _runtime() -> Any:
@@ -122,9 +131,9 @@ def _runtime() -> Any:
             early = ahead.taken(cache, file.keys)
             entries = _compiled(cache, compiler, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
-        introduce(library)
+        introduce(library.code)
         _found_runtime.append(library)
-    return _found_runtime[0]
+    return _found_runtime[0].code
 
 
 def _missing_runtime(cache: DiskCache) -> list[Unit]:
@@ -181,29 +190,30 @@ def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> Compile
     return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
-def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
-    """True if the kernel is loaded now, without compiling."""
-    if (compiler, kernel.symbol) in _loaded:
-        return True
+def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> Kernel | None:
+    """Returns the kernel if it can be loaded without compiling."""
+    loaded = _loaded.get((compiler, kernel.symbol))
+    if loaded is not None:
+        return loaded
     entry = cache.find(key(kernel))
     if entry is None:
-        return False
+        return None
     try:
-        _loaded[compiler, kernel.symbol] = _open(entry)
+        loaded = _loaded[compiler, kernel.symbol] = _open(entry)
     except OSError:  # intact, and still not loadable here: built again
-        return False
-    return True
+        return None
+    return loaded
 
 
-def _open(entry: Entry) -> Any:
-    return _library(entry).ocannl_kernels[entry.position]
+def _open(entry: Entry) -> Kernel:
+    library = _library(entry)
+    return Kernel(library.code.ocannl_kernels[entry.position], library)
 
 
-def _library(entry: Entry) -> Any:
+def _library(entry: Entry) -> Mapped:
     library = _libraries.get((entry.path, entry.digest))
     if library is None:
-        # when the process ends, workers still wait in this code: it must not be unmapped
-        flags = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
-        library = ffi.dlopen(str(entry.path), flags)
+        library = Mapped(ffi.dlopen(str(entry.path), ffi.RTLD_NOW))
         _libraries[entry.path, entry.digest] = library
+        _recent.use(library)
     return library
