@@ -100,8 +100,9 @@ class Computation:
             )
         program = self._resolved().program
         for tensor in mentioned(self.steps):
-            if tensor not in self.temporaries:
-                tensor.session.consumed.setdefault(tensor, f"the computation {self.name}")
+            consumed = tensor.session.consumed
+            if tensor not in self.temporaries and tensor not in consumed:
+                consumed[tensor] = f"the computation {self.name}"
         return program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
@@ -241,7 +242,9 @@ def consume_forward(tensor: Tensor) -> Computation:
             fix=f"run that computation and read the tensor, or compute it again: "
             f"oc.train.forward({tensor.node.name})",
         )
-    consumed.update(dict.fromkeys(own, f"the code consumed at {caller_location()}"))
+    line = f"the code consumed at {caller_location()}"
+    for each in own:
+        consumed[each] = line
     return _given(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
@@ -266,7 +269,8 @@ def consume_backprop(tensor: Tensor) -> Computation:
             fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",
         )
     line = f"consumed at {caller_location()}"
-    before.update(dict.fromkeys(ancestors([tensor]), line))
+    for each in ancestors([tensor]):
+        before[each] = line
     return backpropagate(tensor)
 
 

@@ -17,6 +17,7 @@ from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
 from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.errors import UsageError
+from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.host_arrays import (
     Array,
     check_kind,
@@ -394,9 +395,11 @@ def _literal(
     requires_grad: bool = False,
 ) -> Tensor:
     if not isinstance(cells, np.memmap):
+        collect_if_due()
         kept = cells.dtype if precision.follows else precision.dtype.numpy
         cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
+        note_memory(cells, cells.nbytes)
     definition, labels = Literal(cells), (label or LITERAL,)
     return Tensor(
         session, definition, shape, precision, labels, origin, requires_grad=requires_grad

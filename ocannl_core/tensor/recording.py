@@ -451,7 +451,7 @@ def unchanged_roots() -> Iterator[None]:
     what is compiled or consumed inside does not count as such.
     """
     session = sessions.current()
-    consumed, backpropagated = dict(session.consumed), dict(session.backpropagated)
+    consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
     try:
         yield
     finally:

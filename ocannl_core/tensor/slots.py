@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NoReturn, Protocol
 
 from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
@@ -166,7 +166,7 @@ def _reject(arg: object) -> NoReturn:
     )
 
 
-@cache
+@lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
     """Returns the parameter names of a defining function.
 
@@ -189,7 +189,7 @@ def _is_slot(name: str) -> bool:
     return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
     """Returns the accumulation with which a defining function writes the result; None for plain
     assignment.

@@ -61,7 +61,9 @@ class Tensor(Assignable):
     """
 
     __slots__ = (
+        "__weakref__",
         "_accesses",
+        "_applications",
         "_dependents",
         "_first_use",
         "_grad",
@@ -108,6 +110,7 @@ class Tensor(Assignable):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        self._applications: dict[Any, Any] | None = None
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -222,6 +225,12 @@ class Tensor(Assignable):
         found = self.definition.tensor.precision
         rests = found.rests_on_default or found.why is Why.DEFAULT
         return replace(found, why=Why.OPERANDS, rests_on_default=rests)
+
+    def applications(self) -> dict[Any, Any]:
+        """Return the applications of user-written operations that live as long as the tensor."""
+        if self._applications is None:
+            self._applications = {}
+        return self._applications
 
     @property
     def free_number(self) -> float | None:
