@@ -7,6 +7,7 @@ from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import LinkError
+from ocannl_core.exclusive import exclusive
 from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
@@ -71,11 +72,12 @@ class _Linker:
         plan = executable.source.plan
         self._executable = executable
         self._nodes = plan.nodes
+        self._name = plan.name
         self._merges = merges
         self._arrays = {node: self._array(node, buffers, "buffer") for node in plan.params}
         self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
-        self._cells = ffi.new("int64_t[]", max(self._count, 1))
+        self._cells = ffi.new("int64_t[]", self._count + 1)  # the last one is 1 during a call
         self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
@@ -91,7 +93,7 @@ class _Linker:
             for part in parts:
                 part(values)
 
-        return launch
+        return exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
         """Returns calls of kernels and calls into Python, in turn."""
@@ -132,7 +134,7 @@ class _Linker:
         memory = self._keep(raw(threads * room))
         routine.memory, routine.room = ffi.cast("char *", address(memory)), room
         self._kept.append(steps)
-        return calling.launcher(runtime(), routine, tuple(self._kept))
+        return calling.launcher(runtime(), routine, self._name, tuple(self._kept))
 
     def _tables(self, launch: Launch) -> Any:
         """Returns the arguments of a kernel: a table for each part of its iterations."""
