@@ -29,7 +29,14 @@ from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, among, format_beside, of_result
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
+from ocannl_core.tensor.slots import (
+    Slot,
+    SlotApplication,
+    logic_of_parts,
+    slot_application,
+    slot_names,
+    slot_of,
+)
 from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -44,7 +51,8 @@ class Operation:
     Attributes:
         name: The name that printed code, labels and messages use.
         operands: How many tensors it takes.
-        logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification.
+        logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification; None where each
+            assignment of the functions says that.
         forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
         gradient: Accumulates into the gradient slots `g1`, `g2`, `g3`; None when no gradient flows.
         primitive: The scalar primitive it lifts, if it does; used bare inside the code of other
@@ -54,7 +62,7 @@ class Operation:
 
     name: str
     operands: int
-    logic: str
+    logic: str | None
     forward: Code
     gradient: Code | None = None
     primitive: Op | None = None
@@ -91,15 +99,20 @@ class Operation:
         self._check_operands(args)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
             self._refuse_format(dtype)
-            return self._apply_to_slots(args, logic)
+            self._refuse_beside_slots(
+                projections=projections,
+                capture=capture or None,
+                label=label,
+                requires_grad=requires_grad,
+            )
+            return self._apply_to_slots(args, logic, padded, values)
         session = self._session(args)
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
         if projections is not None:
             self._refuse_format(dtype)
             return self._with_stated_maps(session, args, projections)
-        text = self.logic if logic is None else logic
-        stated = stated_logic(self.name, text, self.operands, padded, values)
+        stated = self._stated_logic(logic, padded, values, capture)
         if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
             raise UsageError(
                 "Composition is for products and sums: quotients and powers do not compose.",
@@ -285,15 +298,61 @@ class Operation:
                     fix=_instead_of(arg),
                 )
 
-    def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
-        if self.primitive is None or self.combine is not None or logic is not None:
+    def _stated_logic(
+        self,
+        text: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+        capture: Capture,
+    ) -> Logic:
+        """Returns the logic of an application."""
+        if self.logic is not None:
+            text = self.logic if text is None else text
+            return stated_logic(self.name, text, self.operands, padded, values)
+        if text is not None or padded is not None or values or capture:
             raise UsageError(
-                "Inside the code of an operation, operators are bare primitives; the operation's "
-                "logic rules.",
-                found=self.name,
-                fix="state the logic in define_operation(..., logic=...)",
+                "The assignments of this operation state how axes line up, each for itself.",
+                found=f"{self.name} with logic=, padded=, values= or capture=",
+                where=str(caller_location() or ""),
+                fix="leave them out",
             )
-        return slot_application(self.primitive, args)
+        return logic_of_parts(self.forward, self.operands)
+
+    def _refuse_beside_slots(self, **stated: object) -> None:
+        """Raises an error about arguments that are for tensors.
+
+        Raises:
+            UsageError: if one is given.
+        """
+        given = [name for name, value in stated.items() if value is not None]
+        if given:
+            raise UsageError(
+                "Inside the code of an operation, operators are primitives of slots.",
+                found=f"{self.name} with {', '.join(f'{name}=' for name in given)}",
+                where=str(caller_location() or ""),
+                fix="leave that out; to state how axes line up in one assignment, "
+                'write oc.mul(v1, v2, logic="...")',
+            )
+
+    def _apply_to_slots(
+        self,
+        args: tuple[Any, ...],
+        text: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+    ) -> SlotApplication:
+        if self.primitive is None or self.combine is not None:
+            raise UsageError(
+                "Inside the code of an operation, operators are bare primitives.",
+                found=self.name,
+                where=str(caller_location() or ""),
+                fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
+            )
+        if text is None:
+            self._refuse_beside_slots(padded=padded, values=values or None)
+            return slot_application(self.primitive, args)
+        logic = stated_logic(self.name, text, self.operands, padded, values)
+        return slot_application(self.primitive, args, logic)
 
     def _session(self, args: tuple[Any, ...]) -> Session:
         found: Session | None = None
@@ -424,7 +483,7 @@ def define_operation(
     *,
     forward: Code,
     gradient: Code | None = None,
-    logic: str = ".",
+    logic: str | None = ".",
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
     operands: int | None = None,
@@ -453,7 +512,8 @@ def define_operation(
         forward: Assigns the result slot `v` from the operand slots.
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
-            specification.
+            specification. With None each assignment says it, `v.assign(v1, logic="i => 2*i")`, or
+            `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`; without, it is pointwise.
         primitive: The primitive that `forward` applies once, if it does: recorded assignments then
             absorb the operation.
         combine: The accumulation with which `forward` writes the result, if it does; only beside
@@ -462,7 +522,16 @@ def define_operation(
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
+        SpecError: if the logic is no specification.
     """
+    if not (logic is None or isinstance(logic, str)):
+        raise UsageError(
+            'The logic of an operation is ".", "@", "T", a specification, or None where each '
+            "assignment states its own.",
+            found=f"logic={logic!r} for {name}",
+            where=str(caller_location() or ""),
+            fix='logic="ij;j=>i"',
+        )
     if not callable(forward) or not (gradient is None or callable(gradient)):
         raise UsageError(
             "An operation is defined by a function that computes it, and one for its gradient.",
@@ -486,6 +555,8 @@ def define_operation(
             if primitive is not None
             else max((slot_of(each).position for each in names), default=0)
         )
+    if logic is None:
+        _check_parts(name, names, is_lifted=primitive is not None or combine is not None)
     if operands < 1:
         raise UsageError(
             "An operation has operands.",
@@ -502,3 +573,22 @@ def define_operation(
         primitive=primitive,
         combine=combine,
     )
+
+
+def _check_parts(name: str, slots: Sequence[str], *, is_lifted: bool) -> None:
+    """Raises UsageError for what an operation without one logic cannot have."""
+    if is_lifted:
+        raise UsageError(
+            "An operation that lifts a primitive has one logic.",
+            found=f"logic=None beside primitive= or combine= for {name}",
+            where=str(caller_location() or ""),
+            fix="leave out primitive= and combine=",
+        )
+    if any(slot_of(each).role == "selection" for each in slots):
+        raise UsageError(
+            "The slot `selected` is for an operation with one logic, along which the maximum is "
+            "taken.",
+            found=f"logic=None for {name}",
+            where=str(caller_location() or ""),
+            fix='state it: define_operation(..., logic="ij => i")',
+        )

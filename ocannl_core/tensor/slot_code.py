@@ -33,6 +33,7 @@ from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, returns_of
 from ocannl_core.records import replace
 from ocannl_core.shape.einsum import Einsum
+from ocannl_core.shape.logic import Several
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.margins import Margins, margins_of
@@ -48,11 +49,15 @@ from ocannl_core.tensor.slots import (
     accumulation_of,
     as_application,
     as_operand,
+    part_of,
     slot_names,
     slot_of,
     value_variables,
 )
 from ocannl_core.tensor.tensor import Tensor
+
+_NO_POSITION = -1
+"""Of what is stored between, which has axes of its own."""
 
 
 class Emitter(Protocol):
@@ -85,13 +90,17 @@ class SlotCode:
         self._tensor = tensor
         self._definition = tensor.definition
         operands = tensor.definition.operands
-        self._projections = project(
-            tensor.logic,
-            tensor.shape,
-            [operand.shape for operand in operands],
-            tensor.origin,
-        )
-        check_margins(self._projections, tensor, operands, tensor.origin)
+        self._has_parts = isinstance(tensor.definition.logic, Several)
+        # where each assignment has a logic of its own, these are the projections of the current one
+        self._projections = Projections((), (), (), (), ())
+        if not self._has_parts:
+            self._projections = project(
+                tensor.logic,
+                tensor.shape,
+                [operand.shape for operand in operands],
+                tensor.origin,
+            )
+            check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
         self._beyond: float | None = None
         if any(self._is_padded):
@@ -154,10 +163,12 @@ class SlotCode:
     def _slot_at(
         self, name: str, role: str, position: int, emitter: SlotEmitter | None = None
     ) -> Slot:
-        tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
+        tensor = self._tensor_at(position)
         p = self._projections
         index, dims = (
-            (p.lhs, p.lhs_dims)
+            ((), tensor.shape.dims)
+            if self._has_parts
+            else (p.lhs, p.lhs_dims)
             if position == 0
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
@@ -165,12 +176,15 @@ class SlotCode:
         if role == "intermediate":
             operand = self._intermediate(name, tensor, dims)
         elif role == "value":
-            is_padded = position > 0 and self._is_padded[position - 1]
+            is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
-        return Slot(name, operand, tensor.dtype, index, dims, emitter or self)
+        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position)
+
+    def _tensor_at(self, position: int) -> Tensor:
+        return self._tensor if position == 0 else self._definition.operands[position - 1]
 
     def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
         """Returns a new node for an intermediate tensor with the axes of a slot."""
@@ -199,11 +213,13 @@ class SlotCode:
                 found=target.name,
                 where=str(self._tensor.origin),
             )
-        if target.operand.node not in self._writable:
+        node = target.operand.node
+        if node not in self._writable:
             self._refuse(f"it writes {target.name}")
+        target, value = self._lined_up(target, value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
-        self._check_order(target.operand.node, combine, reset)
+        self._check_order(node, combine, reset)
         op, args = as_application(value)
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:
@@ -226,11 +242,11 @@ class SlotCode:
         for each in operands:
             if isinstance(each, Cells) and each.node in self._blank:
                 self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
-        self._blank.discard(target.operand.node)
+        self._blank.discard(node)
         origin = self._tensor.origin
         self._emitter.body.append(
             Accumulate(
-                target.operand.node,
+                node,
                 combine,
                 reset,
                 op,
@@ -240,6 +256,45 @@ class SlotCode:
                 self._beyond,
             )
         )
+
+    def _lined_up(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
+        """Returns what an assignment writes and reads; where it states a logic of its own, with the
+        index maps of that.
+        """
+        origin = self._tensor.origin
+        if not self._has_parts and isinstance(value, SlotApplication) and value.logic is not None:
+            raise UsageError(
+                "Inside the code of an operation, operators are bare primitives; the operation's "
+                "logic rules.",
+                found=f"{value!r} with a logic of its own in the code of {origin.operation}",
+                where=str(origin),
+                fix="state it in define_operation(..., logic=...), or logic=None there and in each "
+                "assignment its own",
+            )
+        if not self._has_parts or target.position == _NO_POSITION:
+            return target, value
+        part = part_of(target, value)
+        shapes = [self._tensor_at(position).shape for position in part.sources]
+        found = project(part.logic, self._tensor_at(part.target).shape, shapes, origin)
+        if any(margins_of(found, i) for i in (None, *range(len(shapes)))):
+            raise UsageError(
+                "Windows of an operation whose assignments have a logic each stay inside the axes.",
+                found=f"{target.name} = {value!r} in the code of {origin.operation}",
+                where=str(origin),
+                fix="mark the window with `<`, or make it an operation of its own",
+            )
+        self._projections = found
+        maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
+
+        def placed(each: SlotValue) -> SlotValue:
+            if isinstance(each, SlotApplication):
+                return SlotApplication(each.op, tuple(map(placed, each.args)))
+            if isinstance(each, Slot):
+                index, dims = next(maps)
+                return replace(each, index=index, dims=dims)
+            return each
+
+        return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
         """Refuses accumulation into what has no value yet, and assignment to what has one."""
@@ -255,6 +310,8 @@ class SlotCode:
     def set_from_words(self, target: Slot, words: Slot) -> None:
         """Emits the assignment of runs of cells, one for each word."""
         assert isinstance(target.operand, Cells), "results of operations are stored"
+        if self._has_parts:
+            self._refuse("random words become numbers, which is an operation with one logic")
         operand, index, dims = as_operand(words)
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
@@ -321,7 +378,7 @@ class SlotCode:
         self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
         self._emitter.embedded.add(node)
         self._writable.add(node)
-        return Slot(node.name, Cells(node), dtype, index, dims, self)
+        return Slot(node.name, Cells(node), dtype, index, dims, self, _NO_POSITION)
 
     def _axes(
         self, args: tuple[Slot | int | float, ...], varying: AbstractSet[IndexVar]

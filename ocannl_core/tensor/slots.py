@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -20,7 +20,9 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import caller_location
 from ocannl_core.records import dataclass, replace
+from ocannl_core.shape.logic import Logic, Part, Pointwise, Several
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 
@@ -84,10 +86,17 @@ class SlotEmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
-    """A primitive applied to slots, not assigned anywhere yet."""
+    """A primitive applied to slots, not assigned anywhere yet.
+
+    Attributes:
+        op: The primitive.
+        args: What it is applied to.
+        logic: How the assignment of the application lines up axes, if it is stated there.
+    """
 
     op: Op
     args: tuple[SlotValue, ...]
+    logic: Logic | None = None
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -105,6 +114,7 @@ class Slot(Assignable):
         index: The index map over the operation's domain.
         dims: Extents of the axes that the map addresses.
         emitter: Receives assignments to the slot.
+        position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
     """
 
     name: str
@@ -113,6 +123,7 @@ class Slot(Assignable):
     index: IndexMap
     dims: tuple[int, ...]
     emitter: SlotEmitter
+    position: int = 0
 
     def __repr__(self) -> str:
         return self.name
@@ -150,12 +161,32 @@ class Slot(Assignable):
 SlotValue = Slot | SlotApplication | int | float
 
 
-def slot_application(op: Op, args: tuple[Any, ...]) -> SlotApplication:
-    """Returns a bare primitive applied to slots."""
+def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
+    """Returns a primitive applied to slots.
+
+    Args:
+        op: The primitive.
+        args: Slots, applications of primitives to slots, and numbers.
+        logic: How the assignment of the application lines up the axes of slots.
+    """
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
             _reject(arg)
-    return SlotApplication(op, args)
+        if isinstance(arg, SlotApplication) and arg.logic is not None:
+            raise UsageError(
+                "A primitive with a logic of its own is assigned as it is.",
+                found=f"{op.value.name}({', '.join(map(repr, args))})",
+                where=str(caller_location() or ""),
+                fix=f"assign {arg!r} to an intermediate slot first",
+            )
+    if logic is not None and not all(isinstance(arg, Slot) for arg in args):
+        raise UsageError(
+            "A logic lines up the axes of slots.",
+            found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
+            where=str(caller_location() or ""),
+            fix="assign what is nested to an intermediate slot first",
+        )
+    return SlotApplication(op, args, logic)
 
 
 def _reject(arg: object) -> NoReturn:
@@ -218,6 +249,56 @@ class Written:
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
         self.found.append((BinaryOp.SECOND, words))
+
+
+@lru_cache(maxsize=1024)
+def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
+    """Returns how a defining function lines up axes that states this in each assignment."""
+    parts = Parts()
+
+    def slot_at(name: str, position: int) -> Slot:
+        return Slot(name, Scalar(0.0), float32, (), (), parts, position)
+
+    def slot(name: str) -> Slot | tuple[Slot, ...]:
+        position = slot_of(name).position
+        if position != ALL:
+            return slot_at(name, position)
+        return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
+
+    forward(*(slot(name) for name in slot_names(forward)))
+    return Several(tuple(dict.fromkeys(parts.found)))
+
+
+class Parts:
+    """Collects how the assignments of a defining function line up axes."""
+
+    def __init__(self) -> None:
+        self.found: list[Part] = []
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        self.found.append(part_of(target, value))
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        pass
+
+
+def part_of(target: Slot, value: SlotValue) -> Part:
+    """Returns how an assignment lines up axes."""
+    stated = value.logic if isinstance(value, SlotApplication) else None
+    sources = tuple(slot.position for slot in slots_in(value))
+    return Part(target.position, sources, stated or Pointwise())
+
+
+def slots_in(value: SlotValue) -> Iterator[Slot]:
+    """Yields the slots that a value reads, one for each time it does."""
+    match value:
+        case Slot():
+            yield value
+        case SlotApplication(args=args):
+            for arg in args:
+                yield from slots_in(arg)
+        case _:
+            pass
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:

@@ -18,7 +18,7 @@ from ocannl_core.records import replace
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import Assignable, accumulator, key_text
+from ocannl_core.tensor.assignment import Assignable, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -524,41 +524,6 @@ class Tensor(Assignable):
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
 
-    def assign(
-        self, value: object, *, logic: str | None = None, projections: str | None = None
-    ) -> None:
-        """Records `self[:] = value`.
-
-        Args:
-            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
-            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
-                first part of the axis and leaves the rest as it is.
-            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
-        """
-        value = _rearranged(value, logic, projections)
-        self.assign_with(value, BinaryOp.SECOND, reset=False)
-
-    def accumulate(
-        self,
-        value: object,
-        with_: object = None,
-        *,
-        reset: bool = False,
-        logic: str | None = None,
-        projections: str | None = None,
-    ) -> None:
-        """Records the accumulation of a value.
-
-        Args:
-            value: What is accumulated.
-            with_: The accumulating operation; addition when not given.
-            reset: Starts from the neutral element.
-            logic: As in `assign`.
-            projections: As in `assign`.
-        """
-        combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
-
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Records an assignment to this tensor.
 
@@ -597,14 +562,6 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
-
-
-def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
-    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
-    if logic is None and projections is None:
-        return value
-    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
-    return rearranged
 
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:
