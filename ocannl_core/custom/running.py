@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core import settings
+from ocannl_core.dtypes import dtype_of
 from ocannl_core.errors import OcannlError, OpError
 from ocannl_core.records import replace
 from ocannl_core.target import NativeCode
@@ -179,7 +180,8 @@ class OpCall:
             raise self._error(
                 "An output has the number format that make_node gave it.",
                 f"{array.dtype} for {what}, which is {target.dtype}",
-                f"result.astype(np.{target.dtype}, copy=False), or another format in make_node",
+                f"result.astype({dtype_of(target.dtype).source}, copy=False), or another format "
+                "in make_node",
             )
         if array.shape != target.shape:
             if {array.shape, target.shape} != {(), (1,)}:

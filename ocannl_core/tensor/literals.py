@@ -23,6 +23,7 @@ from ocannl_core.host_arrays import (
     check_kind,
     check_number,
     converted,
+    numbers_of,
     plain_number,
     refuse_nan,
 )
@@ -417,7 +418,10 @@ def _formatted(
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
     """
+    cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    if own is not None and own.names and own != uint4x32.numpy:
+        check_kind(cells, session.default_dtype, where)  # one of its fields would be numbers
     if dtype is None and own is not None and not is_format(own):
         raise UsageError(
             "An array without dtype= keeps its number format, which has to be one of the "

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(
@@ -340,6 +341,29 @@ def test_an_array_of_another_format_needs_a_stated_one(dtype: type) -> None:
     with pytest.raises(oc.UsageError, match="state the format"):
         oc.tensor(array)
     assert cells(oc.tensor(array, dtype="float32")) == [0, 1, 2]
+
+
+def test_arrays_of_numpy_files_have_the_format_that_they_were_saved_in(tmp_path: Path) -> None:
+    for dtype in ("bfloat16", "float8_e4m3fn", "float16"):
+        saved = np.array([1.5, -2.0]).astype(dtype_of(dtype).numpy)
+        np.savez(tmp_path / "cells.npz", w=saved)
+        np.save(tmp_path / "cells.npy", saved)
+        loaded = np.load(tmp_path / "cells.npz")["w"]
+        made = [
+            oc.tensor(loaded, dtype=dtype),
+            oc.tensor([loaded[0], loaded[1]], dtype=dtype),
+            oc.mapped(tmp_path / "cells.npy", dtype=dtype),
+        ]
+        if dtype != "float8_e4m3fn":
+            made.append(oc.tensor(loaded))
+        for tensor in made:
+            assert tensor.dtype is dtype_of(dtype)
+            assert cells(tensor) == [1.5, -2.0]
+        assert cells(oc.tensor(saved, dtype="float32")) == [1.5, -2.0]
+    with pytest.raises(oc.TransferError, match=r"ml_dtypes\.float8_e5m2"):
+        oc.tensor(np.zeros(2, "V1"))
+    with pytest.raises(oc.TransferError, match=r"array\['a'\]"):
+        oc.tensor(np.zeros(2, [("a", "f4"), ("b", "f4")]))
 
 
 def test_a_basis_is_a_text() -> None:
