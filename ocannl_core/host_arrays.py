@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -52,6 +53,39 @@ def _first(is_wrong: Array) -> str:
     if not is_wrong.ndim:
         return ""
     return f", the first at {[int(position) for position in np.argwhere(is_wrong)[0]]}"
+
+
+def refuse_mask(value: object, where: str) -> None:
+    """Checks that no cell of host data is masked: NumPy drops masks, and what is below shows.
+
+    Args:
+        value: An array, or lists of arrays and numbers.
+        where: What the message names.
+
+    Raises:
+        TransferError: if a cell is masked.
+    """
+    if "numpy.ma" not in sys.modules:
+        return  # there is no masked array yet, and importing it takes a while
+    if isinstance(value, list | tuple):
+        inner = (list, tuple, np.ma.MaskedArray)
+        if any(issubclass(each, inner) for each in set(map(type, value))):
+            for each in value:
+                refuse_mask(each, where)
+        return
+    if not isinstance(value, np.ma.MaskedArray):
+        return
+    is_masked: Array = np.ma.getmaskarray(value)
+    if is_masked.dtype.names:  # of records, field by field
+        is_masked = np.array([any(cell) for cell in is_masked.ravel().tolist()])
+    if is_masked.any():
+        raise TransferError(
+            "Every cell of a tensor is a number: what is masked is none.",
+            found=f"{int(is_masked.sum())} of {is_masked.size} cells masked{_first(is_masked)}",
+            where=where,
+            fix="give numbers for masked cells, as with array.filled(0); a mask is a tensor of its "
+            "own, oc.tensor(np.ma.getmaskarray(array))",
+        )
 
 
 def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.dtypes import dtype_of
-from ocannl_core.errors import OcannlError, OpError
+from ocannl_core.errors import OcannlError, OpError, TransferError
+from ocannl_core.host_arrays import refuse_mask
 from ocannl_core.records import replace
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
@@ -175,6 +176,10 @@ class OpCall:
                 "An output is an array, or a number where it has one cell.",
                 f"{type(value).__name__} for {what}",
             )
+        try:
+            refuse_mask(value, what)
+        except TransferError as error:
+            raise self._error(error.rule, f"{error.found} in {what}", error.fix) from None
         array: Array = np.asarray(value)
         if array.dtype != target.dtype:
             raise self._error(

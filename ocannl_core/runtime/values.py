@@ -8,7 +8,14 @@ import numpy as np
 
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.host_arrays import check_kind, converted, interior, numbers_of, refuse_nan
+from ocannl_core.host_arrays import (
+    check_kind,
+    converted,
+    interior,
+    numbers_of,
+    refuse_mask,
+    refuse_nan,
+)
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -77,6 +84,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
 
 
 def _as_array(value: object, name: str) -> Array:
+    refuse_mask(value, name)
     try:
         return np.asarray(value)
     except ValueError as error:

@@ -435,3 +435,15 @@ def test_outputs_may_be_written_where_they_will_be(
     cells = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(oc.dtypes.dtype_of(dtype).numpy)
     found = repeated(ctx, Calling(perform), cells)
     assert np.array_equal(found, cells + cells)
+
+
+def test_masked_cells_of_outputs_are_refused(ctx: oc.Context) -> None:
+    def perform(inputs: Any, storage: Any) -> None:
+        storage[0][0] = np.ma.masked_less(inputs[0], 2)
+
+    with pytest.raises(oc.OpError, match="what is masked is none") as error:
+        values(ctx, Calling(perform)(oc.tensor([1.0, 2.0, 3.0])))
+    assert "the first at [0] in output 0 of Calling" in error.value.found
+    values(ctx, Calling(perform)(oc.tensor([2.0, 3.0])))
+    with pytest.raises(oc.TransferError, match="what is masked is none"):
+        Calling(perform)(np.ma.masked_less([1.0, 2.0], 2))

@@ -209,6 +209,15 @@ def test_what_an_error_says_to_write_is_accepted(value: np.ndarray[Any, Any], dt
         assert cells(found, 2, dtype=dtype).dtype == dtype.numpy
 
 
+def test_masked_cells_are_refused() -> None:
+    array = np.ma.array([1.0, 2.0], mask=[False, True])
+    for value in (array, [1.0, np.ma.masked], (1.0, array[1]), array.astype(np.int32)):
+        assert "1 of" in message(TransferError, value, 2)
+    assert "cells masked" in message(TransferError, [array, [1, 2]], 2, 2)
+    assert cells(array.filled(0), 2).tolist() == [1, 0]
+    assert cells(np.ma.array([1.0, 2.0]), 2).tolist() == [1, 2]
+
+
 def test_bytes_of_no_format_are_refused() -> None:
     assert "dtype |V3" in message(TransferError, np.zeros(2, "V3"), 2)
 

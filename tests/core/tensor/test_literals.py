@@ -366,6 +366,34 @@ def test_arrays_of_numpy_files_have_the_format_that_they_were_saved_in(tmp_path:
         oc.tensor(np.zeros(2, [("a", "f4"), ("b", "f4")]))
 
 
+def test_masked_cells_are_refused_with_their_place() -> None:
+    array = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, False], [True, False]])
+    records = np.ma.array(np.zeros(2, oc.uint4x32.numpy), mask=[(1, 0, 0, 0), (0, 0, 0, 0)])
+    values: list[Any] = [array, array.astype("int32"), array.astype(bool), [array, array], records]
+    values += [
+        [1.0, np.ma.masked],
+        [array[1, 0], 2.0],
+        (array, array.filled(0)),
+        array.data[0] + array,
+    ]
+    for value in values:
+        with pytest.raises(oc.TransferError, match="what is masked is none") as caught:
+            oc.tensor(value)
+        assert "test_literals.py" in caught.value.where
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells masked, the first at \[1, 0\]"):
+        oc.reshape(array)
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells masked"):
+        oc.param("p", init=array)
+    assert cells(oc.tensor(array.filled(0))) == [[1, 2], [0, 4]]
+    assert cells(oc.tensor(np.ma.getmaskarray(array))) == [[0, 0], [1, 0]]
+
+
+def test_a_masked_array_that_masks_nothing_is_an_array() -> None:
+    for mask in (False, [False, False], np.ma.nomask):
+        assert cells(oc.tensor(np.ma.array([1.0, 2.0], mask=mask))) == [1, 2]
+    assert cells(oc.tensor(np.ma.array([1.0, 2.0], mask=[True, False])[1:])) == [2]
+
+
 def test_a_basis_is_a_text() -> None:
     with pytest.raises(oc.UsageError, match="basis=3 for 1 axes"):
         oc.tensor([1, 2], basis=3)  # type: ignore[arg-type]
