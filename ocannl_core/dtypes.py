@@ -83,6 +83,18 @@ class DType:
         """The NumPy dtype of this format; a `uint4x32` is a record of four `uint32`."""
         return _numpy_dtype(self)
 
+    @property
+    def is_foreign(self) -> bool:
+        """True for formats that NumPy has from `ml_dtypes`."""
+        return self.is_narrow and self.name != "float16"
+
+    @property
+    def source(self) -> str:
+        """What is written for `numpy`: NumPy alone does not know the names of all formats."""
+        if self.kind is Kind.WORD:
+            return f"oc.{self.name}.numpy"
+        return f"{'ml_dtypes' if self.is_foreign else 'np'}.{self.name}"
+
 
 def _float(
     name: str, nbytes: int, precedence: int, significand: int, greatest: float, least: float
@@ -139,7 +151,7 @@ SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.great
 def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is uint4x32:
         return np.dtype([(lane, "<u4") for lane in "abcd"])
-    if dtype.is_narrow and dtype is not float16:
+    if dtype.is_foreign:
         import ml_dtypes  # costs 0.1 s; most programs never need it
 
         narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))

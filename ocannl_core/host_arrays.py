@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.dtypes import DType, Kind
+from ocannl_core.dtypes import ALL, DType, Kind
 from ocannl_core.errors import TransferError, UsageError
 from ocannl_core.node import NodeInfo
 
@@ -30,16 +31,19 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
     Raises:
         TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
     """
-    if array.dtype.kind != "f" or not array.size:
+    if not (_is_real(array) and array.size):
         return
-    if not np.isnan(array.min()) or settings.current().allow_nan:
-        return  # a minimum is NaN where a cell is, and needs no memory: data may be large
-    is_nan = np.isnan(array)
+    with np.errstate(invalid="ignore"):
+        if not np.isnan(array.min()) or settings.current().allow_nan:
+            return  # a minimum is NaN where a cell is, and needs no memory: data may be large
+        is_nan = np.isnan(array)
+    is_native = array.dtype.kind == "f" and array.dtype.type.__module__ == "numpy"
+    clean = "np.nan_to_num(array)" if is_native else "array[np.isnan(array)] = 0"
     raise TransferError(
         "Host data has no NaN: one of them makes every result that depends on it NaN.",
         found=f"{int(is_nan.sum())} of {array.size} cells{_first(is_nan)}",
         where=where,
-        fix="clean the data, as with np.nan_to_num(array); "
+        fix=f"clean the data, as with {clean}; "
         "where NaN is meant, OCANNL_ALLOW_NAN=1 or settings.overrides(allow_nan=True) lets it pass",
     )
 
@@ -51,11 +55,72 @@ def _first(is_wrong: Array) -> str:
     return f", the first at {[int(position) for position in np.argwhere(is_wrong)[0]]}"
 
 
+def refuse_mask(value: object, where: str) -> None:
+    """Checks that no cell of host data is masked: NumPy drops masks, and what is below shows.
+
+    Args:
+        value: An array, or lists of arrays and numbers.
+        where: What the message names.
+
+    Raises:
+        TransferError: if a cell is masked.
+    """
+    if "numpy.ma" not in sys.modules:
+        return  # there is no masked array yet, and importing it takes a while
+    if isinstance(value, list | tuple):
+        inner = (list, tuple, np.ma.MaskedArray)
+        if any(issubclass(each, inner) for each in set(map(type, value))):
+            for each in value:
+                refuse_mask(each, where)
+        return
+    if not isinstance(value, np.ma.MaskedArray):
+        return
+    is_masked: Array = np.ma.getmaskarray(value)
+    if is_masked.dtype.names:  # of records, field by field
+        is_masked = np.array([any(cell) for cell in is_masked.ravel().tolist()])
+    if is_masked.any():
+        raise TransferError(
+            "Every cell of a tensor is a number: what is masked is none.",
+            found=f"{int(is_masked.sum())} of {is_masked.size} cells masked{_first(is_masked)}",
+            where=where,
+            fix="give numbers for masked cells, as with array.filled(0); a mask is a tensor of its "
+            "own, oc.tensor(np.ma.getmaskarray(array))",
+        )
+
+
+def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
+    """Returns an array with its number format, which NumPy forgets of narrow floats in its files:
+    it loads their bytes.
+
+    Args:
+        array: The array.
+        dtype: The format of the tensor, if it is known.
+        where: What the message names.
+
+    Raises:
+        TransferError: if the bytes may be numbers of several formats, or of none.
+    """
+    if array.dtype.type is not np.void or array.dtype.names is not None:
+        return array
+    formats = [each for each in ALL if each.is_foreign and each.nbytes == array.dtype.itemsize]
+    found = dtype if dtype in formats else formats[0] if len(formats) == 1 else None
+    takes_integers = dtype is not None and dtype.is_integer
+    if found is None or takes_integers:
+        then = f".astype({dtype.source})" if dtype is not None and takes_integers else ""
+        views = [f"array.view({each.source}){then}" for each in formats]
+        raise TransferError(
+            "Bytes are numbers in some format, which NumPy forgets where it does not know it.",
+            found=f"an array of dtype {array.dtype}, loaded from a file or made of bytes",
+            where=where,
+            fix=f"say which: {' or '.join(views)}" if views else "",
+        )
+    numbers: Array = array.view(found.numpy)
+    return numbers
+
+
 def check_kind(array: Array, dtype: DType, name: str) -> None:
     """Raises TransferError unless the array's kind of number can become the node's."""
-    is_whole = array.dtype.kind in "iub"
-    # the narrow floats of ml_dtypes report kind "V"; only theirs is a V dtype with a float's name
-    is_real = array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+    is_whole, is_real = array.dtype.kind in "iub", _is_real(array)
     if is_whole or (is_real and dtype.kind is Kind.FLOAT):
         return
     if is_real:
@@ -63,14 +128,26 @@ def check_kind(array: Array, dtype: DType, name: str) -> None:
             f"A tensor of {dtype} takes integers: fractions would be lost.",
             found=f"an array of dtype {array.dtype}",
             where=name,
-            fix=f"convert it: array.astype('{dtype}'), or np.rint(array).astype('{dtype}')",
+            fix=f"convert it: array.astype({dtype.source}), or np.rint(array).astype("
+            f"{dtype.source})",
         )
+    # NumPy converts what is no number to formats of its own only
+    fix = f"convert it: array.astype({'np.float32' if dtype.is_foreign else dtype.source})"
+    if array.dtype.names:
+        fix = f"take one of its fields: array[{array.dtype.names[0]!r}]"
+    elif array.dtype.kind == "c":
+        fix = "take a part of it: array.real"
     raise TransferError(
         "The value of a tensor is an array of real numbers.",
         found=f"an array of dtype {array.dtype}",
         where=name,
-        fix=f"convert it: array.astype('{dtype}')",
+        fix=fix,
     )
+
+
+def _is_real(array: Array) -> bool:
+    # some narrow floats of ml_dtypes report kind "V"; only theirs is a V dtype with a float's name
+    return array.dtype.kind == "f" or str(array.dtype).startswith(("bfloat", "float"))
 
 
 def plain_number(value: Real, where: str) -> int | float:

@@ -6,8 +6,11 @@ it (`Placement`) live in tables of those who decide, so that nothing that holds 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum, IntEnum
 from math import prod
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
@@ -17,8 +20,14 @@ from ocannl_core.records import dataclass
 __all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 
 
+class _Entered:
+    """A key of tables whose entries live as long as it does; see `NodeTable`."""
+
+    __slots__ = ("__weakref__", "_entries")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorNode:
+class TensorNode(_Entered):
     """The identity of a multi-dimensional array; compared by identity.
 
     Attributes:
@@ -46,6 +55,53 @@ class TensorNode:
 
     def __repr__(self) -> str:
         return f"<node {self.id} {self.name}>"
+
+
+V = TypeVar("V")
+
+
+class NodeTable(Generic[V]):
+    """A table of values by node, in which an entry lives as long as both the node and the table.
+
+    Values may mention their nodes: the nodes hold them, so that neither keeps the other alive.
+    """
+
+    __slots__ = ("__weakref__", "_nodes")
+
+    def __init__(self) -> None:
+        self._nodes: WeakSet[TensorNode] = WeakSet()
+
+    def __setitem__(self, node: TensorNode, value: V) -> None:
+        entries = _entries(node)
+        if entries is None:
+            entries = WeakKeyDictionary()
+            object.__setattr__(node, "_entries", entries)
+        entries[self] = value
+        self._nodes.add(node)
+
+    def get(self, node: TensorNode) -> V | None:
+        """Return the value of a node, or None."""
+        entries = _entries(node)
+        found: V | None = None if entries is None else entries.get(self)
+        return found
+
+    def __contains__(self, node: TensorNode) -> bool:
+        return node in self._nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def values(self) -> Iterator[V]:
+        """Yield all values."""
+        for node in self._nodes:
+            value = self.get(node)
+            if value is not None:
+                yield value
+
+
+def _entries(node: TensorNode) -> WeakKeyDictionary[NodeTable[Any], Any] | None:
+    found: WeakKeyDictionary[NodeTable[Any], Any] | None = getattr(node, "_entries", None)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,8 +280,7 @@ class VectorLoop:
                 for part in (*walk(second), *walk(third)):
                     if isinstance(part, Load | LoadMerge) and not self._is_inside(part):
                         raise NotVectorisedError
-                condition = self._mask(first, dtype)
-                return self._select(condition, self._value(second), self._value(third), dtype)
+                return self._where(first, self._value(second), self._value(third), dtype)
             case IndexValue(index, dtype):
                 return self._index_value(index, dtype)
             case Ternary() | LoadMerge() | Gather() | Scoped() | LocalRead():
@@ -340,19 +339,25 @@ class VectorLoop:
                 raise NotVectorisedError
             return Text(registers.variable(self._register(load.node, offset)))
         vector = self._vector(load.dtype)
-        cell = self._cell(load.node, offset)
-        if stride == 1 and load.dtype.is_narrow:
-            function = self._helper(load.dtype, f"load_{load.dtype}")
-            value = call(function, Text(f"&{cell}"), Text(str(self._count)))
-        elif stride == 1 and self._count == self._lanes:
-            value = Text(f"*(const {vector}_cells *)&{cell}")
-        elif stride == 1:
-            value = call(self._helper(load.dtype, "load"), Text(f"&{cell}"), Text(str(self._count)))
-        else:
-            cells = [self._cell(load.node, offset, lane * stride) for lane in range(self._count)]
-            numbers = [self._expressions.loaded(Text(each), load.dtype).code for each in cells]
-            value = Text(f"({vector}){{{', '.join(numbers)}}}")
-        return Text(self._kept(vector, value))
+
+        def read() -> Text:
+            return self._read(load.node, offset, stride, load.dtype)
+
+        return self._set_before(load, vector, read) or Text(self._kept(vector, read()))
+
+    def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> Text:
+        """Return a vector of cells that are a number of cells apart."""
+        vector, cell = self._vector(dtype), self._cell(node, offset)
+        if stride == 1 and dtype.is_narrow:
+            function = self._helper(dtype, f"load_{dtype}")
+            return call(function, Text(f"&{cell}"), Text(str(self._count)))
+        if stride == 1 and self._count == self._lanes:
+            return Text(f"*(const {vector}_cells *)&{cell}")
+        if stride == 1:
+            return call(self._helper(dtype, "load"), Text(f"&{cell}"), Text(str(self._count)))
+        cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
+        numbers = [self._expressions.loaded(Text(each), dtype).code for each in cells]
+        return Text(f"({vector}){{{', '.join(numbers)}}}")
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
         if op is UnaryOp.IDENTITY:
@@ -410,7 +415,7 @@ class VectorLoop:
         zero = self._number(0.0, dtype)
         match op:
             case BinaryOp.RELU_GATE:
-                return self._select(infix(a, ">", zero), b, zero, dtype)
+                return call(self._helper(dtype, "where_lt"), zero, a, b, zero)
             case BinaryOp.SAT01_GATE if dtype.is_float:
                 one = self._number(1.0, dtype)
                 inside = infix(infix(zero, "<", a), "&", infix(a, "<", one))
@@ -485,6 +490,19 @@ class VectorLoop:
                 return self._byte_mask(expr, dtype)
             case _:
                 raise NotVectorisedError
+
+    def _where(self, condition: Expr, chosen: Text, other: Text, dtype: DType) -> Text:
+        """Return the choice between two vectors by a condition; a comparison and the choice are one
+        function, for processors that compare into masks.
+        """
+        match condition:
+            case Binary(op, left, right) if op in COMPARISONS:
+                compared = _computed(left.dtype)
+                if compared.nbytes == _computed(dtype).nbytes:
+                    kind = "" if compared is _computed(dtype) else f"_{compared}"
+                    function = self._helper(dtype, f"where{kind}_{op.value.name}")
+                    return call(function, self._value(left), self._value(right), chosen, other)
+        return self._select(self._mask(condition, dtype), chosen, other, dtype)
 
     def _byte_mask(self, flags: Load, dtype: DType) -> Text:
         """Returns the lanes in which bytes are not zero."""

@@ -41,6 +41,22 @@ _BLENDED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE4_1__",
 _BLENDED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE4_1__", "pd")}
 _LIMITED = {("float32", 8): ("__AVX__", "ps256"), ("float32", 4): ("__SSE__", "ps")}
 _LIMITED |= {("float64", 4): ("__AVX__", "pd256"), ("float64", 2): ("__SSE2__", "pd")}
+_OF_INTEGERS = {
+    16: ("__AVX512F__", "512_mask", "a, b, a, (unsigned short)-1"),
+    8: ("__AVX2__", "256", "a, b"),
+    4: ("__SSE4_1__", "128", "a, b"),
+}
+"""By lanes: the instructions for the limits of signed integers of 32 bits."""
+_COMPARED = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
+"""Comparisons: the operator of C, and the number by which instructions know it."""
+_IN_MASKS = {
+    ("float32", 16): ("ps", "(unsigned short)-1, 4"),
+    ("float64", 8): ("pd", "(unsigned char)-1, 4"),
+    ("int32", 16): ("d", "(unsigned short)-1"),
+}
+"""Vectors that processors compare into masks: the end of the instruction's name, and what it is
+given besides the numbers.
+"""
 _SCALED = {
     ("float32", 16): ("__AVX512F__", "ia32_scalefps512_mask", "(unsigned short)-1, 4"),
     ("float32", 8): ("__AVX512VL__", "ia32_scalefps256_mask", "(unsigned char)-1"),
@@ -110,6 +126,8 @@ def _function(vector: Vector, function: str) -> Helper | None:
             return across(vector, function)
         case "fma":
             return Helper(_fma(vector), needs)
+        case _ if function.startswith("where_"):
+            return _where(vector, function, needs)
         case "max" | "min":
             return Helper(_limit(vector, function), (*needs, f"{vector.name}_select"))
         case "below" | "above":
@@ -152,6 +170,23 @@ def _select(vector: Vector) -> str:
     plain = f"  return ({name})((m & ({mask})a) | (~m & ({mask})b));"
     body = chosen(special, plain)
     return f"INLINE {name} {name}_select({mask} m, {name} a, {name} b) {{\n{body}\n}}"
+
+
+def _where(vector: Vector, function: str, needs: tuple[str, ...]) -> Helper:
+    """Return a choice by a comparison, of numbers of the same size."""
+    _, *kind, compared = function.split("_")
+    of = Vector(kind[0] if kind else vector.dtype, vector.lanes)
+    symbol, code = _COMPARED[compared]
+    special = []
+    masked, blended = (_IN_MASKS.get((each.dtype, each.lanes)) for each in (of, vector))
+    if masked is not None and blended is not None:
+        compare = f"__builtin_ia32_cmp{masked[0]}512_mask(a, b, {code}, {masked[1]})"
+        blend = f"__builtin_ia32_blendm{blended[0]}_512_mask(y, x, {compare})"
+        special.append((_WHOLE, f"  return {blend};"))
+    body = chosen(special, f"  return {vector.name}_select(a {symbol} b, x, y);")
+    arguments = f"{of.name} a, {of.name} b, {vector.name} x, {vector.name} y"
+    text = f"INLINE {vector.name} {vector.name}_{function}({arguments}) {{\n{body}\n}}"
+    return Helper(text, tuple(dict.fromkeys((*needs, of.name, f"{vector.name}_select"))))
 
 
 def _fma(vector: Vector) -> str:
@@ -268,6 +303,10 @@ def _limit(vector: Vector, function: str) -> str:
         macro, kind = _LIMITED[place]
         text = f"  return {name}_select(b != b, b, __builtin_ia32_{function}{kind}(b, a));"
         special.append((instruction(macro, f"ia32_{function}{kind}"), text))
+    elif vector.dtype == "int32" and vector.lanes in _OF_INTEGERS:
+        macro, size, given = _OF_INTEGERS[vector.lanes]
+        limit = f"ia32_p{function}sd{size}"
+        special.append((instruction(macro, limit), f"  return __builtin_{limit}({given});"))
     body = chosen(special, plain)
     return f"INLINE {name} {name}_{function}({name} a, {name} b) {{\n{body}\n}}"
 

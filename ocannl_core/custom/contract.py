@@ -327,8 +327,9 @@ class Apply:
         try:
             self._make(session, types)
         except BaseException:
-            if session.applications.get(self._key) is self:
-                del session.applications[self._key]
+            known = self._known(session)
+            if known.get(self._key) is self:
+                del known[self._key]
             raise
 
     # ----- making ---------------------------------------------------------------------------------
@@ -354,8 +355,10 @@ class Apply:
         """
         formats = [t.dtype if isinstance(t, TensorType) else None for t in types]
         try:
-            signature = ("types", self.op, tuple(variable.dtype for variable in self.inputs))
-            known = session.applications.setdefault(signature, (formats, self.origin))
+            signature = ("types", *(variable.dtype for variable in self.inputs))
+            known = session.signatures.setdefault(self.op, {}).setdefault(
+                signature, (formats, self.origin)
+            )
         except TypeError as error:
             raise self._error(
                 "An op is hashable, so that equal ones can be found.",
@@ -371,11 +374,19 @@ class Apply:
             )
         if session.recorder is not None:
             return False
-        first = session.applications.setdefault(self._key, self)
+        first = self._known(session).setdefault(self._key, self)
         if first is self:
             return False
         self.outputs = first.outputs
         return True
+
+    def _known(self, session: Session) -> dict[Any, Any]:
+        """Return the applications among which equal ones are looked for. They live as long as the
+        youngest of their inputs.
+        """
+        if not self.inputs:
+            return session.applications
+        return max(self.inputs, key=lambda each: each.id).applications()
 
     @property
     def _key(self) -> tuple[Any, ...]:
@@ -525,9 +536,11 @@ class Apply:
 
     def _check_extents(self) -> None:
         session = self._session()
-        signature = ("extents", self.op, *((t.dtype, t.shape) for t in self.inputs))
+        signature = ("extents", *((t.dtype, t.shape) for t in self.inputs))
         extents = [t.shape for t in self.results]
-        known = session.applications.setdefault(signature, (extents, self.origin))
+        known = session.signatures.setdefault(self.op, {}).setdefault(
+            signature, (extents, self.origin)
+        )
         if known[0] != extents:
             raise self._error(
                 "Equal ops on inputs of equal types have outputs of equal types.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -116,27 +118,35 @@ class Reduce(Op):
 
     Attributes:
         scalar: The function: a NumPy ufunc, or any function of two Python numbers.
-        axes: The output axes that it reduces, counted from the right: -1 is the last.
+        axes: The output axes that it reduces, counted from the right: -1 is the last. One, or
+            several, of which the first is the slowest; kept as a tuple.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
 
     scalar: Callable[..., Any]
-    axes: tuple[int, ...]
+    axes: int | Sequence[int]
     gradient: Gradient | None = None
 
     def __post_init__(self) -> None:
-        if not self.axes or any(axis >= 0 for axis in self.axes):
+        if not callable(self.scalar):
             raise UsageError(
-                "Reduce names output axes by their positions from the right.",
-                found=f"axes={self.axes}",
-                fix="axes=(-1,) for the last one",
+                "Reduce applies a function of two numbers.",
+                found=f"{self.scalar!r}",
+                where=str(caller_location() or ""),
+                fix="custom.Reduce(np.add, -1)",
             )
+        object.__setattr__(self, "axes", _positions(self.axes))
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        assert isinstance(self.axes, tuple)
+        return self.axes
 
     @property
     def spec(self) -> str:  # type: ignore[override]
-        known = range(min(self.axes), 0)
+        known = range(min(self._axes), 0)
         before = ", ".join(f"a{-axis}" for axis in known)
-        after = ", ".join(f"a{-axis}" for axis in known if axis not in self.axes)
+        after = ", ".join(f"a{-axis}" for axis in known if axis not in self._axes)
         return f"...|... -> ..., {before} => ...|... -> ..., {after}"
 
     @property
@@ -146,7 +156,7 @@ class Reduce(Op):
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         shape = node.inputs[0].shape
         end = len(shape.batch.sizes) + len(shape.output.sizes)
-        array, axes = inputs[0], tuple(end + axis for axis in self.axes)
+        array, axes = inputs[0], tuple(end + axis for axis in self._axes)
         if isinstance(self.scalar, np.ufunc):
             found = self.scalar.reduce(array, axis=axes)
         else:
@@ -154,6 +164,25 @@ class Reduce(Op):
             cells = moved.reshape(-1, *moved.shape[len(axes) :])
             found = functools.reduce(np.vectorize(self.scalar, otypes=[array.dtype]), cells)
         output_storage[0][0] = np.asarray(found, array.dtype)
+
+
+def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
+    """Returns positions of axes from the right, in the order given.
+
+    Raises:
+        UsageError: if they are something else.
+    """
+    found: list[int] = []
+    with suppress(TypeError):
+        found = [operator.index(axis) for axis in np.atleast_1d(np.asarray(axes, object))]
+    if not found or max(found) >= 0 or len(set(found)) < len(found):
+        raise UsageError(
+            "Reduce names output axes by their positions from the right, each once.",
+            found=f"axes={axes!r}",
+            where=str(caller_location() or ""),
+            fix="axes=-1 for the last one, axes=(-2, -1) for the last two",
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)

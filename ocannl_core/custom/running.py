@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.errors import OcannlError, OpError
+from ocannl_core.dtypes import dtype_of
+from ocannl_core.errors import OcannlError, OpError, TransferError
+from ocannl_core.host_arrays import refuse_mask
 from ocannl_core.records import replace
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""
+
+_MARK = bytes.fromhex("a53c96e15bc72d78")
+"""Bytes that no output is likely to begin with: numbers, finite ones, in every format."""
 
 
 class OpCall:
@@ -114,17 +120,20 @@ class OpCall:
     def _storage(self, targets: Sequence[Array], objects: Cells) -> list[list[Any]]:
         """Returns a cell for each output: with the array that it will be in, or an object.
 
-        An output that takes over the memory of an input starts without an array: overwriting that
-        one early would change the input.
+        An output that shares the memory of an input starts without an array: overwriting that one
+        early would change the input. So does one that is too small for a mark by which it shows
+        that nothing is written to it.
         """
+        op = self._node.op
         arrays, others = iter(targets), iter(objects)
         storage = []
         for position in range(len(self._node.outputs)):
             if position in self._objects:
                 storage.append(next(others))
-            else:
-                array = next(arrays)
-                storage.append([None if position in self._node.op.destroy_map else array])
+                continue
+            array = next(arrays)
+            is_own = position not in op.destroy_map and position not in op.view_map
+            storage.append([array if is_own and _mark(array) else None])
         return storage
 
     # ----- running --------------------------------------------------------------------------------
@@ -159,7 +168,7 @@ class OpCall:
     def _checked(self, value: Any, target: Array, position: int) -> Array:
         what = f"output {position} of {self._node.op!r}"
         if value is None:
-            raise self._error("`perform` sets every output.", f"None for {what}")
+            raise self._unset(position, f"None for {what}")
         if isinstance(value, bool | int | float):
             value = self._number(value, target, what)
         if not isinstance(value, np.ndarray | np.generic):
@@ -167,12 +176,17 @@ class OpCall:
                 "An output is an array, or a number where it has one cell.",
                 f"{type(value).__name__} for {what}",
             )
+        try:
+            refuse_mask(value, what)
+        except TransferError as error:
+            raise self._error(error.rule, f"{error.found} in {what}", error.fix) from None
         array: Array = np.asarray(value)
         if array.dtype != target.dtype:
             raise self._error(
                 "An output has the number format that make_node gave it.",
                 f"{array.dtype} for {what}, which is {target.dtype}",
-                f"result.astype(np.{target.dtype}, copy=False), or another format in make_node",
+                f"result.astype({dtype_of(target.dtype).source}, copy=False), or another format "
+                "in make_node",
             )
         if array.shape != target.shape:
             if {array.shape, target.shape} != {(), (1,)}:
@@ -182,6 +196,8 @@ class OpCall:
                     "let `perform` and the op's shape constraints agree",
                 )
             array = array.reshape(target.shape)
+        if _same_cells(array, target) and _is_marked(target):
+            raise self._unset(position, f"nothing was written to {what}")
         return array
 
     def _number(self, value: float, target: Array, what: str) -> Array:
@@ -198,6 +214,14 @@ class OpCall:
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self._node.origin), fix=fix)
 
+    def _unset(self, position: int, found: str) -> OpError:
+        return self._error(
+            "`perform` sets every output, in every call.",
+            found,
+            f"output_storage[{position}][0] = ...; or write to the array that is there, whose "
+            "cells are not those of an earlier call",
+        )
+
     def _failure(self, error: Exception) -> OpError:
         wrote = isinstance(error, ValueError) and "read-only" in str(error)
         return self._error(
@@ -212,6 +236,32 @@ class OpCall:
 
 def _is(one: object, other: object) -> bool:
     return one is other
+
+
+def _mark(array: Array) -> bool:
+    """Write a mark into the first cells of an array; return whether it has room for one."""
+    if array.nbytes < len(_MARK):
+        return False
+    for index, number in _marks(array.dtype, array.shape):
+        array[index] = number
+    return True
+
+
+def _is_marked(array: Array) -> bool:
+    return all(
+        array[index].tobytes() == number.tobytes()
+        for index, number in _marks(array.dtype, array.shape)
+    )
+
+
+@lru_cache(maxsize=256)
+def _marks(
+    dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], np.generic], ...]:
+    """Return the mark of an array: its first cells, and what they hold."""
+    numbers = np.frombuffer(_MARK * max(1, dtype.itemsize // len(_MARK)), dtype)
+    cells = (np.unravel_index(at, shape) for at in range(numbers.size))
+    return tuple((tuple(map(int, cell)), numbers[at]) for at, cell in enumerate(cells))
 
 
 def _read_only(array: Array) -> Array:

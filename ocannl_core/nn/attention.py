@@ -39,7 +39,8 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     Shapes: queries `...,s|h,d`, keys `...,t|h,d` and values `...,t|h,e` to `...,s|h,e`; the mask
     broadcasts to the scores, `...,s|t->h`.
 
-    Scores are not scaled here: give scaled queries.
+    Scores are not scaled here: give scaled queries. A query that the mask lets see nothing has all
+    values averaged alike.
     """
     scores = einsum(SCORES, queries, keys)
     if mask is not None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ocannl_core.tensor.blocks import op
-from ocannl_core.tensor.contractions import einsum, tropical
-from ocannl_core.tensor.literals import tensor
+from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.parameters import param
 from ocannl_core.tensor.pointwise import add
 from ocannl_core.tensor.tensor import Tensor
@@ -54,7 +51,8 @@ def max_pool2d(
 ) -> Tensor:
     """Returns the greatest cell of every window, for each channel by itself.
 
-    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the greatest cells.
+    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the greatest cell,
+    the first one of equal cells.
 
     Args:
         x: The images.
@@ -62,11 +60,10 @@ def max_pool2d(
         stride: The distance of neighbouring windows; the window's size when not given.
         padded: Whether windows may leave the image; only cells inside count.
     """
-    sizes = _pair(window)
-    windows = _windows(sizes if stride is None else stride, 1, padded)
-    # maximum of sums with zeros: the array is there for its sizes
-    zeros = tensor(np.zeros(sizes), dtype=x.dtype, label="window")
-    result: Tensor = tropical(f"...|{windows}, ..c..; kh, kw => ...|oh, ow, ..c..", x, zeros)
+    height, width = _pair(window)
+    windows = _windows(window if stride is None else stride, 1, padded)
+    spec = f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
+    result: Tensor = einmax(spec, x, values={"kh": height, "kw": width})
     return result
 
 

@@ -13,7 +13,7 @@ from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.leaves import filled
 from ocannl_core.tensor.operation import as_tensor
-from ocannl_core.tensor.pointwise import exp, stop_gradient
+from ocannl_core.tensor.pointwise import equal, exp, maximum, stop_gradient, where
 from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -50,14 +50,20 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     The greatest cell is subtracted first, so that no exponential overflows. The result does not
     depend on it, and so no gradient flows through it.
 
+    Cells of minus infinity have no share. Where all cells are, all shares are 0, and so are
+    the gradients.
+
     Args:
         spec: A reduction of one operand, with 0 in the result for the axes that are summed.
         x: The scores.
         scale: A factor; the inverse of the temperature.
     """
     scaled = x if scale == 1 else scale * x
-    exponentials = exp(scaled - stop_gradient(einmax(spec, scaled)))
-    result: Tensor = exponentials / einsum(spec, exponentials)
+    greatest = stop_gradient(einmax(spec, scaled))
+    is_finite = equal(greatest - greatest, 0.0)  # in every format: not all have infinities
+    exponentials = exp(scaled - where(is_finite, greatest, 0.0))
+    # the greatest cell alone makes the sum 1, or a little less where it is rounded
+    result: Tensor = exponentials / maximum(einsum(spec, exponentials), 0.5)
     return result
 
 

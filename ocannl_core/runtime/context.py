@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -10,6 +11,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError, ShapeError, UsageError
+from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
@@ -122,6 +124,7 @@ class Context:
                     f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
                 )
             _check_entries(keyword, given or ())
+        collect_if_due()
         with _collecting_nothing():
             return self._compiled(computation, bindings, keep, name, inline)
 
@@ -163,11 +166,14 @@ class Context:
         # optimisation may have removed reads, never an access that bounds an index
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
         routine = f"{program.name}, compiled at {caller_location()}"
-        run = Run(routine=routine, passed_on=program.passed_on)
+        run = Run(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.located(recipes, self._store)
-        return Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
+        run.owner = weakref.ref(made)
+        note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
+        return made
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
         """Gives every parameter that a tensor depends on its initial value.
@@ -235,6 +241,7 @@ class Context:
         info = stored.info if stored is not None else tensor.info
         cells = values.cells_of(value, info, tensor.describe(), str(tensor.shape))
         if stored is None:
+            collect_if_due()
             stored = Stored(node, self._store.allocate(info), tensor)
             self._store.add(stored)
         values.write(self.backend, stored.buffer, cells)

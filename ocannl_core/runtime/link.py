@@ -277,9 +277,8 @@ def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: Store) 
             fix="compile the routine with the padded operation first, or compile this one in a "
             "context of its own",
         )
-    moved = Stored(
-        stored.node, store.allocate(info), stored.tensor, stored.has_value, False, stored.writers
-    )
+    moved = Stored(stored.node, store.allocate(info), stored.tensor)
+    moved.has_value, moved.writers = stored.has_value, stored.writers
     if stored.has_value:
         values.write(store.backend, moved.buffer, values.read(store.backend, stored.buffer))
     return moved
@@ -307,7 +306,7 @@ def record(
     for node, stored in memory.items():
         stored.is_linked = True
         if node in usage.writes:
-            stored.runs.append(run)
+            stored.add_run(run)
         provides = node in usage.writes and node not in usage.reads_first
         if provides and routine not in stored.writers:
             stored.writers.append(routine)

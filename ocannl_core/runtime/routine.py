@@ -36,6 +36,7 @@ class Routine:
     """
 
     __slots__ = (
+        "__weakref__",
         "_accepted",
         "_build",
         "_carried",

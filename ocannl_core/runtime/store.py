@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import field
+import weakref
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ocannl_core.node import NodeInfo, Placement, TensorNode
+from ocannl_core.garbage import note_memory
+from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
 from ocannl_core.records import dataclass
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.target import Buffer, Target
@@ -24,12 +26,19 @@ class Run:
     Attributes:
         at: When it ran last.
         routine: The routine, as messages call it.
-        passed_on: Gradients that it leaves passed on to operands.
+        passed_on: Gradients that it leaves passed on to operands; it keeps none of them alive.
+        owner: The routine, once there is one; None when it is gone.
     """
 
     at: int = 0
     routine: str = ""
-    passed_on: frozenset[TensorNode] = frozenset()
+    passed_on: AbstractSet[TensorNode] = frozenset()
+    owner: Callable[[], object] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if the routine is gone, so that it will not run again."""
+        return self.owner is not None and self.owner() is None
 
 
 class History:
@@ -63,14 +72,12 @@ class History:
         self.last = run if is_repeatable else None
 
 
-@dataclass(slots=True, eq=False)
 class Stored:
     """The memory of one node.
 
     Attributes:
         node: The node.
         buffer: Its cells.
-        tensor: The tensor behind it, if known: what messages call it.
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
         writers: Names of the routines that compute it, oldest first.
@@ -78,14 +85,42 @@ class Stored:
         host_wrote_at: When the host wrote it last.
     """
 
-    node: TensorNode
-    buffer: Buffer
-    tensor: TensorLike | None = None
-    has_value: bool = False
-    is_linked: bool = False
-    writers: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    host_wrote_at: int = 0
+    __slots__ = (
+        "__weakref__",
+        "_tensor",
+        "buffer",
+        "has_value",
+        "host_wrote_at",
+        "is_linked",
+        "node",
+        "runs",
+        "writers",
+    )
+
+    def __init__(self, node: TensorNode, buffer: Buffer, tensor: TensorLike | None = None) -> None:
+        self.node = node
+        self.buffer = buffer
+        self._tensor = None if tensor is None else weakref.ref(tensor)
+        self.has_value = False
+        self.is_linked = False
+        self.writers: list[str] = []
+        self.runs: list[Run] = []
+        self.host_wrote_at = 0
+        note_memory(self, buffer.info.nbytes)
+
+    @property
+    def tensor(self) -> TensorLike | None:
+        """The tensor behind the node, as long as something else refers to it: what messages call
+        it.
+        """
+        return None if self._tensor is None else self._tensor()
+
+    def add_run(self, run: Run) -> None:
+        """Note a routine that writes the node. Of those that are gone, the last run is kept."""
+        over = [each for each in self.runs if each.is_over]
+        last = max(over, key=lambda each: each.at, default=None)
+        self.runs = [each for each in self.runs if each is last or not each.is_over]
+        self.runs.append(run)
 
     def passed_on_by(self) -> Run | None:
         """Returns the run that wrote the node last, if that left it passed on to operands."""
@@ -132,8 +167,8 @@ class Store:
         self.target = target
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
-        self._stored: dict[TensorNode, Stored] = {}
-        self._unstored: dict[TensorNode, Unstored] = {}
+        self._stored: NodeTable[Stored] = NodeTable()
+        self._unstored: NodeTable[Unstored] = NodeTable()
 
     def _lineage(self) -> Iterator[Store]:
         store: Store | None = self

@@ -8,7 +8,14 @@ import numpy as np
 
 from ocannl_core.dtypes import uint4x32
 from ocannl_core.errors import ShapeError, TransferError
-from ocannl_core.host_arrays import check_kind, converted, interior, refuse_nan
+from ocannl_core.host_arrays import (
+    check_kind,
+    converted,
+    interior,
+    numbers_of,
+    refuse_mask,
+    refuse_nan,
+)
 from ocannl_core.node import NodeInfo
 from ocannl_core.runtime.interfaces import Array
 from ocannl_core.target import Buffer, HostBuffer
@@ -59,6 +66,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
     if info.dtype is uint4x32:
         array = _as_words(array, name)
     else:
+        array = numbers_of(array, info.dtype, name)
         check_kind(array, info.dtype, name)
         refuse_nan(array, name)
     if array.ndim == 0:
@@ -76,6 +84,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
 
 
 def _as_array(value: object, name: str) -> Array:
+    refuse_mask(value, name)
     try:
         return np.asarray(value)
     except ValueError as error:

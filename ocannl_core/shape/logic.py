@@ -8,7 +8,7 @@ from typing import assert_never
 from ocannl_core.errors import SpecError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
+from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,
@@ -30,8 +30,10 @@ __all__ = [
     "Einsum",
     "Logic",
     "NumbersOfWords",
+    "Part",
     "Pointwise",
     "Relation",
+    "Several",
     "Transpose",
     "constraints_of",
     "contracted_rows",
@@ -76,7 +78,38 @@ class NumbersOfWords:
     per_word: int
 
 
-Logic = Pointwise | Compose | ComposeAccumulate | Transpose | Einsum | BatchSlice | NumbersOfWords
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How one assignment lines up the tensors that it touches.
+
+    Attributes:
+        target: The tensor whose axes it writes: 0 for the result, 1 for the first operand.
+        sources: The tensors whose axes it reads, counted likewise.
+        logic: How these correspond.
+    """
+
+    target: int
+    sources: tuple[int, ...]
+    logic: Logic
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """As each of several assignments says."""
+
+    parts: tuple[Part, ...]
+
+
+Logic = (
+    Pointwise
+    | Compose
+    | ComposeAccumulate
+    | Transpose
+    | Einsum
+    | BatchSlice
+    | NumbersOfWords
+    | Several
+)
 
 
 def logic_from_text(
@@ -151,6 +184,8 @@ def relation_of(
             return Relation([])
         case NumbersOfWords(per_word):
             return _numbers_of_words(per_word, result, operands[0], origin, fresh)
+        case Several(parts):
+            return _several(parts, (result, *operands), origin, fresh)
         case _:
             assert_never(logic)
 
@@ -169,6 +204,11 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
         case Transpose():
             yield operands[0].input
             yield operands[0].output
+        case Several(parts):
+            for part in parts:
+                read = [operands[source - 1] for source in part.sources if source]
+                if len(read) == len(part.sources):  # not the result, which is no parameter
+                    yield from contracted_rows(part.logic, read)
         case Pointwise() | Einsum() | BatchSlice() | NumbersOfWords():
             pass
         case _:
@@ -177,7 +217,7 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
 
 def _check_operands(logic: Logic, operands: int, where: str) -> None:
     match logic:
-        case Pointwise():
+        case Pointwise() | Several():
             return
         case Compose():
             name, wanted = "Matrix product", 2
@@ -277,4 +317,20 @@ def _numbers_of_words(
     rows = (result.batch, result.input, result.output)
     count = origin.at(f"{per_word} numbers of each random word")
     relation.constraints.append(TotalElements(rows, Strided(per_word, words), count))
+    return relation
+
+
+def _several(
+    parts: Sequence[Part], shapes: Sequence[Shape], origin: Origin, fresh: Supply
+) -> Relation:
+    """The names of each part are its own."""
+    relation = Relation()
+    for position, part in enumerate(parts):
+        sources = [shapes[source] for source in part.sources]
+        where = replace(origin, operation=f"assignment {position + 1} of {origin.operation}")
+        found = relation_of(part.logic, shapes[part.target], sources, where, fresh)
+        relation.constraints += found.constraints
+        relation.pins |= found.pins
+        relation.optional += found.optional
+        relation.labels |= {f"{name}.{position}": each for name, each in found.labels.items()}
     return relation

@@ -25,6 +25,7 @@ from ocannl_core.tensor.steps import (
     Forward,
     Step,
     Titled,
+    UpdateGradients,
     ZeroGradients,
 )
 from ocannl_core.tensor.tensor import Tensor
@@ -73,8 +74,8 @@ def _uses(order: list[Step]) -> Counter[Tensor]:
             case Forward(tensors):
                 for tensor in dict.fromkeys(tensors):
                     uses.update(tensor.operands)
-            case ZeroGradients(root) | Backpropagate(root):
-                uses.update(ancestors([root]))
+            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+                uses.update(ancestors(list(roots)))
             case Titled():
                 raise ValueError("sections have been taken apart")
             case _:
@@ -112,7 +113,7 @@ def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
             return any(target is tensor for tensor in tensors)
         case Forward(made):
             return any(each is tensor for each in made for tensor in tensors)
-        case ZeroGradients() | Backpropagate():
+        case ZeroGradients() | Backpropagate() | UpdateGradients():
             return True
         case Titled():
             raise ValueError("sections have been taken apart")

@@ -73,6 +73,41 @@ class Assignable(Expression):
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Notes the assignment `self = self combine value`, after a reset if asked for."""
 
+    def assign(
+        self, value: object, *, logic: str | None = None, projections: str | None = None
+    ) -> None:
+        """Records `self[:] = value`.
+
+        Args:
+            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
+            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
+                first part of the axis and leaves the rest as it is.
+            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
+        """
+        value = _rearranged(value, logic, projections)
+        self.assign_with(value, BinaryOp.SECOND, reset=False)
+
+    def accumulate(
+        self,
+        value: object,
+        with_: object = None,
+        *,
+        reset: bool = False,
+        logic: str | None = None,
+        projections: str | None = None,
+    ) -> None:
+        """Records the accumulation of a value.
+
+        Args:
+            value: What is accumulated.
+            with_: The accumulating operation; addition when not given.
+            reset: Starts from the neutral element.
+            logic: As in `assign`.
+            projections: As in `assign`.
+        """
+        combine = BinaryOp.ADD if with_ is None else accumulator(with_)
+        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
+
     def target(self, key: object) -> LeftHandSide | None:
         """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
         if is_everything(key):
@@ -212,3 +247,11 @@ def accumulator(operation: object) -> BinaryOp:
             "c[oc.relu_gate] = e",
         )
     return primitive
+
+
+def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
+    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
+    if logic is None and projections is None:
+        return value
+    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
+    return rearranged

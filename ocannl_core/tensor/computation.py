@@ -35,7 +35,14 @@ from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.registry import code_of
 from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
-from ocannl_core.tensor.steps import Assign, Backpropagate, Forward, Step, Titled, ZeroGradients
+from ocannl_core.tensor.steps import (
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    UpdateGradients,
+    ZeroGradients,
+)
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -93,8 +100,9 @@ class Computation:
             )
         program = self._resolved().program
         for tensor in mentioned(self.steps):
-            if tensor not in self.temporaries:
-                tensor.session.consumed.setdefault(tensor, f"the computation {self.name}")
+            consumed = tensor.session.consumed
+            if tensor not in self.temporaries and tensor not in consumed:
+                consumed[tensor] = f"the computation {self.name}"
         return program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
@@ -171,13 +179,13 @@ def forward_step(tensor: Tensor) -> Forward:
 def zero_gradients(tensor: Tensor) -> Computation:
     """Returns the code that sets the gradients of a tensor and of all it is computed from to 0."""
     _require_gradient(tensor)
-    return _given(tensor.session, (ZeroGradients(tensor),), _gradients(tensor), "zero_grads")
+    return _given(tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads")
 
 
 def backpropagate(tensor: Tensor) -> Computation:
     """Returns the code that adds to the gradients of all that a tensor is computed from."""
     _require_gradient(tensor)
-    return _given(tensor.session, (Backpropagate(tensor),), _gradients(tensor), "backprop")
+    return _given(tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop")
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
@@ -234,7 +242,9 @@ def consume_forward(tensor: Tensor) -> Computation:
             fix=f"run that computation and read the tensor, or compute it again: "
             f"oc.train.forward({tensor.node.name})",
         )
-    consumed.update(dict.fromkeys(own, f"the code consumed at {caller_location()}"))
+    line = f"the code consumed at {caller_location()}"
+    for each in own:
+        consumed[each] = line
     return _given(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
@@ -259,7 +269,8 @@ def consume_backprop(tensor: Tensor) -> Computation:
             fix=f"include it wherever it is needed: {tensor.node.name}.backprop()",
         )
     line = f"consumed at {caller_location()}"
-    before.update(dict.fromkeys(ancestors([tensor]), line))
+    for each in ancestors([tensor]):
+        before[each] = line
     return backpropagate(tensor)
 
 
@@ -282,22 +293,18 @@ def gradient_update(loss: Tensor) -> Computation:
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
     code is recorded, it adds that code there.
 
+    In one computation, the gradients of several losses add up until code reads a gradient or
+    assigns a parameter: `grad_update(a) + grad_update(b)` computes those of `a + b`.
+
     Raises:
         UsageError: if the tensor depends on no parameter, or is computed from gradients.
     """
     require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
-    assert loss.grad is not None
     backpropagated(loss)  # an operation without a gradient is told here, not at compilation
-    one = Assign(
-        loss.grad, BinaryOp.SECOND, False, UnaryOp.IDENTITY, (1.0,), Pointwise(), loss.origin
+    return _given(
+        loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
-    steps = (
-        Titled("forward", (forward_step(loss),)),
-        Titled("zero gradients", (ZeroGradients(loss),)),
-        Titled("backpropagate", (one, Backpropagate(loss))),
-    )
-    return _given(loss.session, steps, _gradients(loss) | {loss}, "grad_update")
 
 
 def initialization_of(parameter: Tensor) -> Computation:

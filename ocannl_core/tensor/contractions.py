@@ -71,17 +71,17 @@ def _greatest(v: Any, v1: Any) -> None:
     v[neutral, maximum] = v1
 
 
-def _greatest_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
-    g1 += where_pointwise(v1 == v, g, 0.0)
+def _greatest_gradient(g: Any, g1: Any, selected: Any) -> None:
+    g1 += where_pointwise(selected, g, 0.0)
 
 
 def _greatest_sum(v: Any, v1: Any, v2: Any) -> None:
     v[neutral, maximum] = v1 + v2
 
 
-def _greatest_sum_gradient(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
-    g1 += where_pointwise(v1 + v2 == v, g, 0.0)
-    g2 += where_pointwise(v1 + v2 == v, g, 0.0)
+def _greatest_sum_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
+    g1 += where_pointwise(selected, g, 0.0)
+    g2 += where_pointwise(selected, g, 0.0)
 
 
 def _sum_of_chosen(v: Any, v1: Any, v2: Any, v3: Any) -> None:
@@ -169,7 +169,11 @@ _einmax = define_operation(
 )
 _slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
 _sum_of_where = define_operation(
-    "where", forward=_sum_of_chosen, gradient=_chosen, combine=BinaryOp.ADD
+    "where",
+    forward=_sum_of_chosen,
+    gradient=_chosen,
+    primitive=TernaryOp.WHERE,
+    combine=BinaryOp.ADD,
 )
 _fma = lift("fma", TernaryOp.FMA, _fused)
 
@@ -316,7 +320,7 @@ def einmax(
     not mention.
 
     `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Windows that leave an axis find
-    nothing there. The gradient goes to every cell that equals the maximum.
+    nothing there. The gradient goes to the greatest cell, the first one of equal cells.
 
     Args:
         spec: A specification with one operand.
@@ -382,8 +386,8 @@ def tropical(
     result does not mention.
 
     This is einsum with maxima for sums and sums for products. With zeros as the second operand,
-    which fix the size of windows, it is max pooling. The gradient goes to every pair of cells whose
-    sum is the maximum.
+    which fix the size of windows, it is max pooling. The gradient goes to the pair of cells whose
+    sum is the maximum, the first one of equal sums.
     """
     return _tropical(
         a,

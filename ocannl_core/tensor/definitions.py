@@ -71,9 +71,14 @@ class Literal:
 class Filled:
     """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are
     closed.
+
+    Attributes:
+        source: Makes the fetch.
+        number: The number in every cell, where the program states it.
     """
 
     source: Callable[[], FetchSource]
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,11 +20,12 @@ def filled(
     shape: Shape,
     dtype: DType | Precision,
     label: str,
+    number: float | None = None,
 ) -> Tensor:
     """Returns a tensor filled by a fetch that is made once shapes are closed."""
     origin = Origin(label, caller_location())
     session.environment.leaf(shape, origin)
-    return Tensor(session, Filled(source), shape, dtype, (label,), origin)
+    return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
 
 def word_leaf(session: Session, source: Callable[[], int], label: str) -> Tensor:
@@ -48,4 +49,5 @@ def constant(
         closed_shape(),
         dtype or Precision.by_default(session.default_dtype),
         label or f"{value:g}",
+        value,
     )

@@ -17,11 +17,13 @@ from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
 from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.errors import UsageError
+from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.host_arrays import (
     Array,
     check_kind,
     check_number,
     converted,
+    numbers_of,
     plain_number,
     refuse_nan,
 )
@@ -165,7 +167,7 @@ def number(
     check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
-    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}")
+    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell)
 
 
 def from_function(
@@ -394,9 +396,11 @@ def _literal(
     requires_grad: bool = False,
 ) -> Tensor:
     if not isinstance(cells, np.memmap):
+        collect_if_due()
         kept = cells.dtype if precision.follows else precision.dtype.numpy
         cells = np.array(cells, dtype=kept, order="C")
         cells.flags.writeable = False
+        note_memory(cells, cells.nbytes)
     definition, labels = Literal(cells), (label or LITERAL,)
     return Tensor(
         session, definition, shape, precision, labels, origin, requires_grad=requires_grad
@@ -414,7 +418,10 @@ def _formatted(
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
     """
+    cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     own = None if is_literal or cells.dtype == np.float64 else cells.dtype
+    if own is not None and own.names and own != uint4x32.numpy:
+        check_kind(cells, session.default_dtype, where)  # one of its fields would be numbers
     if dtype is None and own is not None and not is_format(own):
         raise UsageError(
             "An array without dtype= keeps its number format, which has to be one of the "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.errors import UsageError
-from ocannl_core.host_arrays import Array, plain_number
+from ocannl_core.host_arrays import Array, plain_number, refuse_mask
 from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.tensor import Tensor
@@ -195,7 +195,9 @@ def as_array(value: Any, where: str) -> Array:
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.
+        TransferError: if a cell is masked.
     """
+    refuse_mask(value, where)
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
             array = np.from_dlpack(value)

@@ -27,9 +27,16 @@ from ocannl_core.tensor.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
-from ocannl_core.tensor.precision import Precision, of_result
+from ocannl_core.tensor.precision import Precision, among, format_beside, of_result
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application, slot_names, slot_of
+from ocannl_core.tensor.slots import (
+    Slot,
+    SlotApplication,
+    logic_of_parts,
+    slot_application,
+    slot_names,
+    slot_of,
+)
 from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -44,7 +51,8 @@ class Operation:
     Attributes:
         name: The name that printed code, labels and messages use.
         operands: How many tensors it takes.
-        logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification.
+        logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification; None where each
+            assignment of the functions says that.
         forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
         gradient: Accumulates into the gradient slots `g1`, `g2`, `g3`; None when no gradient flows.
         primitive: The scalar primitive it lifts, if it does; used bare inside the code of other
@@ -54,7 +62,7 @@ class Operation:
 
     name: str
     operands: int
-    logic: str
+    logic: str | None
     forward: Code
     gradient: Code | None = None
     primitive: Op | None = None
@@ -91,15 +99,20 @@ class Operation:
         self._check_operands(args)
         if any(isinstance(arg, Slot | SlotApplication) for arg in args):
             self._refuse_format(dtype)
-            return self._apply_to_slots(args, logic)
+            self._refuse_beside_slots(
+                projections=projections,
+                capture=capture or None,
+                label=label,
+                requires_grad=requires_grad,
+            )
+            return self._apply_to_slots(args, logic, padded, values)
         session = self._session(args)
         if session.recorder is not None and (folded := self._fold(args)) is not None:
             return folded
         if projections is not None:
             self._refuse_format(dtype)
             return self._with_stated_maps(session, args, projections)
-        text = self.logic if logic is None else logic
-        stated = stated_logic(self.name, text, self.operands, padded, values)
+        stated = self._stated_logic(logic, padded, values, capture)
         if self.primitive in (BinaryOp.DIV, BinaryOp.POW) and isinstance(stated, Compose):
             raise UsageError(
                 "Composition is for products and sums: quotients and powers do not compose.",
@@ -184,7 +197,8 @@ class Operation:
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )
-        precision = self.precision(operands, session, origin, dtype)
+        decided = self.precision(operands, session, origin)
+        precision = decided if dtype is None else Precision.stated(dtype)
         can_flow = (
             self.gradient is not None and precision.dtype.is_float and session.recorder is None
         )
@@ -209,7 +223,7 @@ class Operation:
             requires_grad=requires_grad,
         )
         note_accesses(logic, result, operands, origin, capture)
-        if precision.rests_on_default:
+        if decided.rests_on_default:
             for operand in operands:
                 operand.add_dependent(result)
         if session.recorder is not None:
@@ -239,19 +253,26 @@ class Operation:
         operands: Sequence[Tensor],
         session: Session,
         origin: Origin,
-        dtype: DType | str | None = None,
     ) -> Precision:
-        """Returns the number format of the result, and gives it to operands that follow it."""
-        if dtype is not None:
-            found = Precision.stated(dtype)
-        else:
-            given = [operand.precision for operand in operands]
-            found = of_result(self.primitive, given, session.default_dtype)
+        """Returns the number format that the operands decide, and gives it to those that follow."""
+        beside = format_beside(self.primitive, operands)
+        for operand in operands:
+            if beside is not None and operand.free_number is not None:
+                self._check_number(operand.free_number, beside, str(origin))
+        given = among(self.primitive, operands)
+        found = of_result(self.primitive, given, session.default_dtype)
         for position, operand in enumerate(operands):
             is_condition = self.primitive is TernaryOp.WHERE and position == 0
             follows = found.positions and not is_condition
             operand.note_use(origin, found.dtype if follows else None)
         return found
+
+    def _check_number(self, number: float, beside: DType, where: str) -> None:
+        """Raise TransferError for a whole number beyond the integers that it stands beside, but in
+        comparisons.
+        """
+        if beside.is_integer and number % 1 == 0 and self.primitive not in LOGICAL:
+            check_number(number, beside, where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
         """Returns the operation as messages name it."""
@@ -277,15 +298,61 @@ class Operation:
                     fix=_instead_of(arg),
                 )
 
-    def _apply_to_slots(self, args: tuple[Any, ...], logic: str | None) -> SlotApplication:
-        if self.primitive is None or self.combine is not None or logic is not None:
+    def _stated_logic(
+        self,
+        text: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+        capture: Capture,
+    ) -> Logic:
+        """Returns the logic of an application."""
+        if self.logic is not None:
+            text = self.logic if text is None else text
+            return stated_logic(self.name, text, self.operands, padded, values)
+        if text is not None or padded is not None or values or capture:
             raise UsageError(
-                "Inside the code of an operation, operators are bare primitives; the operation's "
-                "logic rules.",
-                found=self.name,
-                fix="state the logic in define_operation(..., logic=...)",
+                "The assignments of this operation state how axes line up, each for itself.",
+                found=f"{self.name} with logic=, padded=, values= or capture=",
+                where=str(caller_location() or ""),
+                fix="leave them out",
             )
-        return slot_application(self.primitive, args)
+        return logic_of_parts(self.forward, self.operands)
+
+    def _refuse_beside_slots(self, **stated: object) -> None:
+        """Raises an error about arguments that are for tensors.
+
+        Raises:
+            UsageError: if one is given.
+        """
+        given = [name for name, value in stated.items() if value is not None]
+        if given:
+            raise UsageError(
+                "Inside the code of an operation, operators are primitives of slots.",
+                found=f"{self.name} with {', '.join(f'{name}=' for name in given)}",
+                where=str(caller_location() or ""),
+                fix="leave that out; to state how axes line up in one assignment, "
+                'write oc.mul(v1, v2, logic="...")',
+            )
+
+    def _apply_to_slots(
+        self,
+        args: tuple[Any, ...],
+        text: str | None,
+        padded: bool | None,
+        values: Mapping[str, int] | None,
+    ) -> SlotApplication:
+        if self.primitive is None or self.combine is not None:
+            raise UsageError(
+                "Inside the code of an operation, operators are bare primitives.",
+                found=self.name,
+                where=str(caller_location() or ""),
+                fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
+            )
+        if text is None:
+            self._refuse_beside_slots(padded=padded, values=values or None)
+            return slot_application(self.primitive, args)
+        logic = stated_logic(self.name, text, self.operands, padded, values)
+        return slot_application(self.primitive, args, logic)
 
     def _session(self, args: tuple[Any, ...]) -> Session:
         found: Session | None = None
@@ -394,8 +461,8 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
     Raises:
         TransferError: for an integer that does not fit the format, but in comparisons.
     """
-    formats = [value.dtype for value in values if isinstance(value, Tensor)]
-    beside = promote(*formats) if formats else session.default_dtype
+    tensors = [value if isinstance(value, Tensor) else None for value in values]
+    beside = format_beside(op, tensors) or session.default_dtype
 
     def precision(value: Real) -> Precision:
         where = str(caller_location() or "")
@@ -416,7 +483,7 @@ def define_operation(
     *,
     forward: Code,
     gradient: Code | None = None,
-    logic: str = ".",
+    logic: str | None = ".",
     primitive: Op | None = None,
     combine: BinaryOp | None = None,
     operands: int | None = None,
@@ -435,16 +502,18 @@ def define_operation(
         softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
 
     The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
-    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. A name that says a slot at its
-    beginning or end, like `rhs1_mask` or `ratio_lhs`, is an intermediate tensor with the axes of
-    that slot.
+    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. `selected` is 1 at the position that
+    a maximum or minimum takes its result from, the first one of equal cells, and 0 at the others. A
+    name that says a slot at its beginning or end, like `rhs1_mask` or `ratio_lhs`, is an
+    intermediate tensor with the axes of that slot.
 
     Args:
         name: The name that printed code, labels and messages use.
         forward: Assigns the result slot `v` from the operand slots.
         gradient: Accumulates into the gradient slots; leave out when no gradient flows.
         logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
-            specification.
+            specification. With None each assignment says it, `v.assign(v1, logic="i => 2*i")`, or
+            `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`; without, it is pointwise.
         primitive: The primitive that `forward` applies once, if it does: recorded assignments then
             absorb the operation.
         combine: The accumulation with which `forward` writes the result, if it does; only beside
@@ -453,7 +522,16 @@ def define_operation(
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
+        SpecError: if the logic is no specification.
     """
+    if not (logic is None or isinstance(logic, str)):
+        raise UsageError(
+            'The logic of an operation is ".", "@", "T", a specification, or None where each '
+            "assignment states its own.",
+            found=f"logic={logic!r} for {name}",
+            where=str(caller_location() or ""),
+            fix='logic="ij;j=>i"',
+        )
     if not callable(forward) or not (gradient is None or callable(gradient)):
         raise UsageError(
             "An operation is defined by a function that computes it, and one for its gradient.",
@@ -461,11 +539,11 @@ def define_operation(
             where=str(caller_location() or ""),
             fix="def forward(v, v1): v[:] = oc.exp(v1)",
         )
-    given = [each for each in slot_names(forward) if slot_of(each).role == "gradient"]
+    given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
     if given:
         raise UsageError(
-            "The forward function computes the result: gradients are there in the gradient "
-            "function only.",
+            "The forward function computes the result: gradients, and what a maximum selects, are "
+            "there in the gradient function only.",
             found=f"{', '.join(given)} in {name}",
             where=str(caller_location() or ""),
             fix="move what reads or writes them to gradient=",
@@ -477,6 +555,8 @@ def define_operation(
             if primitive is not None
             else max((slot_of(each).position for each in names), default=0)
         )
+    if logic is None:
+        _check_parts(name, names, is_lifted=primitive is not None or combine is not None)
     if operands < 1:
         raise UsageError(
             "An operation has operands.",
@@ -493,3 +573,22 @@ def define_operation(
         primitive=primitive,
         combine=combine,
     )
+
+
+def _check_parts(name: str, slots: Sequence[str], *, is_lifted: bool) -> None:
+    """Raises UsageError for what an operation without one logic cannot have."""
+    if is_lifted:
+        raise UsageError(
+            "An operation that lifts a primitive has one logic.",
+            found=f"logic=None beside primitive= or combine= for {name}",
+            where=str(caller_location() or ""),
+            fix="leave out primitive= and combine=",
+        )
+    if any(slot_of(each).role == "selection" for each in slots):
+        raise UsageError(
+            "The slot `selected` is for an operation with one logic, along which the maximum is "
+            "taken.",
+            found=f"logic=None for {name}",
+            where=str(caller_location() or ""),
+            fix='state it: define_operation(..., logic="ij => i")',
+        )

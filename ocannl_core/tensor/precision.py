@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -158,3 +158,42 @@ def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     cutoff = constant_limit(dtype, settings.current().half_constant_cutoff)
     sizes = np.abs(np.asarray(cells, np.float64))
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
+
+
+class Operand(Protocol):
+    """What operations know of the number format of an operand."""
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def free_number(self) -> float | None:
+        """The number that it stands for, if it is one that states no format."""
+
+
+def among(op: Op | None, operands: Sequence[Operand]) -> list[Precision]:
+    """Return the precisions of operands beside each other: whole numbers that state no format are
+    integers beside integers.
+    """
+    found = [operand.precision for operand in operands]
+    beside = format_beside(op, operands)
+    if beside is None or not beside.is_integer:
+        return found
+    numbers = [operand.free_number for operand in operands]
+    return [
+        precision if number is None or number % 1 else Precision.by_default(beside)
+        for precision, number in zip(found, numbers, strict=True)
+    ]
+
+
+def format_beside(op: Op | None, operands: Sequence[Operand | None]) -> DType | None:
+    """Return the format that numbers among the operands of a primitive take, if there is one: the
+    promotion of the others, of which the condition of `where` is none.
+
+    Args:
+        op: The primitive.
+        operands: The operands; None for a number that is no tensor yet.
+    """
+    others = operands[1:] if op is TernaryOp.WHERE else operands
+    formats = [e.precision.dtype for e in others if e is not None and e.free_number is None]
+    return promote(*formats) if formats else None

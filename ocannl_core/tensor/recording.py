@@ -37,7 +37,7 @@ from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.labels import has_name
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
 from ocannl_core.tensor.pointwise import identity
-from ocannl_core.tensor.precision import of_result
+from ocannl_core.tensor.precision import among, of_result
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.steps import (
@@ -47,6 +47,7 @@ from ocannl_core.tensor.steps import (
     Forward,
     Step,
     Titled,
+    UpdateGradients,
     ZeroGradients,
 )
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
@@ -241,9 +242,7 @@ class CodeRecorder:
         """Gives a declared tensor the number format of what is assigned to it, unless it states
         one.
         """
-        found = of_result(
-            step.op, [each.precision for each in operands], self.session.default_dtype
-        )
+        found = of_result(step.op, among(step.op, operands), self.session.default_dtype)
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:
@@ -365,8 +364,8 @@ def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
                 yield from _tensors(entry)
             case Forward(tensors):
                 yield from tensors
-            case ZeroGradients(root) | Backpropagate(root):
-                yield root
+            case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
+                yield from roots
             case _Section(_, inner) | Titled(_, inner):
                 yield from _used(inner)
             case Tensor():
@@ -381,6 +380,8 @@ def _computed(step: Step) -> Iterator[Tensor]:
         case Titled(_, inner):
             for each in inner:
                 yield from _computed(each)
+        case UpdateGradients(losses):
+            yield from ancestors(list(losses))
         case Assign() | ZeroGradients() | Backpropagate():
             pass
 
@@ -450,7 +451,7 @@ def unchanged_roots() -> Iterator[None]:
     what is compiled or consumed inside does not count as such.
     """
     session = sessions.current()
-    consumed, backpropagated = dict(session.consumed), dict(session.backpropagated)
+    consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ concrete index maps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from ocannl_core.assign.liveness import overwritten
@@ -53,6 +54,7 @@ from ocannl_core.tensor.projection_checks import (
 )
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slot_code import SlotCode
+from ocannl_core.tensor.slots import slot_names
 from ocannl_core.tensor.steps import (
     Argument,
     Assign,
@@ -60,7 +62,11 @@ from ocannl_core.tensor.steps import (
     Forward,
     Step,
     Titled,
+    UpdateGradients,
     ZeroGradients,
+    depends_on_gradients,
+    expanded,
+    is_gradient,
 )
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -106,8 +112,8 @@ def resolve(
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
-    steps = absorb(steps, temporaries)
-    emitter = _Emitter()
+    steps = absorb(expanded(steps), temporaries)
+    emitter = _Emitter(differentiated(steps))
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -135,10 +141,12 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case Forward(tensors):
                 found.update(with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
-            case ZeroGradients(root):
-                found.update(with_siblings(ancestors([root])))
-            case Backpropagate(root):
-                found.update(backpropagated(root))
+            case ZeroGradients(roots):
+                found.update(with_siblings(ancestors(list(roots))))
+            case Backpropagate(roots):
+                found.update(*map(backpropagated, roots))
+            case UpdateGradients():
+                found |= mentioned(step.steps)
             case Titled(_, inner):
                 found |= mentioned(inner)
             case _:
@@ -150,10 +158,33 @@ def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
     return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
 
-class _Emitter:
-    """Accumulates the assignments of one computation."""
+def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
+    """Return the tensors whose gradients the steps pass on to operands."""
+    found: set[Tensor] = set()
+    for step in steps:
+        match step:
+            case Backpropagate(roots) | UpdateGradients(roots):
+                found.update(t for t in ancestors(list(roots)) if t.grad is not None)
+            case Titled(_, inner):
+                found |= differentiated(inner)
+            case Assign() | Forward() | ZeroGradients():
+                pass
+            case _:
+                assert_never(step)
+    return found
 
-    def __init__(self) -> None:
+
+class _Emitter:
+    """Accumulates the assignments of one computation.
+
+    Args:
+        differentiated: The tensors whose gradients the computation passes on to operands.
+    """
+
+    def __init__(self, differentiated: AbstractSet[Tensor] = frozenset()) -> None:
+        self._differentiated = differentiated
+        self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
+        """The positions of selected cells, and when they were searched."""
         self.body: list[Assignment] = []
         self.nodes: dict[TensorNode, NodeInfo] = {}
         self.embedded: set[TensorNode] = set()
@@ -165,6 +196,10 @@ class _Emitter:
         self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
+        self._sums: set[Tensor] = set()
+        """Gradients of what is not computed, with what losses have contributed since a gradient was
+        read, or a tensor that has one assigned.
+        """
         self.calls = Calls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -187,14 +222,22 @@ class _Emitter:
             case Forward(tensors, is_written_here):
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
-            case ZeroGradients(root):
-                for tensor in with_siblings(ancestors([root])):
-                    if tensor.grad is not None:
+            case ZeroGradients(roots, keeps_sums):
+                for tensor in with_siblings(ancestors(list(roots))):
+                    is_sum = keeps_sums and tensor.grad in self._sums
+                    if tensor.grad is not None and not is_sum:
                         self.fetch_zero(tensor.grad)
-            case Backpropagate(root):
+            case Backpropagate(roots):
                 self.calls.begin_backpropagation()
-                for tensor in reversed(ancestors([root])):
+                for tensor in reversed(ancestors(list(roots))):
                     self.backpropagate(tensor)
+                    if tensor.grad is not None and not isinstance(
+                        tensor.definition, Applied | ResultOf
+                    ):
+                        self._sums.add(tensor.grad)
+            case UpdateGradients():
+                for each in step.steps:
+                    self.step(each)
             case Titled(title, inner):
                 outer, self.body = self.body, []
                 for each in inner:
@@ -234,6 +277,8 @@ class _Emitter:
             tuple(dims for _, _, dims in operands),
         )
         target = self.node_of(step.target)
+        if step.target.grad is not None or any(map(is_gradient, tensors)):
+            self._sums.clear()
         self.body.append(
             Accumulate(
                 target,
@@ -285,12 +330,17 @@ class _Emitter:
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
+        if depends_on_gradients(tensor):
+            self._sums.clear()
         match tensor.definition:
             case Applied():
                 if anew or self._is_stale(tensor):
-                    SlotCode(self, tensor).forward()
+                    code = SlotCode(self, tensor)
+                    code.forward()
                     self.embedded.add(self.node_of(tensor))
                     self._changed(tensor)
+                    if tensor in self._differentiated and selects(tensor):
+                        self._selections[tensor] = code.selection(), self._now
             case ResultOf(application):
                 self.calls.forward(application)
             case Filled(source):
@@ -351,10 +401,26 @@ class _Emitter:
         self._passed_on.add(tensor.grad)
         if tensor.grad not in self._set:
             self._carried.add(tensor.grad)
-        SlotCode(self, tensor).gradient(definition.operation.gradient)
+        selection = self._selection_of(tensor)
+        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
         for operand in definition.operands:
             if operand.grad is not None:
                 self._changed(operand.grad)
+
+    def _selection_of(self, tensor: Tensor) -> TensorNode | None:
+        """Return the positions of selected cells that were searched when the tensor was computed;
+        None if it or an operand has changed since.
+        """
+        node, time = self._selections.get(tensor, (None, 0))
+        changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
+        return node if max(changes) <= time else None
+
+
+def selects(tensor: Tensor) -> bool:
+    """Return whether the gradient of a tensor belongs to cells that a maximum selects."""
+    definition = tensor.definition
+    gradient = definition.operation.gradient if isinstance(definition, Applied) else None
+    return gradient is not None and "selected" in slot_names(gradient)
 
 
 def _constant_value(tensor: Tensor) -> float | None:

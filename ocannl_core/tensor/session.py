@@ -4,6 +4,7 @@ what is recorded.
 
 from __future__ import annotations
 
+import weakref
 from contextvars import ContextVar
 from itertools import count
 from numbers import Integral
@@ -48,6 +49,36 @@ class Recorder(Protocol):
         ...
 
 
+class Notes:
+    """Texts about tensors. They keep no tensor alive, and go with it."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def __contains__(self, tensor: Any) -> bool:
+        return tensor.id in self._entries
+
+    def __getitem__(self, tensor: Any) -> str:
+        return self._entries[tensor.id][1]
+
+    def __setitem__(self, tensor: Any, text: str) -> None:
+        entries, key = self._entries, tensor.id
+        entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), text
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def copy(self) -> Notes:
+        """Return the same notes, which change apart from these."""
+        made = Notes()
+        for reference, text in self._entries.values():
+            if (tensor := reference()) is not None:
+                made[tensor] = text
+        return made
+
+
 class Session:
     """A program of tensors. Tensors of different sessions do not mix.
 
@@ -83,12 +114,18 @@ class Session:
         self.recorder: Recorder | None = None
         self.block: Any = None
         """The innermost application of a block that is running."""
-        self.consumed: dict[Any, str] = {}
+        self.consumed = Notes()
         """Tensors whose forward code some compiled computation contains, with its name."""
-        self.backpropagated: dict[Any, str] = {}
+        self.backpropagated = Notes()
         """Tensors whose backpropagation has been consumed, with the line that did."""
         self.applications: dict[Any, Any] = {}
-        """Applications of user-written operations, by operation and inputs: equal ones are one."""
+        """Constants, and applications of user-written operations without inputs, by what makes
+        equal ones one.
+        """
+        self.signatures: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """What outputs user-written operations have for inputs of some types."""
         self._ids = count()
         self._outer: list[Session] = []
 

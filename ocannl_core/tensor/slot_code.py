@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from math import prod
 from typing import NoReturn, Protocol
 
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
     Cells,
+    Fetch,
     Operand,
+    RangeOverOffsets,
     SetVector,
 )
 from ocannl_core.assign.traverse import leaves, targets
-from ocannl_core.dtypes import DType
+from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
 from ocannl_core.indexing import (
     ConcatIndex,
@@ -25,27 +29,35 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, UnaryOp, neutral
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, returns_of
+from ocannl_core.records import replace
 from ocannl_core.shape.einsum import Einsum
+from ocannl_core.shape.logic import Several
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.margins import margins_of
+from ocannl_core.tensor.margins import Margins, margins_of
 from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.projection_checks import check_margins, has_margins
 from ocannl_core.tensor.slots import (
     ALL,
     Slot,
     SlotApplication,
+    SlotEmitter,
     SlotValue,
+    Written,
     accumulation_of,
     as_application,
     as_operand,
+    part_of,
     slot_names,
     slot_of,
     value_variables,
 )
 from ocannl_core.tensor.tensor import Tensor
+
+_NO_POSITION = -1
+"""Of what is stored between, which has axes of its own."""
 
 
 class Emitter(Protocol):
@@ -63,21 +75,32 @@ class Emitter(Protocol):
 class SlotCode:
     """The slots of one application of an operation, and the assignments that its code makes to
     them.
+
+    Args:
+        emitter: Receives the assignments.
+        tensor: The result.
+        selection: The positions of the selected cells, where they have been searched before.
     """
 
-    def __init__(self, emitter: Emitter, tensor: Tensor) -> None:
+    def __init__(
+        self, emitter: Emitter, tensor: Tensor, selection: TensorNode | None = None
+    ) -> None:
         assert isinstance(tensor.definition, Applied)
         self._emitter = emitter
         self._tensor = tensor
         self._definition = tensor.definition
         operands = tensor.definition.operands
-        self._projections = project(
-            tensor.logic,
-            tensor.shape,
-            [operand.shape for operand in operands],
-            tensor.origin,
-        )
-        check_margins(self._projections, tensor, operands, tensor.origin)
+        self._has_parts = isinstance(tensor.definition.logic, Several)
+        # where each assignment has a logic of its own, these are the projections of the current one
+        self._projections = Projections((), (), (), (), ())
+        if not self._has_parts:
+            self._projections = project(
+                tensor.logic,
+                tensor.shape,
+                [operand.shape for operand in operands],
+                tensor.origin,
+            )
+            check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
         self._beyond: float | None = None
         if any(self._is_padded):
@@ -86,6 +109,8 @@ class SlotCode:
         self._writable: set[TensorNode] = set()
         self._blank: set[TensorNode] = set()  # what the code has to write before it reads it
         self._gradients: set[TensorNode] = set()
+        self._selection = selection
+        self._found: tuple[BinaryOp, Slot, Slot] | None = None
 
     def forward(self) -> None:
         """Emits what computes the result.
@@ -122,18 +147,28 @@ class SlotCode:
             where="\n".join(map(str, (*lines, self._tensor.origin))),
         )
 
-    def _slot(self, name: str) -> Slot | tuple[Slot, ...]:
+    def _slot(
+        self, name: str, emitter: SlotEmitter | None = None
+    ) -> Slot | SlotApplication | tuple[Slot, ...]:
         stated = slot_of(name)
+        if stated.role == "selection":
+            return self._selected()
         if stated.position != ALL:
-            return self._slot_at(name, stated.role, stated.position)
+            return self._slot_at(name, stated.role, stated.position, emitter)
         count = len(self._definition.operands)
-        return tuple(self._slot_at(f"{name}[{i}]", stated.role, i + 1) for i in range(count))
+        return tuple(
+            self._slot_at(f"{name}[{i}]", stated.role, i + 1, emitter) for i in range(count)
+        )
 
-    def _slot_at(self, name: str, role: str, position: int) -> Slot:
-        tensor = self._tensor if position == 0 else self._definition.operands[position - 1]
+    def _slot_at(
+        self, name: str, role: str, position: int, emitter: SlotEmitter | None = None
+    ) -> Slot:
+        tensor = self._tensor_at(position)
         p = self._projections
         index, dims = (
-            (p.lhs, p.lhs_dims)
+            ((), tensor.shape.dims)
+            if self._has_parts
+            else (p.lhs, p.lhs_dims)
             if position == 0
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
@@ -141,12 +176,15 @@ class SlotCode:
         if role == "intermediate":
             operand = self._intermediate(name, tensor, dims)
         elif role == "value":
-            is_padded = position > 0 and self._is_padded[position - 1]
+            is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive is UnaryOp.WORD
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             operand = None if tensor.grad is None else Cells(self._emitter.node_of(tensor.grad))
-        return Slot(name, operand, tensor.dtype, index, dims, self)
+        return Slot(name, operand, tensor.dtype, index, dims, emitter or self, position)
+
+    def _tensor_at(self, position: int) -> Tensor:
+        return self._tensor if position == 0 else self._definition.operands[position - 1]
 
     def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
         """Returns a new node for an intermediate tensor with the axes of a slot."""
@@ -175,11 +213,13 @@ class SlotCode:
                 found=target.name,
                 where=str(self._tensor.origin),
             )
-        if target.operand.node not in self._writable:
+        node = target.operand.node
+        if node not in self._writable:
             self._refuse(f"it writes {target.name}")
+        target, value = self._lined_up(target, value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
-        self._check_order(target.operand.node, combine, reset)
+        self._check_order(node, combine, reset)
         op, args = as_application(value)
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:
@@ -202,11 +242,11 @@ class SlotCode:
         for each in operands:
             if isinstance(each, Cells) and each.node in self._blank:
                 self._refuse(f"it reads {self._name_of(each.node)} before it writes it")
-        self._blank.discard(target.operand.node)
+        self._blank.discard(node)
         origin = self._tensor.origin
         self._emitter.body.append(
             Accumulate(
-                target.operand.node,
+                node,
                 combine,
                 reset,
                 op,
@@ -216,6 +256,45 @@ class SlotCode:
                 self._beyond,
             )
         )
+
+    def _lined_up(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
+        """Returns what an assignment writes and reads; where it states a logic of its own, with the
+        index maps of that.
+        """
+        origin = self._tensor.origin
+        if not self._has_parts and isinstance(value, SlotApplication) and value.logic is not None:
+            raise UsageError(
+                "Inside the code of an operation, operators are bare primitives; the operation's "
+                "logic rules.",
+                found=f"{value!r} with a logic of its own in the code of {origin.operation}",
+                where=str(origin),
+                fix="state it in define_operation(..., logic=...), or logic=None there and in each "
+                "assignment its own",
+            )
+        if not self._has_parts or target.position == _NO_POSITION:
+            return target, value
+        part = part_of(target, value)
+        shapes = [self._tensor_at(position).shape for position in part.sources]
+        found = project(part.logic, self._tensor_at(part.target).shape, shapes, origin)
+        if any(margins_of(found, i) for i in (None, *range(len(shapes)))):
+            raise UsageError(
+                "Windows of an operation whose assignments have a logic each stay inside the axes.",
+                found=f"{target.name} = {value!r} in the code of {origin.operation}",
+                where=str(origin),
+                fix="mark the window with `<`, or make it an operation of its own",
+            )
+        self._projections = found
+        maps = iter(zip(found.rhs, found.rhs_dims, strict=True))
+
+        def placed(each: SlotValue) -> SlotValue:
+            if isinstance(each, SlotApplication):
+                return SlotApplication(each.op, tuple(map(placed, each.args)))
+            if isinstance(each, Slot):
+                index, dims = next(maps)
+                return replace(each, index=index, dims=dims)
+            return each
+
+        return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
         """Refuses accumulation into what has no value yet, and assignment to what has one."""
@@ -231,6 +310,8 @@ class SlotCode:
     def set_from_words(self, target: Slot, words: Slot) -> None:
         """Emits the assignment of runs of cells, one for each word."""
         assert isinstance(target.operand, Cells), "results of operations are stored"
+        if self._has_parts:
+            self._refuse("random words become numbers, which is an operation with one logic")
         operand, index, dims = as_operand(words)
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
@@ -265,34 +346,126 @@ class SlotCode:
     def _settle(self, value: SlotValue) -> Slot | int | float:
         """Returns a value that an assignment can read; a nested application is stored in a node of
         its own first.
-
-        The node has one axis per domain variable that the value varies with; those of the parts of
-        a concatenated axis are one axis again. Concatenated axes that share parts are an axis each:
-        in `a^1^a => a^a`, every cell of the one meets two cells of the other.
         """
         if not isinstance(value, SlotApplication):
             return value
         args = tuple(self._settle(arg) for arg in value.args)
-        applied = SlotApplication(value.op, args)
+        default = self._tensor.session.default_dtype
+        dtype: DType = result_dtype(
+            value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
+        )
+        return self._stored(SlotApplication(value.op, args), args, dtype)
+
+    def _stored(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
+        """Return a new node that holds a value of settled arguments."""
+        name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
+        varying = set().union(*(value_variables(arg) for arg in args))
+        axes = self._axes(args, varying)
+        slot = self._new(name, dtype, tuple(axes), tuple(axes.values()))
+        self.accumulate(slot, BinaryOp.SECOND, reset=False, value=value)
+        return slot
+
+    def _new(
+        self,
+        name: str,
+        dtype: DType,
+        index: IndexMap,
+        dims: tuple[int, ...],
+        margins: Margins = (),
+    ) -> Slot:
+        """Return a slot for a new node that is addressed by an index map."""
+        node = TensorNode(self._tensor.id, (name, *self._tensor.label))
+        self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
+        self._emitter.embedded.add(node)
+        self._writable.add(node)
+        return Slot(node.name, Cells(node), dtype, index, dims, self, _NO_POSITION)
+
+    def _axes(
+        self, args: tuple[Slot | int | float, ...], varying: AbstractSet[IndexVar]
+    ) -> dict[VarIndex | ConcatIndex, int]:
+        """Return one axis with its extent for each domain variable of a set.
+
+        The variables of the parts of a concatenated axis have one axis together. Concatenated axes
+        that share parts have an axis each: in `a^1^a => a^a`, every cell of the one meets two cells
+        of the other.
+        """
         extents = self._projections.extents
         concatenations = list(dict.fromkeys(_concatenations(args)))
-        varying = value_variables(applied)
         axes: dict[VarIndex | ConcatIndex, int] = {}
         for var, extent in self._projections.domain:
             wholes = [each for each in concatenations if var in each.variables]
             axes.update((each, each.length(extents)) for each in wholes)
             if var in varying and not wholes:
                 axes[VarIndex(var)] = extent
-        index, dims = tuple(axes), tuple(axes.values())
-        formats = [arg.dtype for arg in args if isinstance(arg, Slot)] or [self._tensor.dtype]
-        dtype: DType = result_dtype(value.op, _aligned(args, formats), self._tensor.dtype)
-        node = TensorNode(self._tensor.id, (value.op.value.name, *self._tensor.label))
-        self._emitter.nodes[node] = NodeInfo(dtype, dims)
-        self._emitter.embedded.add(node)
-        self._writable.add(node)
-        slot = Slot(node.name, Cells(node), dtype, index, dims, self)
-        self.accumulate(slot, BinaryOp.SECOND, reset=False, value=applied)
-        return slot
+        return axes
+
+    # ----- maxima and minima ----------------------------------------------------------------
+
+    def selection(self) -> TensorNode:
+        """Emit the search for the cells that a maximum or minimum selects; return the node of
+        their positions.
+
+            v[i] max= v1[i, j]
+        -->
+            first[i] = min over j of (v1[i, j] < v[i] ? the number of positions : j)
+        """
+        result = self._slot_at("v", "value", 0)
+        combine, value, position = self._candidates()
+        is_other = value < result if combine is BinaryOp.MAX else result < value
+        margins = margins_of(self._projections, None)
+        first = self._new("first", position.dtype, result.index, result.dims, margins)
+        chosen = SlotApplication(TernaryOp.WHERE, (is_other, prod(position.dims), position))
+        self.accumulate(first, BinaryOp.MIN, reset=True, value=chosen)
+        assert isinstance(first.operand, Cells)
+        return first.operand.node
+
+    def _selected(self) -> SlotApplication:
+        """Return the comparison of every position with that of the selected cell."""
+        _, _, position = self._candidates()
+        node = self._selection or self.selection()
+        result = self._slot_at("v", "value", 0)
+        first = replace(result, name="first", operand=Cells(node), dtype=position.dtype)
+        return SlotApplication(BinaryOp.EQ, (first, position))
+
+    def _candidates(self) -> tuple[BinaryOp, Slot, Slot]:
+        """Return how the result is selected, from what, and the positions on the reduced axes."""
+        if self._found is None:
+            combine, value = self._term()
+            # also axes along which the value is repeated: the gradient is a sum over them
+            every = self._axes((value,), self._projections.extents.keys())
+            axes = {i: n for i, n in every.items() if i not in self._projections.lhs}
+            is_wide = value.dtype.nbytes == int64.nbytes or prod(axes.values()) >= 2**31
+            dtype = int64 if is_wide else int32  # as wide as what is compared, for vectors
+            position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
+            assert isinstance(position.operand, Cells)
+            origin = self._tensor.origin
+            self._emitter.body.append(Fetch(position.operand.node, RangeOverOffsets(), origin))
+            self._found = combine, value, position
+        return self._found
+
+    def _term(self) -> tuple[BinaryOp, Slot]:
+        """Return how the forward function accumulates, and what, in the number format of the
+        result.
+        """
+        written = Written()
+        forward = self._definition.operation.forward
+        forward(*(self._slot(name, written) for name in slot_names(forward)))
+        match written.found:
+            case [((BinaryOp.MAX | BinaryOp.MIN) as combine, value)]:
+                return combine, self._settle_as(value, self._tensor.dtype)
+            case _:
+                self._refuse(
+                    "the slot `selected` stands for what a maximum or minimum selects, and the "
+                    "forward function does not accumulate one into v"
+                )
+
+    def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:
+        """Return a slot that holds a value as an assignment to a number format makes it."""
+        if isinstance(value, Slot) and value.dtype is dtype:
+            return value
+        op, args = as_application(value)
+        settled = tuple(self._settle(arg) for arg in args)
+        return self._stored(SlotApplication(op, settled), settled, dtype)
 
 
 def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
@@ -302,6 +475,17 @@ def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatInde
             yield from (each for each in arg.index if isinstance(each, ConcatIndex))
 
 
-def _aligned(args: tuple[Slot | int | float, ...], formats: list[DType]) -> list[DType]:
-    """Returns one format per argument; numbers take that of the first slot."""
-    return [arg.dtype if isinstance(arg, Slot) else formats[0] for arg in args]
+def _formats(
+    op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
+) -> list[DType]:
+    """Return one format per argument of a primitive. Numbers take that of the slots beside them;
+    fractions beside integers are of the default float.
+    """
+    others = args[1:] if op is TernaryOp.WHERE else args
+    slots = [arg.dtype for arg in others if isinstance(arg, Slot)]
+    beside = promote(*slots) if slots else alone
+
+    def of_number(number: float) -> DType:
+        return default if beside.is_integer and number % 1 else beside
+
+    return [arg.dtype if isinstance(arg, Slot) else of_number(arg) for arg in args]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from typing import Any, Literal, NoReturn, Protocol
 
 from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
@@ -20,7 +20,9 @@ from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import caller_location
 from ocannl_core.records import dataclass, replace
+from ocannl_core.shape.logic import Logic, Part, Pointwise, Several
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 
@@ -33,11 +35,12 @@ class SlotName:
     """What a parameter name of a defining function stands for.
 
     Attributes:
-        role: The value or the gradient of a tensor, or an intermediate tensor with its axes.
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, or what
+            a maximum or minimum selects.
         position: The result (0), an operand (1-3), or all operands.
     """
 
-    role: Literal["value", "gradient", "intermediate"]
+    role: Literal["value", "gradient", "intermediate", "selection"]
     position: int
 
 
@@ -48,6 +51,7 @@ SLOT_NAMES: dict[str, SlotName] = {
     "g": SlotName("gradient", 0),
     "gs": SlotName("gradient", ALL),
     **{f"g{i}": SlotName("gradient", i) for i in (1, 2, 3)},
+    "selected": SlotName("selection", 0),
 }
 
 _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
@@ -82,10 +86,17 @@ class SlotEmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotApplication(Expression):
-    """A primitive applied to slots, not assigned anywhere yet."""
+    """A primitive applied to slots, not assigned anywhere yet.
+
+    Attributes:
+        op: The primitive.
+        args: What it is applied to.
+        logic: How the assignment of the application lines up axes, if it is stated there.
+    """
 
     op: Op
     args: tuple[SlotValue, ...]
+    logic: Logic | None = None
 
     def __repr__(self) -> str:
         return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
@@ -103,6 +114,7 @@ class Slot(Assignable):
         index: The index map over the operation's domain.
         dims: Extents of the axes that the map addresses.
         emitter: Receives assignments to the slot.
+        position: The tensor whose axes it has: 0 for the result, 1 for the first operand.
     """
 
     name: str
@@ -111,6 +123,7 @@ class Slot(Assignable):
     index: IndexMap
     dims: tuple[int, ...]
     emitter: SlotEmitter
+    position: int = 0
 
     def __repr__(self) -> str:
         return self.name
@@ -148,12 +161,32 @@ class Slot(Assignable):
 SlotValue = Slot | SlotApplication | int | float
 
 
-def slot_application(op: Op, args: tuple[Any, ...]) -> SlotApplication:
-    """Returns a bare primitive applied to slots."""
+def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
+    """Returns a primitive applied to slots.
+
+    Args:
+        op: The primitive.
+        args: Slots, applications of primitives to slots, and numbers.
+        logic: How the assignment of the application lines up the axes of slots.
+    """
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
             _reject(arg)
-    return SlotApplication(op, args)
+        if isinstance(arg, SlotApplication) and arg.logic is not None:
+            raise UsageError(
+                "A primitive with a logic of its own is assigned as it is.",
+                found=f"{op.value.name}({', '.join(map(repr, args))})",
+                where=str(caller_location() or ""),
+                fix=f"assign {arg!r} to an intermediate slot first",
+            )
+    if logic is not None and not all(isinstance(arg, Slot) for arg in args):
+        raise UsageError(
+            "A logic lines up the axes of slots.",
+            found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
+            where=str(caller_location() or ""),
+            fix="assign what is nested to an intermediate slot first",
+        )
+    return SlotApplication(op, args, logic)
 
 
 def _reject(arg: object) -> NoReturn:
@@ -164,7 +197,7 @@ def _reject(arg: object) -> NoReturn:
     )
 
 
-@cache
+@lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
     """Returns the parameter names of a defining function.
 
@@ -187,33 +220,85 @@ def _is_slot(name: str) -> bool:
     return name in SLOT_NAMES or _INTERMEDIATE.fullmatch(name) is not None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
     """Returns the accumulation with which a defining function writes the result; None for plain
     assignment.
     """
-    written = _Accumulations()
+    written = Written()
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         empty = Slot(name, Scalar(0.0), float32, (), (), written)
         return (empty,) * operands if slot_of(name).position == ALL else empty
 
     forward(*(slot(name) for name in slot_names(forward)))
-    return next((each for each in written.found if each is not BinaryOp.SECOND), None)
+    return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
 
 
-class _Accumulations:
-    """Notes how slots are written."""
+class Written:
+    """Collects the values that a defining function assigns to the result, and how it combines
+    them.
+    """
 
     def __init__(self) -> None:
-        self.found: list[BinaryOp] = []
+        self.found: list[tuple[BinaryOp, SlotValue]] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         if slot_of(target.name) == SlotName("value", 0):
-            self.found.append(combine)
+            self.found.append((combine, value))
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
-        self.found.append(BinaryOp.SECOND)
+        self.found.append((BinaryOp.SECOND, words))
+
+
+@lru_cache(maxsize=1024)
+def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
+    """Returns how a defining function lines up axes that states this in each assignment."""
+    parts = Parts()
+
+    def slot_at(name: str, position: int) -> Slot:
+        return Slot(name, Scalar(0.0), float32, (), (), parts, position)
+
+    def slot(name: str) -> Slot | tuple[Slot, ...]:
+        position = slot_of(name).position
+        if position != ALL:
+            return slot_at(name, position)
+        return tuple(slot_at(f"{name}[{i}]", i + 1) for i in range(operands))
+
+    forward(*(slot(name) for name in slot_names(forward)))
+    return Several(tuple(dict.fromkeys(parts.found)))
+
+
+class Parts:
+    """Collects how the assignments of a defining function line up axes."""
+
+    def __init__(self) -> None:
+        self.found: list[Part] = []
+
+    def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
+        self.found.append(part_of(target, value))
+
+    def set_from_words(self, target: Slot, words: Slot) -> None:
+        pass
+
+
+def part_of(target: Slot, value: SlotValue) -> Part:
+    """Returns how an assignment lines up axes."""
+    stated = value.logic if isinstance(value, SlotApplication) else None
+    sources = tuple(slot.position for slot in slots_in(value))
+    return Part(target.position, sources, stated or Pointwise())
+
+
+def slots_in(value: SlotValue) -> Iterator[Slot]:
+    """Yields the slots that a value reads, one for each time it does."""
+    match value:
+        case Slot():
+            yield value
+        case SlotApplication(args=args):
+            for arg in args:
+                yield from slots_in(arg)
+        case _:
+            pass
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:

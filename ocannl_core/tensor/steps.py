@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ocannl_core.ops import BinaryOp, Op
+from collections import Counter
+
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.records import dataclass
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.logic import Logic, Pointwise
+from ocannl_core.tensor.definitions import GradientOf, ResultOf
+from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -43,18 +47,53 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroGradients:
-    """Sets the gradients of a tensor and of everything it depends on to zero."""
+    """Sets the gradients of tensors and of everything they depend on to zero.
 
-    root: Tensor
+    Attributes:
+        roots: The tensors.
+        keeps_sums: Gradients of parameters and data stay that earlier losses have contributed to,
+            as long as no gradient has been read, and no parameter assigned, since.
+    """
+
+    roots: tuple[Tensor, ...]
+    keeps_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backpropagate:
-    """Accumulates gradients from a tensor, whose own gradient is set, into everything it depends
+    """Accumulates gradients from tensors, whose own gradients are set, into everything they depend
     on.
     """
 
-    root: Tensor
+    roots: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateGradients:
+    """Computes tensors, and the gradients of the sum of all their cells in everything they depend
+    on.
+    """
+
+    losses: tuple[Tensor, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps that it consists of."""
+        counts = Counter(self.losses)
+        losses = tuple(counts)
+        seeds = [_seed(each, count) for each, count in counts.items()]
+        return (
+            Titled("forward", (Forward(tuple(ancestors(list(losses)))),)),
+            Titled("zero gradients", (ZeroGradients(losses, keeps_sums=True),)),
+            Titled("backpropagate", (*seeds, Backpropagate(losses))),
+        )
+
+
+def _seed(loss: Tensor, count: int) -> Assign:
+    """Return the assignment of the derivative of a sum by one of its terms."""
+    assert loss.grad is not None
+    second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
+    return Assign(loss.grad, second, False, identity, (float(count),), Pointwise(), loss.origin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,4 +104,52 @@ class Titled:
     steps: tuple[Step, ...]
 
 
-Step = Assign | Forward | ZeroGradients | Backpropagate | Titled
+Step = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients | Titled
+
+
+def expanded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps with gradient updates taken apart. Those between which nothing is assigned
+    are one: backpropagation runs once, from all their losses.
+    """
+    found: list[Step] = []
+    for step in _joined(steps):
+        match step:
+            case UpdateGradients():
+                found += step.steps
+            case Titled(title, inner):
+                found.append(Titled(title, expanded(inner)))
+            case _:
+                found.append(step)
+    return tuple(found)
+
+
+def _joined(steps: tuple[Step, ...]) -> list[Step]:
+    found: list[Step] = []
+    last: int | None = None
+    """The place of the gradient update that the next one may join."""
+    for step in steps:
+        match step:
+            case UpdateGradients(losses):
+                before = found[last] if last is not None else None
+                if last is not None and isinstance(before, UpdateGradients):
+                    found[last] = UpdateGradients((*before.losses, *losses))
+                    continue
+                last = len(found)
+            case Forward(tensors) if not any(map(depends_on_gradients, tensors)):
+                pass
+            case _:
+                last = None
+        found.append(step)
+    return found
+
+
+def is_gradient(tensor: Tensor) -> bool:
+    """Return whether backpropagation computes a tensor."""
+    return isinstance(tensor.definition, GradientOf)
+
+
+def depends_on_gradients(tensor: Tensor) -> bool:
+    """Return whether computing a tensor reads a gradient, or changes another tensor."""
+    definition = tensor.definition
+    changes = isinstance(definition, ResultOf) and definition.application.changes_state
+    return changes or any(map(is_gradient, tensor.operands))

@@ -18,11 +18,12 @@ from ocannl_core.records import replace
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import Assignable, accumulator, key_text
+from ocannl_core.tensor.assignment import Assignable, key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
+    Filled,
     GradientOf,
     Literal,
     Parameter,
@@ -37,7 +38,7 @@ from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, Scope
-from ocannl_core.tensor.precision import Precision, Why, of_result, roomy
+from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
 
@@ -60,7 +61,9 @@ class Tensor(Assignable):
     """
 
     __slots__ = (
+        "__weakref__",
         "_accesses",
+        "_applications",
         "_dependents",
         "_first_use",
         "_grad",
@@ -107,6 +110,7 @@ class Tensor(Assignable):
         self._accesses: tuple[WindowAccess, ...] = ()
         self._layout: Layout | None = None
         self.recording: Recording | None = None
+        self._applications: dict[Any, Any] | None = None
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
@@ -223,6 +227,21 @@ class Tensor(Assignable):
         rests = found.rests_on_default or found.why is Why.DEFAULT
         return replace(found, why=Why.OPERANDS, rests_on_default=rests)
 
+    def applications(self) -> dict[Any, Any]:
+        """Return the applications of user-written operations that live as long as the tensor."""
+        if self._applications is None:
+            self._applications = {}
+        return self._applications
+
+    @property
+    def free_number(self) -> float | None:
+        """The number that the tensor stands for, if it is one that states no format."""
+        match self.definition:
+            case Filled(_, number) if self._precision.follows:
+                return number
+            case _:
+                return None
+
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
         """Notes an operation that uses the tensor.
 
@@ -267,12 +286,14 @@ class Tensor(Assignable):
         it; returns the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
-        primitive, given = self.definition.operation.primitive, [o.precision for o in self.operands]
+        primitive = self.definition.operation.primitive
+        found = of_result(primitive, among(primitive, self.operands), self.session.default_dtype)
         before = self._precision
-        self._precision = of_result(primitive, given, self.session.default_dtype)
+        if before.why is not Why.STATED:
+            self._precision = found
         changed = [self] if self._precision.dtype is not before.dtype else []
         for operand in self.operands[primitive is TernaryOp.WHERE :]:
-            if self._precision.positions and operand._follow(self.dtype, self.origin):
+            if found.positions and operand._follow(found.dtype, self.origin):
                 changed.append(operand)
         return changed
 
@@ -504,41 +525,6 @@ class Tensor(Assignable):
             'oc.einsum("...|2,... => ...|...", x) takes position 2 of the leftmost output axis',
         )
 
-    def assign(
-        self, value: object, *, logic: str | None = None, projections: str | None = None
-    ) -> None:
-        """Records `self[:] = value`.
-
-        Args:
-            value: A tensor, a number or a merge buffer; in recorded code also a primitive.
-            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
-                first part of the axis and leaves the rest as it is.
-            projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
-        """
-        value = _rearranged(value, logic, projections)
-        self.assign_with(value, BinaryOp.SECOND, reset=False)
-
-    def accumulate(
-        self,
-        value: object,
-        with_: object = None,
-        *,
-        reset: bool = False,
-        logic: str | None = None,
-        projections: str | None = None,
-    ) -> None:
-        """Records the accumulation of a value.
-
-        Args:
-            value: What is accumulated.
-            with_: The accumulating operation; addition when not given.
-            reset: Starts from the neutral element.
-            logic: As in `assign`.
-            projections: As in `assign`.
-        """
-        combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
-
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
         """Records an assignment to this tensor.
 
@@ -577,14 +563,6 @@ class MergeBuffer(Expression):
 
     def __repr__(self) -> str:
         return f"{self.tensor!r}.merge"
-
-
-def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
-    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
-    if logic is None and projections is None:
-        return value
-    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
-    return rearranged
 
 
 def _is_position(key: object) -> TypeGuard[StaticIndex | SupportsIndex]:

@@ -182,6 +182,21 @@ def test_what_is_stacked_broadcasts(target: str, dims: tuple[tuple[int, ...], ..
         )
 
 
+def test_an_operation_whose_assignments_have_a_logic_each(target: str) -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[oc.neutral] += oc.identity(v1, logic="..., i => ..., 2*i")
+        v += oc.identity(v2, logic="..., i => ..., 2*i + 1")
+
+    def gradient(g: Any, g1: Any, g2: Any) -> None:
+        g1 += oc.identity(g, logic="..., 2*i => ..., i")
+        g2.accumulate(g, logic="..., 2*i + 1 => ..., i")
+
+    interleave = oc.define_operation("interleave", forward=forward, gradient=gradient, logic=None)
+    check(target, interleave, interleaved, (3,), (3,))
+    check(target, interleave, interleaved, (2, 4), (2, 4))
+    check(target, lambda x, y: interleave(x * y, y), lambda x, y: interleaved(x * y, y), (3,), (3,))
+
+
 def interleaved(x: Array, y: Array) -> Array:
     return np.stack([x, y], axis=-1).reshape(*x.shape[:-1], -1)
 

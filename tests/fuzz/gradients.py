@@ -1,7 +1,7 @@
 """Gradients of operations, written down from their definitions.
 
 Of a result's gradient, every operand gets what its cells contributed. Where several cells are the
-greatest, each of them gets all of it; of two operands that are equal, the first one does.
+greatest, the first of them gets all of it; of two operands that are equal, the first one does.
 """
 
 from __future__ import annotations
@@ -144,12 +144,16 @@ def _contraction(
     found = [np.zeros(operand.cells.size) for operand in operands]
     is_greatest = call.operation in ("einmax", "tropical")
     beyond = -np.inf if is_greatest else 0.0
+    is_open = np.ones(gradient.size, dtype=bool)  # nothing has been selected for these cells yet
     for points in contraction.points(shapes, result.rows, apart=call.operation == "concat"):
         arriving = gradient.ravel()[points.target]
         terms = [read.values(operands[read.operand].cells, beyond) for read in points.reads]
         if is_greatest:
-            reached = sum(terms) == result.cells.ravel()[points.target]
-            arriving = np.where(reached, arriving, 0.0)
+            reached = np.flatnonzero(sum(terms) == result.cells.ravel()[points.target])
+            found_cells, firsts = np.unique(points.target[reached], return_index=True)
+            firsts = reached[firsts[is_open[found_cells]]]
+            is_open[found_cells] = False
+            arriving = np.where(np.isin(np.arange(arriving.size), firsts), arriving, 0.0)
         for position, read in enumerate(points.reads):
             part = arriving
             if call.operation == "einsum":

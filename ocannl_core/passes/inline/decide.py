@@ -267,7 +267,6 @@ class _Attempt:
         reads = [(p, site) for p, site in facts.reads if p in self.live]
         if any(not isinstance(s.by, Load) or s.is_staged for _, s in reads):
             return Reason.SURVIVING_READ
-        here = [site for position, site in reads if position == unit.position]
         is_inside = any(site.node is node for site in unit.writes)
         if not parts and not is_inside:
             return Reason.NO_COMPUTATION
@@ -281,10 +280,7 @@ class _Attempt:
         if is_visited_often and not self._is_cheap(facts, parts, is_inside):
             return Reason.VISITED_TOO_OFTEN
         if is_inside:
-            operands = {site.node for site in unit.reads}
-            written = {site.node for site in unit.writes}
-            is_safe = len(here) and not operands.intersection(written - {node})
-            return None if is_safe else Reason.OPERAND_OVERWRITTEN
+            return Reason.OPERAND_OVERWRITTEN if self._changes_inside(node, unit) else None
         later = self.writes[node]
         following = bisect_right(later, parts[-1].position)
         end = later[following] if following < len(later) else len(self.accesses.units)
@@ -294,6 +290,21 @@ class _Attempt:
                 if reason is not None:
                     return reason
         return None
+
+    def _changes_inside(self, node: TensorNode, unit: Unit) -> bool:
+        """True if a unit that computes a node and reads it, in this order, writes something that
+        the node is computed from after computing it.
+        """
+        order = [site.node for site in unit.writes]
+        later = set(order[order.index(node) + 1 :]) - {node}
+        pending, operands = [node], {node}
+        while pending:
+            each = pending.pop()
+            found = {site.node for site in unit.reads if _writes(site.store, each)}
+            found.update(*(part.operands for part in self.parts.get(each, ())))
+            pending += found - operands
+            operands |= found
+        return not operands.isdisjoint(later)
 
     def next_start(self, node: TensorNode, position: int) -> int:
         """Returns the first unit behind a position that assigns all of a node anew."""
@@ -505,3 +516,7 @@ class _Attempt:
         body = tuple(stmt for part in parts for stmt in part.body.stmts)
         has_merge = any(part.has_merge for part in parts)
         return Definition(body, operands, frozenset(overwritten), has_merge)
+
+
+def _writes(stmt: Stmt | None, node: TensorNode) -> bool:
+    return isinstance(stmt, Store) and stmt.node is node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
-from ocannl_core.indexing import IndexVar
+from ocannl_core.indexing import AxisIndex, IndexVar, variables
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -47,22 +47,22 @@ def has_lanes(nest: CellNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
 
     def is_inside(load: Load) -> bool:
         dims = nodes[load.node].buffer_dims
-        reached = [index_range(index, ranges) for index in load.indices]
-        return all(
-            at is not None and at.low >= 0 and at.high < dim
-            for at, dim in zip(reached, dims, strict=True)
-        )
+        return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
+
+    def is_within(index: AxisIndex, dim: int) -> bool:
+        at = index_range(index, ranges)
+        if at is None:  # a position along loops outside of the nest, which rendering checks
+            return ranges.keys().isdisjoint(variables(index))
+        return at.low >= 0 and at.high < dim
 
     return (
         formats <= VECTOR_FORMATS
-        and all(
-            _is_expressible(each) for root in roots for each in walk(root) if isinstance(each, Expr)
-        )
+        and all(_has_choices_of_lanes(root, lambda _: False) for root in roots)
         and all(_has_choices_of_lanes(store.value, is_inside) for store in nest.finish)
     )
 
 
-def _has_choices_of_lanes(value: Expr, is_inside: Callable[[Load], bool]) -> bool:
+def _has_choices_of_lanes(value: Node, is_inside: Callable[[Load], bool]) -> bool:
     """True if a value can be computed in lanes, where both sides of a choice are computed."""
     pending: list[Node] = [value]
     while pending:
@@ -73,7 +73,7 @@ def _has_choices_of_lanes(value: Expr, is_inside: Callable[[Load], bool]) -> boo
                 if not all(is_inside(each) for each in sides if isinstance(each, Load)):
                     return False
                 is_byte = isinstance(condition, Load) and condition.dtype is uint8
-                if not is_byte and condition.dtype.nbytes != dtype.nbytes:
+                if not is_byte and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
                 pending += [first, second] if is_byte else [condition, first, second]
             case _ if isinstance(expr, Expr) and not _is_expressible(expr):
@@ -104,8 +104,8 @@ def _is_expressible(expr: Expr) -> bool:
             return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
         case Ternary(TernaryOp.FMA):
             return dtype.is_float
-        case Ternary(TernaryOp.WHERE) | IndexValue():
-            return False  # guards stay with plain loops, whose branches are not all evaluated
+        case IndexValue():
+            return dtype.is_integer  # floats do not hold every position
         case _:
             return False
 

@@ -24,6 +24,7 @@ from ocannl_core.loopir.nodes import (
     Const,
     ConstBits,
     Expr,
+    IndexValue,
     Load,
     LocalRead,
     Ternary,
@@ -90,6 +91,8 @@ class _Text:
                 return f"{float(value).hex()}:{dtype}"
             case ConstBits(bits, dtype):
                 return f"bits {bits}:{dtype}"
+            case IndexValue(index, dtype):
+                return f"index {self._index(index)}:{dtype}"
             case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
                 return f"{op.name}:{dtype}"
             case _:

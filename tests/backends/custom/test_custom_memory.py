@@ -396,7 +396,7 @@ def test_bad_outputs_are_refused_with_their_op_and_line(ctx: oc.Context) -> None
         [
             "An output has the number format that make_node gave it.;   found  float64 for output 0 of Calling, which is float32",
             "An output has the extents that were inferred for it.;   found  [1] for output 0 of Calling, which is [2]",
-            "`perform` sets every output.;   found  None for output 0 of Calling",
+            "`perform` sets every output, in every call.;   found  None for output 0 of Calling",
             "An output is an array, or a number where it has one cell.;   found  list for output 0 of Calling",
             "`perform` puts the outputs into output_storage and returns nothing.;   found  it returned ndarray",
             "`perform` reads and sets element 0 of each storage, and changes no list beyond.;   found  storage of lengths [2]",

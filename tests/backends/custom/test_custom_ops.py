@@ -344,3 +344,106 @@ def test_calls_that_overlap_in_time_have_objects_of_their_own(target: str) -> No
     for thread in threads:
         thread.join()
     assert len(set(inside)) == 2
+
+
+# ----- outputs that are not set -------------------------------------------------------------------
+
+
+def doubled(inputs: Any) -> Array:
+    found: Array = inputs[0] + inputs[0]
+    return found
+
+
+def nothing(inputs: Any, storage: Any) -> None:
+    """Sets nothing, and does not look at the storage."""
+
+
+def in_the_first_call(inputs: Any, storage: Any) -> None:
+    if inputs[0].flat[0] == 0:
+        storage[0][0] = doubled(inputs)
+
+
+def into_empty_storage(inputs: Any, storage: Any) -> None:
+    if storage[0][0] is None:
+        storage[0][0] = doubled(inputs)
+
+
+def after_a_look(inputs: Any, storage: Any) -> None:
+    if storage[0][0] is None or storage[0][0].shape != inputs[0].shape:
+        storage[0][0] = doubled(inputs)
+
+
+def as_it_is(inputs: Any, storage: Any) -> None:
+    if storage[0][0] is None:
+        storage[0][0] = doubled(inputs)
+    storage[0][0] = storage[0][0].reshape(inputs[0].shape)
+
+
+FORGETFUL = [nothing, in_the_first_call, into_empty_storage, after_a_look, as_it_is]
+FORMATS = ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "int64", "uint8"]
+
+
+def repeated(ctx: oc.Context, op: Op, cells: Array) -> Array:
+    """Returns what an op gives in the second call of a routine, for other cells than in the first."""
+    x = oc.placeholder("x", output=list(cells.shape), dtype=str(cells.dtype))
+    y = op(x)
+    step = ctx.compile(oc.train.forward(y))
+    ctx[x] = np.zeros_like(cells)
+    step()
+    ctx[x] = cells
+    step()
+    return np.asarray(ctx[y])
+
+
+@pytest.mark.parametrize("perform", FORGETFUL)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_an_output_that_a_call_does_not_set_is_refused(
+    ctx: oc.Context, perform: Any, dtype: str
+) -> None:
+    cells = np.arange(1, 13).reshape(3, 4).astype(oc.dtypes.dtype_of(dtype).numpy)
+    with pytest.raises(oc.OpError, match="sets every output, in every call") as error:
+        repeated(ctx, Calling(perform), cells)
+    assert "output 0 of Calling" in error.value.found
+    assert "output_storage[0][0] = ..." in error.value.fix
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_one_of_several_outputs_that_is_not_set_is_refused(
+    ctx: oc.Context, dtype: str, forgotten: int
+) -> None:
+    def perform(inputs: Any, storage: Any) -> None:
+        storage[1 - forgotten][0] = doubled(inputs)
+
+    x = oc.tensor(np.arange(12), dtype=dtype)
+    outputs = Calling(perform, "n => n; n")(x)
+    with pytest.raises(oc.OpError, match="sets every output") as error:
+        values(ctx, *outputs)
+    assert f"output {forgotten} of Calling" in error.value.found
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("shape", [(0,), (1,), (1, 3), (2, 1, 5), (40,)])
+def test_outputs_may_be_written_where_they_will_be(
+    ctx: oc.Context, dtype: str, shape: tuple[int, ...]
+) -> None:
+    def perform(inputs: Any, storage: Any) -> None:
+        if storage[0][0] is None:
+            storage[0][0] = np.empty_like(inputs[0])
+        np.copyto(storage[0][0], doubled(inputs))
+
+    cells = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(oc.dtypes.dtype_of(dtype).numpy)
+    found = repeated(ctx, Calling(perform), cells)
+    assert np.array_equal(found, cells + cells)
+
+
+def test_masked_cells_of_outputs_are_refused(ctx: oc.Context) -> None:
+    def perform(inputs: Any, storage: Any) -> None:
+        storage[0][0] = np.ma.masked_less(inputs[0], 2)
+
+    with pytest.raises(oc.OpError, match="what is masked is none") as error:
+        values(ctx, Calling(perform)(oc.tensor([1.0, 2.0, 3.0])))
+    assert "the first at [0] in output 0 of Calling" in error.value.found
+    values(ctx, Calling(perform)(oc.tensor([2.0, 3.0])))
+    with pytest.raises(oc.TransferError, match="what is masked is none"):
+        Calling(perform)(np.ma.masked_less([1.0, 2.0], 2))

@@ -95,3 +95,72 @@ def test_softmax_of_large_scores_does_not_overflow(target: str) -> None:
         ratio = np.exp(-2.0)
         expected = [[ratio / (1 + ratio), 1 / (1 + ratio)], [0.5, 0.5]]
         np.testing.assert_allclose(ctx[colder], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"]
+)
+def test_softmax_gives_masked_cells_no_share_and_no_gradient(
+    target: str, dtype: str, scale: float
+) -> None:
+    tolerance = {"float64": 1e-12, "float32": 1e-6, "bfloat16": 0.02, "float16": 2e-3}
+    has_infinities = dtype != "float8_e4m3fn"
+    excluded = -np.inf if has_infinities else -448.0
+    scores = np.array(
+        [[excluded] * 4, [0, excluded, 1, 2], [excluded, excluded, 4, excluded], [1, 2, 3, 4]]
+    )
+    weights = np.arange(16.0).reshape(4, 4) % 5
+    with np.errstate(all="ignore"):
+        exponentials = np.exp(scale * (scores - scores.max(1, keepdims=True)))
+        shares = np.nan_to_num(exponentials / exponentials.sum(1, keepdims=True))
+    slopes = scale * shares * (weights - (shares * weights).sum(1, keepdims=True))
+    with oc.Session():
+        x = oc.tensor(scores, batch_axes=1, dtype=dtype, requires_grad=True)
+        found = nn.softmax("...|... => ...|0", x, scale=scale)
+        loss = oc.einsum("...|... => 0", found * oc.tensor(weights, batch_axes=1))
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss), keep=[found, x.grad])
+        step()
+        near = {"atol": 4 * tolerance.get(dtype, 0.15), "rtol": tolerance.get(dtype, 0.15)}
+        np.testing.assert_allclose(ctx[found].astype(float), shares, **near)
+        np.testing.assert_allclose(ctx[x.grad].astype(float), slopes, **near)
+        if has_infinities:
+            assert not ctx[found].astype(float)[0].any()
+            assert not ctx[x.grad].astype(float)[np.isinf(scores)].any()
+
+
+def test_a_mask_of_infinities_hides_whole_rows(target: str) -> None:
+    hidden = oc.tensor([[0.0, -np.inf, 0.0], [-np.inf] * 3], batch_axes=1)
+    w = oc.param("w", init=[1.0, 2.0, 3.0])
+    shares = nn.softmax("...|... => ...|0", w + hidden)
+    loss = oc.einsum("...|... => 0", shares * oc.tensor([1.0, 2.0, 3.0]))
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.grad_update(loss), keep=[shares, w.grad])
+    ctx.init_params(loss)
+    step()
+    first = 1 / (1 + np.exp(2.0))
+    np.testing.assert_allclose(ctx[shares], [[first, 0, 1 - first], [0, 0, 0]], rtol=1e-6)
+    slope = 2 * first * (1 - first)
+    np.testing.assert_allclose(ctx[w.grad], [-slope, 0, slope], rtol=1e-5)
+
+
+def test_infinite_and_unknown_scores_are_no_shares(target: str) -> None:
+    scores = [[np.inf, 1.0], [np.nan, 1.0]]
+    with oc.settings.overrides(allow_nan=True):
+        shares = nn.softmax("...|... => ...|0", oc.tensor(np.array(scores), batch_axes=1))
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(shares))()
+        found = ctx[shares]
+    assert np.isnan(found[0, 0])
+    assert np.isnan(found[1]).all()
+
+
+def test_a_query_without_keys_averages_all_values(target: str) -> None:
+    queries, keys = (oc.tensor(np.ones((2, 1, 3)), batch_axes=1) for _ in range(2))
+    values = oc.tensor([[[1.0]], [[3.0]]], batch_axes=1)
+    mask = oc.tensor([[0.0, 0.0], [0.0, 1.0]], batch_axes=1, input_axes=1)
+    attended = nn.attention(queries, keys, values, mask)
+    ctx = oc.Context(target)
+    ctx.compile(oc.train.forward(attended))()
+    assert ctx[attended].ravel().tolist() == [2.0, 3.0]

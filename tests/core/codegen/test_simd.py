@@ -40,8 +40,8 @@ def test_neighbours_are_loaded_and_stored_together(build):
     doubled = Binary(BinaryOp.ADD, build.load(x, VarIndex(j)), Const(1.0, float32), float32)
     store = Store(out, (VarIndex(i), VarIndex(j)), doubled)
     assert build.body(For(i, 0, 4, Block((vector(j, 16, store),)))) == snapshot("""\
+const float32x16 v0 = *(const float32x16_cells *)&a0[0];
 for (int64_t i = 0, i_16 = 0; i < 4; ++i, i_16 += 16) {
-  const float32x16 v0 = *(const float32x16_cells *)&a0[0];
   *(float32x16_cells *)&a1[i_16] = v0 + float32x16_splat(1.0f);
 }\
 """)

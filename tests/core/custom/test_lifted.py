@@ -28,6 +28,8 @@ def test_they_keep_their_contract() -> None:
     check_op(Reduce(np.add, (-1,)), [X])
     check_op(Reduce(np.maximum, (-1, -2)), [oc.tensor(X[None], batch_axes=1, dtype="float64")])
     check_op(Reduce(lambda a, b: a * b + 1, (-2,)), [X])
+    check_op(Reduce(np.add, [-1]), [X])
+    check_op(Reduce(np.add, -2), [X])
     square = Composite(lambda x: x * x, gradient=lambda x, g: [2.0 * x[0] * g[0]])
     check_op(square, [X])
 
@@ -36,6 +38,9 @@ def test_equal_functions_make_equal_ops() -> None:
     assert Broadcast(np.hypot) == Broadcast(np.hypot) != Broadcast(np.hypot, inplace=True)
     assert Reduce(np.add, (-1,)) == Reduce(np.add, (-1,)) != Reduce(np.add, (-2,))
     assert Reduce(np.add, (-1,)) != Reduce(np.multiply, (-1,))
+    assert (
+        len({Reduce(np.add, axes) for axes in (-1, np.int64(-1), [-1], (-1,), np.array([-1]))}) == 1
+    )
     assert Composite(lambda a, b: a * b + 2.0) == Composite(lambda x, y: x * y + 2.0)
     assert Composite(lambda a, b: a * b + 2.0) != Composite(lambda x, y: x * y + 3.0)
     assert Composite(lambda a, b: a * b) != Composite(lambda x, y: y * x)
@@ -55,8 +60,13 @@ def test_operands_broadcast_kind_of_axis_by_kind_of_axis() -> None:
 def test_wrong_uses_are_refused() -> None:
     with pytest.raises(oc.UsageError, match="takes 2 inputs"):
         Broadcast(np.hypot)(1.0)
-    with pytest.raises(oc.UsageError, match="positions from the right"):
-        Reduce(np.add, (0,))
+    wrong: list[Any] = [(0,), 0, (), [], "-1", -1.5, [-1.0], None, (-1, -1), [-2, 1]]
+    for axes in wrong:
+        with pytest.raises(oc.UsageError, match="positions from the right"):
+            Reduce(np.add, axes)
+    function: Any = "add"
+    with pytest.raises(oc.UsageError, match="a function of two numbers"):
+        Reduce(function, -1)
     with pytest.raises(oc.UsageError, match="made of pointwise primitives"):
         Composite(lambda a: oc.einsum("...|... => 0", a))
     with pytest.raises(oc.UsageError, match="computes something from its inputs"):

@@ -61,6 +61,40 @@ def test_a_pointwise_definition_goes_into_its_reader() -> None:
     assert found.virtual[t] == Placement(MemoryMode.VIRTUAL, Reason.INLINED)
 
 
+def test_two_definitions_go_into_the_reader_in_their_own_loop(interpret: Run) -> None:
+    d = Draft("p")
+    x, s, t, c = (d.node(name, float32, 4) for name in ("x", "s", "t", "c"))
+    unit = loop(
+        I,
+        4,
+        d.store(s, I, value=plus(d.load(x, I), Const(1.0, float32))),
+        d.store(t, I, value=plus(d.load(s, I), d.load(x, I))),
+        d.store(c, I, value=plus(d.load(s, I), d.load(t, I))),
+    )
+    found = inlined(d, unit, policy=Policy(max_visits=2))
+    assert {s, t} <= found.virtual.keys()
+    before, after = (interpret(p, {x: [1, 2, 3, 4]}) for p in (d.program(unit), found.program))
+    assert before[c].tobytes() == after[c].tobytes()
+
+
+@pytest.mark.parametrize("is_transitive", [False, True])
+def test_a_definition_stays_in_its_loop_when_something_in_it_changes_before_a_read(
+    is_transitive: bool,
+) -> None:
+    d = Draft("p")
+    x, s, t, c = (d.node(name, float32, 4) for name in ("x", "s", "t", "c"))
+    source = s if is_transitive else x
+    unit = loop(
+        I,
+        4,
+        d.store(s, I, value=times(d.load(x, I))),
+        d.store(t, I, value=plus(d.load(source, I), Const(1.0, float32))),
+        d.store(x, I, value=Const(0.0, float32)),
+        d.store(c, I, value=d.load(t, I)),
+    )
+    assert inlined(d, unit).refused[t] is Reason.OPERAND_OVERWRITTEN
+
+
 def test_a_copy_is_inlined_however_often_it_is_read() -> None:
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_fractions_are_not_cut_off_silently() -> None:
 A tensor of int32 takes integers: fractions would be lost.
   found  an array of dtype float64
   where  placeholder x
-  try    convert it: array.astype('int32'), or np.rint(array).astype('int32')\
+  try    convert it: array.astype(np.int32), or np.rint(array).astype(np.int32)\
 """)
 
 
@@ -166,6 +167,75 @@ def test_narrow_floats_round_wider_ones(dtype: DType) -> None:
 def test_a_narrow_float_widens() -> None:
     array = np.array([1.5, -2.0]).astype(dtypes.bfloat16.numpy)
     assert cells(array, 2).tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in dtypes.ALL if dtype.is_foreign])
+def test_the_bytes_that_files_keep_of_a_format_are_its_numbers(dtype: DType) -> None:
+    array = np.array([1.5, -2.0]).astype(dtype.numpy)
+    loaded = array.view(f"V{dtype.nbytes}")
+    assert cells(loaded, 2, dtype=dtype).tobytes() == array.tobytes()
+    assert cells(loaded[0], 2, dtype=dtype).tolist() == [1.5, 1.5]
+
+
+def test_bytes_that_are_numbers_of_one_format_are_converted() -> None:
+    loaded = np.array([1.5, -2.0]).astype(dtypes.bfloat16.numpy).view("V2")
+    for dtype in (dtypes.float16, dtypes.float32, dtypes.float8_e5m2):
+        assert cells(loaded, 2, dtype=dtype).tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.ones(2).astype(dtypes.bfloat16.numpy), dtypes.int32),
+        (np.ones(2).astype(dtypes.bfloat16.numpy).view("V2"), dtypes.int32),
+        (np.ones(2).astype(dtypes.float8_e5m2.numpy).view("V1"), dtypes.int32),
+        (np.ones(2).astype(dtypes.float8_e5m2.numpy).view("V1"), dtypes.bfloat16),
+        (np.ones(2, complex), dtypes.bfloat16),
+        (np.ones(2, [("a", "f4"), ("b", "f4")]), dtypes.bfloat16),
+        (np.array(["1", "2"]), dtypes.bfloat16),
+        (np.array(["1", "2"]), dtypes.int32),
+        (np.array([1, 2.5], object), dtypes.float8_e4m3fn),
+        (np.zeros(2, "M8[s]"), dtypes.bfloat16),
+        (np.array([1.5, 2.0]), dtypes.uint8),
+    ],
+)
+def test_what_an_error_says_to_write_is_accepted(value: np.ndarray[Any, Any], dtype: DType) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    advice = message(TransferError, value, 2, dtype=dtype).split("  try    ")[1]
+    written = re.findall(r"(?:np\.\w+\()?array[.\[].*?(?=,? or |$)", advice)
+    assert written
+    for each in written:
+        found = eval(each, {"np": np, "ml_dtypes": ml_dtypes, "array": value})
+        assert cells(found, 2, dtype=dtype).dtype == dtype.numpy
+
+
+def test_masked_cells_are_refused() -> None:
+    array = np.ma.array([1.0, 2.0], mask=[False, True])
+    for value in (array, [1.0, np.ma.masked], (1.0, array[1]), array.astype(np.int32)):
+        assert "1 of" in message(TransferError, value, 2)
+    assert "cells masked" in message(TransferError, [array, [1, 2]], 2, 2)
+    assert cells(array.filled(0), 2).tolist() == [1, 0]
+    assert cells(np.ma.array([1.0, 2.0]), 2).tolist() == [1, 2]
+
+
+def test_bytes_of_no_format_are_refused() -> None:
+    assert "dtype |V3" in message(TransferError, np.zeros(2, "V3"), 2)
+
+
+@pytest.mark.parametrize("dtype", dtypes.NARROW)
+def test_nan_is_refused_in_every_format(dtype: DType) -> None:
+    for position in (0, 1, 2):
+        array = np.array([1.0, -2.0, 3.0]).astype(dtype.numpy)
+        array[position] = np.nan
+        found = message(TransferError, array, 3, dtype=dtype)
+        assert f"the first at [{position}]" in found
+        if dtype.is_foreign:
+            assert "array[np.isnan(array)] = 0" in found
+            array[np.isnan(array)] = 0
+        else:
+            assert "np.nan_to_num(array)" in found
+            array = np.nan_to_num(array)
+        assert cells(array, 3, dtype=dtype)[position] == 0
 
 
 @pytest.mark.parametrize("value", [np.array([1j]), "text", None, np.array(["2024"], "M8[Y]")])

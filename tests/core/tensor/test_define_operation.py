@@ -10,6 +10,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.assign.nodes import Accumulate, Merge
 from ocannl_core.assign.traverse import leaves
+from ocannl_core.ops import UnaryOp
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.registry import operations
 
@@ -294,3 +295,87 @@ def test_an_operation_is_defined_by_functions(code: Any) -> None:
         oc.define_operation("wrong", forward=code)
     with pytest.raises(oc.UsageError, match="is defined by a function"):
         oc.define_operation("wrong", forward=lambda v, v1: None, gradient=code or 1)
+
+
+# ----- assignments with a logic each --------------------------------------------------------------
+
+
+def even_and_odd(v: Any, v1: Any, v2: Any) -> None:
+    v[oc.neutral] += oc.identity(v1, logic="..., i => ..., 2*i")
+    v.accumulate(v2, logic="..., i => ..., 2*i + 1")
+
+
+def test_shapes_follow_from_what_the_assignments_state() -> None:
+    interleave = oc.define_operation("interleave", forward=even_and_odd, logic=None)
+    a, b = oc.placeholder("a", output=[3]), oc.placeholder("b", output=[2, 3])
+    result = interleave(a, b)
+    oc.train.forward(result).resolve()
+    assert str(result.shape) == "2,6"
+    with pytest.raises(oc.ShapeError) as caught:
+        interleave(oc.tensor([1.0, 2.0]), oc.tensor([1.0, 2.0, 3.0]))
+    assert "of assignment 2 of interleave" in str(caught.value)
+
+
+def test_an_assignment_without_a_logic_is_pointwise_and_nests() -> None:
+    def forward(v: Any, vs: Any, part_rhs1: Any) -> None:
+        part_rhs1[:] = 2 * vs[0] + 1
+        v[oc.neutral] += oc.mul(part_rhs1, vs[1], logic="@")
+        v += vs[2] * vs[2] - 1
+
+    mixed = oc.define_operation("mixed", forward=forward, logic=None, operands=3)
+    w = oc.tensor([[1.0, 2.0], [3.0, 4.0]], input_axes=1)
+    x, y = oc.tensor([1.0, 1.0]), oc.tensor([3.0, 5.0])
+    np.testing.assert_array_equal(computed(mixed(w, x, y)), [3 + 5 + 8, 7 + 9 + 24])
+
+
+def test_misuse_of_logics_is_explained() -> None:
+    def stated(v: Any, v1: Any) -> None:
+        v[:] = oc.identity(v1, logic="i => 2*i")
+
+    def nested(v: Any, v1: Any) -> None:
+        v[:] = 2 * oc.identity(v1, logic="i => 2*i")
+
+    def of_nested(v: Any, v1: Any) -> None:
+        v[:] = oc.identity(2 * v1, logic="i => 2*i")
+
+    def named(v: Any, v1: Any) -> None:
+        v[:] = oc.exp(v1, label="e")
+
+    def mapped(v: Any, v1: Any) -> None:
+        v[:] = oc.identity(v1, projections="i => i over i<3")
+
+    def windowed(v: Any, v1: Any, v2: Any) -> None:
+        v[oc.neutral] += oc.mul(v1, v2, logic="i=+k; k => i")
+
+    def copied(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def selecting(g: Any, g1: Any, selected: Any) -> None:
+        g1 += selected * g
+
+    x = oc.tensor([1.0, 2.0, 3.0])
+    with pytest.raises(oc.UsageError, match="logic rules") as caught:
+        computed(oc.define_operation("stated", forward=stated)(x))
+    assert "logic=None" in str(caught.value)
+    for forward, message in (
+        (nested, "assigned as it is"),
+        (of_nested, "lines up the axes of slots"),
+        (named, "label="),
+        (mapped, "projections="),
+    ):
+        with pytest.raises(oc.UsageError, match=message):
+            oc.define_operation("wrong", forward=forward, logic=None)(x)
+    with pytest.raises(oc.UsageError, match="label="):
+        computed(oc.define_operation("wrong", forward=named)(x))
+    with pytest.raises(oc.UsageError, match="stay inside the axes"):
+        computed(oc.define_operation("wrong", forward=windowed, logic=None)(x, x))
+    wrong: Any = 3
+    with pytest.raises(oc.UsageError, match="found  logic=3"):
+        oc.define_operation("wrong", forward=copied, logic=wrong)
+    for logic in ({"logic": "i => i"}, {"padded": True}, {"values": {"i": 3}}):
+        with pytest.raises(oc.UsageError, match="state how axes line up"):
+            oc.define_operation("fine", forward=copied, logic=None)(x, **logic)
+    with pytest.raises(oc.UsageError, match="selected"):
+        oc.define_operation("wrong", forward=copied, gradient=selecting, logic=None)
+    with pytest.raises(oc.UsageError, match="lifts a primitive"):
+        oc.define_operation("wrong", forward=copied, logic=None, primitive=UnaryOp.IDENTITY)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(
@@ -340,6 +341,57 @@ def test_an_array_of_another_format_needs_a_stated_one(dtype: type) -> None:
     with pytest.raises(oc.UsageError, match="state the format"):
         oc.tensor(array)
     assert cells(oc.tensor(array, dtype="float32")) == [0, 1, 2]
+
+
+def test_arrays_of_numpy_files_have_the_format_that_they_were_saved_in(tmp_path: Path) -> None:
+    for dtype in ("bfloat16", "float8_e4m3fn", "float16"):
+        saved = np.array([1.5, -2.0]).astype(dtype_of(dtype).numpy)
+        np.savez(tmp_path / "cells.npz", w=saved)
+        np.save(tmp_path / "cells.npy", saved)
+        loaded = np.load(tmp_path / "cells.npz")["w"]
+        made = [
+            oc.tensor(loaded, dtype=dtype),
+            oc.tensor([loaded[0], loaded[1]], dtype=dtype),
+            oc.mapped(tmp_path / "cells.npy", dtype=dtype),
+        ]
+        if dtype != "float8_e4m3fn":
+            made.append(oc.tensor(loaded))
+        for tensor in made:
+            assert tensor.dtype is dtype_of(dtype)
+            assert cells(tensor) == [1.5, -2.0]
+        assert cells(oc.tensor(saved, dtype="float32")) == [1.5, -2.0]
+    with pytest.raises(oc.TransferError, match=r"ml_dtypes\.float8_e5m2"):
+        oc.tensor(np.zeros(2, "V1"))
+    with pytest.raises(oc.TransferError, match=r"array\['a'\]"):
+        oc.tensor(np.zeros(2, [("a", "f4"), ("b", "f4")]))
+
+
+def test_masked_cells_are_refused_with_their_place() -> None:
+    array = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, False], [True, False]])
+    records = np.ma.array(np.zeros(2, oc.uint4x32.numpy), mask=[(1, 0, 0, 0), (0, 0, 0, 0)])
+    values: list[Any] = [array, array.astype("int32"), array.astype(bool), [array, array], records]
+    values += [
+        [1.0, np.ma.masked],
+        [array[1, 0], 2.0],
+        (array, array.filled(0)),
+        array.data[0] + array,
+    ]
+    for value in values:
+        with pytest.raises(oc.TransferError, match="what is masked is none") as caught:
+            oc.tensor(value)
+        assert "test_literals.py" in caught.value.where
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells masked, the first at \[1, 0\]"):
+        oc.reshape(array)
+    with pytest.raises(oc.TransferError, match=r"1 of 4 cells masked"):
+        oc.param("p", init=array)
+    assert cells(oc.tensor(array.filled(0))) == [[1, 2], [0, 4]]
+    assert cells(oc.tensor(np.ma.getmaskarray(array))) == [[0, 0], [1, 0]]
+
+
+def test_a_masked_array_that_masks_nothing_is_an_array() -> None:
+    for mask in (False, [False, False], np.ma.nomask):
+        assert cells(oc.tensor(np.ma.array([1.0, 2.0], mask=mask))) == [1, 2]
+    assert cells(oc.tensor(np.ma.array([1.0, 2.0], mask=[True, False])[1:])) == [2]
 
 
 def test_a_basis_is_a_text() -> None:

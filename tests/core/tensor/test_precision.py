@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,40 @@ def test_what_states_no_format_takes_that_of_its_use(terminal: str, dtype: str) 
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
+@pytest.mark.parametrize("stated", ["float64", "float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("beside", ["float64", "bfloat16"])
+def test_what_follows_a_use_does_so_whatever_format_the_result_states(
+    terminal: str, stated: str, beside: str
+) -> None:
+    t = TERMINALS[terminal]()
+    result = oc.mul(make(beside), t, dtype=stated)
+    assert (result.dtype.name, t.dtype.name) == (stated, beside)
+
+
+@pytest.mark.parametrize("stated", ["float64", "bfloat16"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_weights_of_products_with_a_stated_format_follow_the_data(stated: str, order: int) -> None:
+    x = oc.placeholder("x", output=[3], dtype="float64")
+    w = oc.param("w", output=[3], input=[3])
+    products = {
+        "composed": lambda: oc.matmul(w, x, dtype=stated),
+        "specified": lambda: oc.einsum("i->o; i => o", w, x, dtype=stated),
+        "chosen": lambda: oc.where(x, w, x, logic="i; i->o; i => o", dtype=stated),
+        "fused": lambda: oc.fma(w, x, oc.param("b"), dtype=stated),
+    }
+    for make_product in list(products.values())[::order]:
+        assert make_product().dtype.name == stated
+        assert w.dtype is oc.float64
+
+
+def test_operands_of_a_result_with_a_stated_format_follow_what_is_decided_later() -> None:
+    w, b = make(name="w"), make(name="b")
+    fixed = oc.add(w, b, dtype="bfloat16")
+    _ = w * make("float64")
+    assert (fixed.dtype, w.dtype, b.dtype) == (oc.bfloat16, oc.float64, oc.float64)
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
 def test_a_second_use_widens(terminal: str) -> None:
     t = TERMINALS[terminal]()
     first = make("float16") * t
@@ -205,6 +240,76 @@ def test_floats_do_not_become_integers() -> None:
     assert (counts * 2).dtype is oc.int64
     assert (counts * 2.5).dtype is oc.float32
     assert (counts + oc.number(2.5)).dtype is oc.float32
+
+
+NUMBERS: dict[str, Callable[[float], oc.Tensor | float]] = {
+    "of Python": lambda value: value,
+    "number tensor": lambda value: oc.number(value),
+    "number tensor with a basis": lambda value: oc.number(value, basis="rgb"),
+}
+BESIDE: dict[str, Callable[[oc.Tensor, oc.Tensor | float], oc.Tensor]] = {
+    "sum": lambda i, n: oc.add(i, n),
+    "product from the left": lambda i, n: oc.mul(n, i),
+    "first branch": lambda i, n: oc.where(make("float32", "h"), n, i),
+    "second branch": lambda i, n: oc.where(make("float64", "h"), i, n),
+    "summed choice": lambda i, n: oc.where(make("float32", "h"), i, n, logic="i; i; ... => 0"),
+    "fused": lambda i, n: oc.fma(i, i, n, logic="."),
+    "extreme": lambda i, n: oc.maximum(i, n),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("use", BESIDE)
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float16", "float64"])
+def test_numbers_take_the_format_of_the_cells_that_they_meet(
+    use: str, kind: str, dtype: str
+) -> None:
+    cells = make(dtype)
+    assert BESIDE[use](cells, NUMBERS[kind](7)).dtype.name == dtype
+    with_fraction = BESIDE[use](make(dtype, "y"), NUMBERS[kind](0.5)).dtype
+    assert with_fraction is (cells.dtype if cells.dtype.is_float else oc.float32)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_number_beyond_the_integers_beside_it_is_refused_but_in_comparisons(kind: str) -> None:
+    bytes_, number = make("uint8"), NUMBERS[kind](300)
+    with pytest.raises(oc.TransferError, match="uint8 holds 0 to 255"):
+        oc.add(bytes_, number)
+    assert oc.less(bytes_, number).dtype is oc.uint8
+
+
+def test_a_number_used_beside_floats_is_an_integer_beside_integers_all_the_same() -> None:
+    two = oc.number(2)
+    assert (make("float32") * two).dtype is oc.float32
+    assert (make("int64") * two).dtype is oc.int64
+    assert (make("float64") * two).dtype is oc.float64
+    assert oc.add(make("int64"), oc.number(2, dtype="float32")).dtype is oc.float32
+
+
+def test_choices_among_large_integers_keep_their_digits() -> None:
+    condition, cells = make("float32", "h"), make("int64")
+    chosen = oc.where(condition, cells, -1)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(chosen))
+    ctx[condition], ctx[cells] = [1, 0], np.array([2**60 + 1] * 2)
+    step()
+    assert ctx[chosen].tolist() == [2**60 + 1, -1]
+
+
+def test_numbers_in_the_code_of_an_operation_take_the_format_of_the_branches() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = oc.where(v1, v2, -1) + 0
+
+    choose = oc.define_operation("choose", forward=forward)
+    condition, cells = make("float32", "h"), make("int64")
+    chosen = choose(condition, cells)
+    assert chosen.dtype is oc.float32  # the operation is no primitive: both operands have a say
+    chosen = choose(condition, cells, dtype="int64")
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(chosen))
+    ctx[condition], ctx[cells] = [1, 0], np.array([2**60 + 1] * 2)
+    step()
+    assert ctx[chosen].tolist() == [2**60 + 1, -1]
 
 
 def test_declared_tensors_take_the_format_of_what_is_assigned() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ocannl_core.errors import LinkError
+from ocannl_core.exclusive import overlapping
 from ocannl_cpu_c.bindings import ffi
 
 _FUNCTIONS = {
@@ -35,16 +36,21 @@ def introduce(library: Any) -> None:
         setattr(python, field, ffi.cast("void *", function.value))
 
 
-def launcher(library: Any, routine: Any, kept: object) -> Callable[[Sequence[int]], None]:
-    """Returns a function that runs a routine with the values of its static indices.
+def launcher(
+    library: Any, routine: Any, name: str, kept: object
+) -> Callable[[Sequence[int]], None]:
+    """Returns a function that runs a routine with the values of its static indices. A call while
+    another one runs raises UsageError.
 
     Args:
         library: The compiled code that runs routines.
         routine: A pointer to the routine.
+        name: What the routine is called.
         kept: What lives as long as the function: all that the routine has addresses of.
     """
     method, address = (int(ffi.cast("intptr_t", each)) for each in (library.ocannl_method, routine))
-    receiver = (address, partial(refuse, routine.index_count), routine, kept)
+    refusals = partial(refuse, routine.index_count), partial(overlapping, name)
+    receiver = (address, *refusals, routine, kept)
     made: Callable[[Sequence[int]], None] = _new_function(method, receiver, None)
     return made
 

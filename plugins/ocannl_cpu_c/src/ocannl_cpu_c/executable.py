@@ -7,6 +7,7 @@ from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import LinkError
+from ocannl_core.exclusive import exclusive
 from ocannl_core.host_arrays import interior
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
@@ -16,6 +17,7 @@ from ocannl_core.target import Buffer, Launcher, Target
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loader import load, pool, runtime
+from ocannl_cpu_c.mapped import Kernel
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.parts import parts, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
@@ -30,13 +32,13 @@ class CExecutable:
 
     Attributes:
         source: The code.
-        kernels: The addresses of its kernels by symbol.
+        kernels: Its kernels by symbol.
         target: The device that runs it.
         threads: How many threads may share the work of one kernel.
     """
 
     source: CSource
-    kernels: Mapping[str, Any]
+    kernels: Mapping[str, Kernel]
     target: Target
     threads: int
 
@@ -70,11 +72,12 @@ class _Linker:
         plan = executable.source.plan
         self._executable = executable
         self._nodes = plan.nodes
+        self._name = plan.name
         self._merges = merges
         self._arrays = {node: self._array(node, buffers, "buffer") for node in plan.params}
         self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
-        self._cells = ffi.new("int64_t[]", max(self._count, 1))
+        self._cells = ffi.new("int64_t[]", self._count + 1)  # the last one is 1 during a call
         self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
         # C holds addresses of all these; the launcher keeps them alive
         self._kept: list[object] = [self._arrays, self._cells]
@@ -90,7 +93,7 @@ class _Linker:
             for part in parts:
                 part(values)
 
-        return launch
+        return exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
         """Returns calls of kernels and calls into Python, in turn."""
@@ -114,7 +117,7 @@ class _Linker:
         room = 0
         for step, launch in zip(steps, launches, strict=True):
             tables = self._tables(launch)
-            step.kernel = self._executable.kernels[launch.kernel]
+            step.kernel = self._keep(self._executable.kernels[launch.kernel]).address
             step.args, step.parts = tables, len(tables)
             step.work = launch.shares.work if launch.shares is not None else 0
             *offsets, end = private_offsets(launch.private)
@@ -131,7 +134,7 @@ class _Linker:
         memory = self._keep(raw(threads * room))
         routine.memory, routine.room = ffi.cast("char *", address(memory)), room
         self._kept.append(steps)
-        return calling.launcher(runtime(), routine, tuple(self._kept))
+        return calling.launcher(runtime(), routine, self._name, tuple(self._kept))
 
     def _tables(self, launch: Launch) -> Any:
         """Returns the arguments of a kernel: a table for each part of its iterations."""

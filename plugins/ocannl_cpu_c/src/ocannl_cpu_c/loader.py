@@ -9,37 +9,26 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ocannl_core.codegen.kernel_text import KernelText, Loops
 from ocannl_core.errors import CompileError
-from ocannl_core.records import dataclass, replace
+from ocannl_core.records import replace
 from ocannl_cpu_c import ahead, objects
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache
 from ocannl_cpu_c.calling import introduce
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
+from ocannl_cpu_c.mapped import Kernel, Mapped, Recent
 from ocannl_cpu_c.units import key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A loaded object.
-
-    Attributes:
-        code: What it exports.
-        positions: The position of each of its kernels in its table, by key.
-    """
-
-    code: Any
-    positions: Mapping[str, int]
 
 
 class ForeignObjectError(OSError):
@@ -47,13 +36,14 @@ class ForeignObjectError(OSError):
 
 
 _lock = threading.Lock()
-_loaded: dict[tuple[Compiler, str], Any] = {}
-_libraries: dict[str, Library] = {}
+_loaded: WeakValueDictionary[tuple[Compiler, str], Kernel] = WeakValueDictionary()
+_libraries: WeakValueDictionary[str, Mapped] = WeakValueDictionary()
+_recent = Recent()
 _pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Any]:
-    """Returns the addresses of kernels by symbol, after compiling together those that are new.
+def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Kernel]:
+    """Returns kernels by symbol, after compiling together those that are new.
 
     Args:
         kernels: The kernels.
@@ -67,15 +57,20 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
     compiler = find()
     cache = _cache(compiler)
     with _lock:
-        missing = [each for each in kernels if not _load_cached(cache, compiler, each)]
+        found = {each.symbol: _load_cached(cache, compiler, each) for each in kernels}
+        missing = [each for each in kernels if found[each.symbol] is None]
         if missing:
             try:
                 entries = _built(cache, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
-                _loaded[compiler, kernel.symbol] = _open(entries[key(kernel)])
-        return {each.symbol: _loaded[compiler, each.symbol] for each in kernels}
+                made = found[kernel.symbol] = _open(entries[key(kernel)])
+                _loaded[compiler, kernel.symbol] = made
+        loaded = {symbol: each for symbol, each in found.items() if each is not None}
+        for each in loaded.values():
+            _recent.use(each.mapped)
+        return loaded
 
 
 def compiling_ahead() -> ahead.Ahead | None:
@@ -147,7 +142,8 @@ def pool(device: int, threads: int) -> Any:
         return _pools[device, threads]
 
 
-_found_runtime: list[Any] = []
+_found_runtime: list[Mapped] = []
+"""Stays mapped: its threads wait in its code."""
 
 
 def _runtime() -> Any:
@@ -163,8 +159,8 @@ def _runtime() -> Any:
             entries = _compiled(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
         introduce(library.code)
-        _found_runtime.append(library.code)
-    return _found_runtime[0]
+        _found_runtime.append(library)
+    return _found_runtime[0].code
 
 
 def _missing_runtime(cache: DiskCache) -> list[Unit]:
@@ -240,27 +236,28 @@ def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> Compile
     return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
-def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> bool:
-    """True if the kernel is loaded now, without compiling."""
-    if (compiler, kernel.symbol) in _loaded:
-        return True
+def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> Kernel | None:
+    """Returns the kernel if it can be loaded without compiling."""
+    loaded = _loaded.get((compiler, kernel.symbol))
+    if loaded is not None:
+        return loaded
     entry = cache.find(key(kernel))
     if entry is None:
-        return False
+        return None
     try:
-        _loaded[compiler, kernel.symbol] = _open(entry)
+        loaded = _loaded[compiler, kernel.symbol] = _open(entry)
     except OSError:  # intact, and still not loadable here: built again
-        return False
-    return True
+        return None
+    return loaded
 
 
-def _open(entry: Entry) -> Any:
+def _open(entry: Entry) -> Kernel:
     library = _library(entry)
-    return library.code.ocannl_kernels[library.positions[entry.key]]
+    return Kernel(library.code.ocannl_kernels[library.positions[entry.key]], library)
 
 
-def _library(entry: Entry) -> Library:
-    """Returns an object, loaded once.
+def _library(entry: Entry) -> Mapped:
+    """Returns an object, mapped once.
 
     Raises:
         OSError: if it cannot be loaded, or does not have the kernel.
@@ -268,7 +265,8 @@ def _library(entry: Entry) -> Library:
     library = _libraries.get(entry.name)
     if library is None:
         code = objects.load(entry.directory, entry.name, entry.content)
-        library = _libraries[entry.name] = Library(code, _positions(code))
+        library = _libraries[entry.name] = Mapped(code, _positions(code))
+        _recent.use(library)
     if entry.key not in library.positions:
         raise ForeignObjectError(f"{entry.name} does not have the kernel {entry.key}")
     return library

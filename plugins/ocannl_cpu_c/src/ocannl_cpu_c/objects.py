@@ -24,8 +24,6 @@ _HEADERS = {1: "HHIIIIIHHHHHH", 2: "HHIQQQIHHHHHH"}
 _SEGMENTS = {1: "IIIIIIII", 2: "IIQQQQQQ"}
 _SECTIONS = {1: "IIIIIIIIII", 2: "IIQQQQIIQQ"}
 _SHARED, _STRINGS, _NO_BITS = 3, 3, 8
-# when the process ends, workers still wait in this code: it must not be unmapped
-_FLAGS = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
 _loads = count(1)
 
 
@@ -88,7 +86,7 @@ def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
     problem = OSError(f"{name} cannot be loaded")
     for path in _paths(directory, name, content):
         try:
-            return ffi.dlopen(path, _FLAGS)
+            return ffi.dlopen(path, ffi.RTLD_NOW)
         except OSError as error:
             problem = error
     raise problem

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from ocannl_core.errors import LinkError
+from ocannl_core.exclusive import exclusive
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import merge_reads
@@ -93,7 +94,7 @@ class Interpretation:
             for action in self._actions:
                 action(own)
 
-        return launch
+        return exclusive(launch, self._plan.name)
 
 
 def _cells(

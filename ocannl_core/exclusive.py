@@ -1,0 +1,49 @@
+"""Routines that run one call at a time: a routine has one memory, which calls share.
+
+    launch = exclusive(launch, "step")    # a call during another one raises UsageError
+
+Backends whose calls are not interrupted by other threads before they note that they run check by
+themselves, and raise `overlapping`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ocannl_core.errors import UsageError
+from ocannl_core.origin import caller_location
+
+Launch = Callable[[Sequence[int]], None]
+
+
+def overlapping(routine: str) -> NoReturn:
+    """Raise UsageError because a routine is called while another call of it runs."""
+    raise UsageError(
+        "One call of a routine runs at a time: calls share its memory.",
+        found=f"{routine} called while another call of it runs, in this thread or another one",
+        where=str(caller_location() or ""),
+        fix="hold a lock from writing the inputs to reading the results; or compile the code once "
+        "for every thread, each in a context of its own: compiled kernels are shared",
+    )
+
+
+def exclusive(launch: Launch, routine: str) -> Launch:
+    """Return a function that runs a routine unless a call of it runs.
+
+    Args:
+        launch: Runs the routine.
+        routine: Its name.
+    """
+    lock = threading.Lock()
+
+    def launch_alone(values: Sequence[int]) -> None:
+        if not lock.acquire(blocking=False):
+            overlapping(routine)
+        try:
+            launch(values)
+        finally:
+            lock.release()
+
+    return launch_alone

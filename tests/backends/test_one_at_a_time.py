@@ -1,0 +1,132 @@
+"""A routine runs one call at a time: it has one memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.testing.sample_ops import Calling
+
+SECONDS = 30
+"""How long a thread waits for another one before the test fails."""
+
+
+def calling(target: str, perform: Callable[[], None]) -> tuple[Any, Callable[[], list[float]]]:
+    """Returns a routine in the middle of which a function is called, and what reads its result."""
+
+    def double(inputs: Any, storage: Any) -> None:
+        perform()
+        storage[0][0] = inputs[0] * 2
+
+    with oc.Session():
+        x = oc.placeholder("x", output=[3])
+        y = oc.exp(Calling(double)(x + 1.0) * 0.0)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(y), name="doubled")
+        ctx[x] = [1, 2, 3]
+    return step, lambda: ctx[y].tolist()
+
+
+def test_a_call_during_another_one_is_an_error_that_names_the_routine(target: str) -> None:
+    inside, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        assert may_go_on.wait(SECONDS)
+
+    step, result = calling(target, wait)
+    other = threading.Thread(target=step)
+    other.start()
+    assert inside.wait(SECONDS)
+    with pytest.raises(oc.UsageError, match="One call of a routine runs at a time") as error:
+        step()
+    assert error.value.found.startswith("doubled called while another call of it runs")
+    assert "hold a lock" in error.value.fix
+    may_go_on.set()
+    other.join()
+    assert result() == [1, 1, 1]
+    step()
+
+
+def test_a_routine_does_not_call_itself(target: str) -> None:
+    routines: list[Any] = []
+
+    def again() -> None:
+        routines[0]()
+
+    step, _ = calling(target, again)
+    routines.append(step)
+    with pytest.raises(oc.OpError) as error:
+        step()
+    assert isinstance(error.value.__cause__, oc.UsageError)
+    assert "doubled" in error.value.__cause__.found
+
+
+def test_a_call_that_failed_is_over(target: str) -> None:
+    fails = [True]
+
+    def fail_once() -> None:
+        if fails.pop():
+            fails.append(False)
+            raise ValueError("once")
+
+    step, result = calling(target, fail_once)
+    with pytest.raises(oc.OpError, match="once"):
+        step()
+    step()
+    assert result() == [1, 1, 1]
+
+
+def test_threads_that_call_one_routine_of_compiled_code_find_out() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[400, 400])
+        y = oc.einsum("i,j; j,k => i,k", oc.tanh(x), x)
+        ctx = oc.Context("cpu_c")
+        step = ctx.compile(oc.train.forward(y), name="product")
+        cells = np.random.default_rng(0).standard_normal((400, 400)).astype(np.float32)
+        ctx[x] = cells
+    step()
+    right = ctx[y].tobytes()
+    refused: list[str] = []
+    barrier = threading.Barrier(4, timeout=SECONDS)
+
+    def call() -> None:
+        for _ in range(50):
+            barrier.wait()
+            try:
+                step()
+            except oc.UsageError as error:
+                refused.append(error.found)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert refused
+    assert all(each.startswith("product called while") for each in refused)
+    assert ctx[y].tobytes() == right
+
+
+def test_indices_that_are_refused_leave_a_routine_callable(target: str) -> None:
+    class Wrong:
+        def __index__(self) -> int:
+            raise ValueError("no number")
+
+    with oc.Session():
+        i = oc.static_index("i", range=3)
+        x = oc.placeholder("x", batch=[3], output=[2])
+        y = x[i] * 2.0
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(y), bindings=[i])
+        ctx[x] = [[1, 2], [3, 4], [5, 6]]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no number"):
+            step(i=Wrong())
+        step(i=1)
+        assert ctx[y].tolist() == [6, 8]
