@@ -7,7 +7,7 @@ calls `id`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -44,6 +44,27 @@ class IdentityMap(MutableMapping[K, V], Generic[K, V]):
         """Return the value of a key, None if there is none."""
         entry = self._entries.get(id(key))
         return None if entry is None else entry[1]
+
+
+class IdentityNumbers(Generic[K]):
+    """Numbers of objects, compared with `is` and kept alive, in the order of their first use."""
+
+    __slots__ = ("_numbers", "_objects")
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._objects: list[K] = []
+
+    def number(self, objects: Collection[K]) -> tuple[list[int], list[K]]:
+        """Return the numbers of objects, and those among them that had none before."""
+        numbers = self._numbers
+        before = len(numbers)
+        addresses = list(map(id, objects))
+        for address, each in zip(addresses, objects, strict=True):
+            if address not in numbers:
+                numbers[address] = len(numbers)
+                self._objects.append(each)
+        return list(map(numbers.__getitem__, addresses)), self._objects[before:]
 
 
 class ById:

@@ -22,6 +22,7 @@ from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol, assert_never
 
+from ocannl_core.identity import IdentityNumbers
 from ocannl_core.node import TensorNode
 from ocannl_core.serialization.columns import Writer
 from ocannl_core.serialization.numbering import Numbering
@@ -75,7 +76,7 @@ class _Encoder:
     def __init__(self, numbering: Numbering, by_number: bool) -> None:
         self.numbering = numbering
         self._by_number = by_number
-        self._numbers: dict[int, int] = {}
+        self._numbers: IdentityNumbers[Any] = IdentityNumbers()
         self._pending: dict[type, list[Any]] = {}
         self._classes: dict[type, _Class] = {}
         self._kinds: list[int] = []
@@ -105,18 +106,16 @@ class _Encoder:
 
     def numbers_of(self, records: Values[Any]) -> list[int]:
         """Return the numbers of records; the fields of those that are new are added later."""
-        numbers, pending = self._numbers, self._pending
-        ids = list(map(id, records))
-        for key, record in zip(ids, records, strict=True):
-            if key not in numbers:
-                numbers[key] = len(numbers)
-                kind = record.__class__
-                self._kinds.append(self._code(kind))
-                if kind in pending:
-                    pending[kind].append(record)
-                else:
-                    pending[kind] = [record]
-        return list(map(numbers.__getitem__, ids))
+        pending = self._pending
+        numbers, new = self._numbers.number(records)
+        for record in new:
+            kind = record.__class__
+            self._kinds.append(self._code(kind))
+            if kind in pending:
+                pending[kind].append(record)
+            else:
+                pending[kind] = [record]
+        return numbers
 
     def _code(self, kind: type) -> int:
         found = self._classes.get(kind)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.identity import ById, IdentityMap
+from ocannl_core.identity import ById, IdentityMap, IdentityNumbers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [*(ROOT / "ocannl_core").rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
@@ -56,3 +56,12 @@ def test_keys_live_as_long_as_the_map() -> None:
         found[[value]] = value
     assert [(key, value) for key, value in found.items() if key != [value]] == []
     assert len(found) == 1000
+
+
+def test_numbers_are_those_of_the_first_use() -> None:
+    numbers: IdentityNumbers[tuple[object, ...]] = IdentityNumbers()
+    one, equal, other = (1, *range(3)), (1, *range(3)), (2,)
+    assert numbers.number([one, equal, one]) == ([0, 1, 0], [one, equal])
+    assert numbers.number([other, equal]) == ([2, 1], [other])
+    for k in range(100):  # freed by the caller, and kept alive by the numbers
+        assert numbers.number([(k, k)])[0] == [3 + k]
