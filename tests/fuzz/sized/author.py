@@ -103,7 +103,7 @@ class Author:
         if data is None:
             data = self._data()
         seed = self.random.randint(0, 10**6)
-        leaf = Given(name, self.random.choice(kinds), rows, seed, self.format, data)
+        leaf = Given(name, self.random.choice(kinds), rows, seed, format=self.format, data=data)
         return self._added(leaf, rows, self.format)
 
     def _data(self) -> str:

@@ -282,7 +282,7 @@ def _cut(program: Program) -> list[Program]:
             data = "bits" if FORMATS[form].is_integer else "normal"
             for kind in ("tensor", "param"):
                 if kind == "tensor" or not rows[0]:
-                    leaf = Given(statement.name, kind, rows, position, form, data)
+                    leaf = Given(statement.name, kind, rows, position, format=form, data=data)
                     rest = program.statements
                     found.append(Program((*rest[:position], leaf, *rest[position + 1 :])).pruned)
     return found

@@ -63,7 +63,7 @@ class Wrong(Operation):
 
 
 LEAVES = tuple(
-    Given(f"x{k}", "param", ((), (33,), (17,)), k, "float32", data)
+    Given(f"x{k}", "param", ((), (33,), (17,)), k, format="float32", data=data)
     for k, data in enumerate(["small", "small", "normal", "normal"])
 )
 
