@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import assert_never
 
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 _ids = count()
 

@@ -54,6 +54,7 @@ from ocannl_core.dtypes import (
     uint4x32,
 )
 from ocannl_core.errors import LoweringError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
@@ -71,6 +72,7 @@ from ocannl_core.indexing import (
     row_major,
     substitute,
 )
+from ocannl_core.ir_text import PrintedNames
 from ocannl_core.loopir.constants import chosen, constant, index_value, representable
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -93,7 +95,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.notation import Names
 from ocannl_core.ops import (
     COMPARISONS,
     HASHES,
@@ -108,7 +109,6 @@ from ocannl_core.ops import (
     working_format,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.settings import MOST_FILL_VALUES
 
 _MOST_UNROLLED_STORES = 64
@@ -165,7 +165,7 @@ class _Lowering:
     nodes: Mapping[TensorNode, NodeInfo]
     stmts: list[Stmt] = field(default_factory=list)
     margins: dict[TensorNode, float] = field(default_factory=dict)
-    names: Names = field(default_factory=Names)
+    names: PrintedNames = field(default_factory=PrintedNames)
     origin: Origin | None = None
     merged: TensorNode | None = None
 

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from ocannl_core.dtypes import DType, float64, promote, round_to
-from ocannl_core.records import dataclass
-from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
 
 class Signature(Enum):

@@ -29,12 +29,12 @@ from ocannl_core.assign.nodes import (
     Sequence,
     SetVector,
 )
-from ocannl_core.assign.order import reordered
+from ocannl_core.assign.order import reorder_assignments
 from ocannl_core.assign.traverse import Leaf, leaves, targets
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexMap, Projections, VarIndex, fresh_var
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
     if not calls:
         return program
     if any(call.destroyed for call in calls):
-        program = _sharing(reordered(program, outside.persistent, outside.kept), outside)
+        program = _sharing(reorder_assignments(program, outside.persistent, outside.kept), outside)
     return _without_margins(program)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, Projections
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.target import ExternalOp
 
 

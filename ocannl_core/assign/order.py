@@ -19,8 +19,8 @@ from dataclasses import field
 from ocannl_core.assign.nodes import Assignment, AssignProgram, ExternalCall, Section, Sequence
 from ocannl_core.assign.traverse import Leaf, reads, targets
 from ocannl_core.errors import OpError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass, replace
 
 Value = tuple[TensorNode, int]
 """A node, and the position of the assignment that gave it its cells: -1 for those before."""
@@ -29,7 +29,7 @@ Path = tuple[tuple[int, str], ...]
 """The sections around an assignment, outermost first: a number that tells them apart, the title."""
 
 
-def reordered(
+def reorder_assignments(
     program: AssignProgram,
     persistent: AbstractSet[TensorNode],
     kept: Mapping[TensorNode, str],
@@ -45,7 +45,7 @@ def reordered(
         OpError: if two calls destroy one value, or what a call destroys is needed afterwards.
     """
     places = list(_flat(program.body))
-    order = _Order([leaf for _, leaf in places], program.results, persistent, kept)
+    order = _AssignmentOrder([leaf for _, leaf in places], program.results, persistent, kept)
     order.scan()
     order.check()
     sequence = order.sequence()
@@ -86,7 +86,7 @@ def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment
 
 
 @dataclass(slots=True)
-class _Order:
+class _AssignmentOrder:
     """Which assignment has to come before which.
 
     Attributes:

@@ -34,9 +34,9 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.assign.traverse import Leaf
 from ocannl_core.indexing import IndexMap, Projections
-from ocannl_core.notation import (
+from ocannl_core.ir_text import (
     ATOM,
-    Names,
+    PrintedNames,
     Text,
     accumulation_symbol,
     applied,
@@ -52,7 +52,7 @@ def to_text(program: AssignProgram) -> str:
     Nodes are marked as `input` when the program computes them nowhere, as `kept` when they keep
     their cells from call to call, starting from zero, and as `result`.
     """
-    names = Names()
+    names = PrintedNames()
     if not program.nodes and not program.body:
         return f"{program.name}: nothing is assigned"
     lines = [f"{program.name}:"]
@@ -69,7 +69,7 @@ def to_text(program: AssignProgram) -> str:
     return "\n".join(lines)
 
 
-def _lines(body: Items[Assignment], names: Names) -> list[str]:
+def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
     lines: list[str] = []
     line_above = ""
     pending = [(each, 1) for each in reversed(body)]
@@ -100,7 +100,7 @@ def _origin(assignment: Leaf) -> str:
     return str(origin.location or origin.operation) if origin is not None else ""
 
 
-def _with_domain(assignment: Leaf, names: Names) -> str:
+def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
     with names.scope():
         text = assignment_text(assignment, names)
         if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
@@ -110,7 +110,7 @@ def _with_domain(assignment: Leaf, names: Names) -> str:
         return f"{text}   # over {ranges}"
 
 
-def assignment_text(assignment: Leaf, names: Names) -> str:
+def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
     """Returns one assignment as text, without its domain and origin."""
     match assignment:
         case Accumulate(target, combine, reset, op, args, projections):
@@ -133,11 +133,13 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             assert_never(assignment)
 
 
-def _operands(args: tuple[Operand, ...], projections: Projections, names: Names) -> list[Text]:
+def _operands(
+    args: tuple[Operand, ...], projections: Projections, names: PrintedNames
+) -> list[Text]:
     return [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
 
 
-def _operand(operand: Operand, index_map: IndexMap, names: Names) -> Text:
+def _operand(operand: Operand, index_map: IndexMap, names: PrintedNames) -> Text:
     match operand:
         case Cells(node):
             return names.cell(node, index_map), ATOM
@@ -150,7 +152,7 @@ def _operand(operand: Operand, index_map: IndexMap, names: Names) -> Text:
             assert_never(operand)
 
 
-def _source(source: FetchSource, names: Names) -> str:
+def _source(source: FetchSource, names: PrintedNames) -> str:
     match source:
         case Constant(value):
             return number_text(value)

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pluggy
 
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
-from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
 
 PROJECT = "ocannl"
@@ -45,7 +45,7 @@ class CodegenHooks(Protocol):
         ...
 
     @hookspec
-    def ocannl_expect(self, nest: Nest, nodes: Infos, target: Target) -> None:
+    def ocannl_expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
         """Is told of a kernel of the next plan as soon as it is scheduled, so that it can be
         compiled while the others are scheduled.
 

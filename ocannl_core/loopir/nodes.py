@@ -20,11 +20,11 @@ from dataclasses import field
 from enum import Enum
 
 from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, LoopVar, StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.target import ExternalOp
 
 

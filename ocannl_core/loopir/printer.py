@@ -12,7 +12,18 @@ from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.dtypes import DType, float64
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex
+from ocannl_core.ir_text import (
+    ATOM,
+    PrintedNames,
+    Text,
+    accumulation_symbol,
+    applied,
+    bracketed,
+    number_text,
+    parenthesized,
+)
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -46,18 +57,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import Node, children, fold
 from ocannl_core.node import TensorNode
-from ocannl_core.notation import (
-    ATOM,
-    Names,
-    Text,
-    accumulation_symbol,
-    applied,
-    bracketed,
-    number_text,
-    parenthesized,
-)
 from ocannl_core.ops import TernaryOp, UnaryOp, accumulates
-from ocannl_core.records import dataclass
 
 _INDENT = "    "
 
@@ -84,7 +84,7 @@ class _Printer:
     """The users' notation; the notation of C overrides its small methods."""
 
     program: LoopProgram
-    names: Names = field(default_factory=Names)
+    names: PrintedNames = field(default_factory=PrintedNames)
 
     def __post_init__(self) -> None:
         for node in self.program.nodes:

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
-from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

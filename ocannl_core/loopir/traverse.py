@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
     IndexVar,
@@ -52,7 +53,6 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import TernaryOp
-from ocannl_core.records import dataclass, replace
 
 Node = Stmt | Expr
 Result = TypeVar("Result")

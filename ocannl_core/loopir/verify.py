@@ -11,6 +11,7 @@ from typing import assert_never
 
 from ocannl_core.dtypes import DType, uint4x32
 from ocannl_core.errors import VerifyError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
     ConcatIndex,
@@ -54,7 +55,6 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Node, children, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.records import dataclass
 
 
 def verify(program: LoopProgram) -> None:

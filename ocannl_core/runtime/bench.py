@@ -15,14 +15,14 @@ import numpy as np
 
 from ocannl_core.dtypes import Kind
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
+from ocannl_core.kernel_passes.pipeline import plan_variants
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.runtime.interfaces import Array
-from ocannl_core.runtime.plans import planned_alone
 from ocannl_core.runtime.usage import Limit, usage_of
-from ocannl_core.schedule.joining.part import Part
-from ocannl_core.schedule.plan import Nest, Plan
-from ocannl_core.schedule.transforms import Schedule
 from ocannl_core.target import Buffer, HostBuffer, Launcher, Target
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class Bench:
         target: Where it runs.
     """
 
-    def __init__(self, plan: Plan, part: Part, backend: Backend, target: Target) -> None:
+    def __init__(self, plan: Plan, part: AnalysedKernel, backend: Backend, target: Target) -> None:
         self._plan = plan
         self._part = part
         self._backend = backend
         self._target = target
-        alone = planned_alone(plan, part, [()])
+        alone = plan_variants(plan, part, [()])
         (nest,) = alone.steps
-        assert isinstance(nest, Nest)
+        assert isinstance(nest, Kernel)
         program = LoopProgram(plan.name, alone.params, nest.indices, alone.nodes, nest.body)
         usage = usage_of(program)
         self._written = sorted(usage.writes, key=lambda node: node.id)
@@ -67,11 +67,11 @@ class Bench:
 
     def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
         """Returns the kernel by each of some schedules, compiled together."""
-        together = planned_alone(self._plan, self._part, schedules)
+        together = plan_variants(self._plan, self._part, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
         for schedule in schedules:
-            alone = planned_alone(self._plan, self._part, [schedule])
+            alone = plan_variants(self._plan, self._part, [schedule])
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )
@@ -160,7 +160,7 @@ def _whole_numbers(random: np.random.Generator, info: NodeInfo) -> Array:
     return cells
 
 
-def _most_terms(part: Part) -> int:
+def _most_terms(part: AnalysedKernel) -> int:
     """Returns of how many terms a cell of a kernel is made, about."""
     count = 8
     if part.cells is not None:

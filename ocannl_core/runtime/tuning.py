@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
+from ocannl_core.kernel_passes.pipeline import cut_kernels
+from ocannl_core.kernel_passes.schedule_kernels import is_scheduled, prepare_kernels
+from ocannl_core.kernels.alpha_equivalence import canonical_text
+from ocannl_core.kernels.cost import estimated_cycles
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import Kernel, Plan, TuningResult
+from ocannl_core.kernels.transforms import Schedule, schedule_text
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass, replace
 from ocannl_core.runtime.bench import Bench
-from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.profile import duration
-from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.default import is_scheduled, kernels_of
-from ocannl_core.schedule.joining.part import Part
-from ocannl_core.schedule.plan import Measured, Nest, Plan
-from ocannl_core.schedule.searching.canonical import canonical_text
-from ocannl_core.schedule.searching.remembered import Memory, memory_of
-from ocannl_core.schedule.searching.search import Candidate, first_candidates, fits, neighbours
-from ocannl_core.schedule.sharing.work import work_of
-from ocannl_core.schedule.transforms import Schedule, to_text
+from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, fits, neighbours
+from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 from ocannl_core.target import Launcher, Target
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Tuned:
     """
 
     title: str
-    measured: Measured
+    measured: TuningResult
 
     @property
     def is_faster(self) -> bool:
@@ -77,7 +77,7 @@ class Tuned:
         return (
             f"{self.title}\n  {duration(found.default_seconds)} by default, "
             f"{duration(found.seconds)} now ({gain:.0f} % less; {tried})\n"
-            f"  {to_text(found.schedule) or 'plain loops'}"
+            f"  {schedule_text(found.schedule) or 'plain loops'}"
         )
 
 
@@ -124,8 +124,8 @@ def reporting(listener: Listener) -> Iterator[None]:
 class _Subject:
     """A kernel to search for."""
 
-    part: Part
-    nest: CellNest
+    part: AnalysedKernel
+    nest: KernelNest
     count: int = 1
     default: float = 0.0
 
@@ -152,11 +152,11 @@ def tune(
     start = time.perf_counter()
     if not is_scheduled(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = cut(program)
-    kernels = kernels_of(plan, target)
+    plan = cut_kernels(program)
+    kernels = prepare_kernels(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
     plan = replace(plan, nodes=nodes)
-    memory = memory_of(target)
+    memory = tuning_cache(target)
     found = _subjects(kernels.alone, nodes, target)
     fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
@@ -190,7 +190,10 @@ def tune(
 
 
 def _keep(
-    memory: Memory, nest: CellNest, nodes: Mapping[TensorNode, NodeInfo], measured: Measured
+    memory: TuningCache,
+    nest: KernelNest,
+    nodes: Mapping[TensorNode, NodeInfo],
+    measured: TuningResult,
 ) -> None:
     """Remembers what a search found, or warns that this is not possible."""
     try:
@@ -204,12 +207,12 @@ def _keep(
         )
 
 
-def _is_known(measured: Measured | None) -> bool:
+def _is_known(measured: TuningResult | None) -> bool:
     return measured is not None and measured.is_complete
 
 
 def _subjects(
-    parts: tuple[Part, ...], nodes: dict[TensorNode, NodeInfo], target: Target
+    parts: tuple[AnalysedKernel, ...], nodes: dict[TensorNode, NodeInfo], target: Target
 ) -> list[_Subject]:
     """Returns the kernels that have schedules to choose from, equal ones once."""
     subjects: dict[str, _Subject] = {}
@@ -244,7 +247,7 @@ class _Search:
         nodes: dict[TensorNode, NodeInfo],
         target: Target,
         seconds: float,
-        before: Measured | None,
+        before: TuningResult | None,
     ) -> None:
         self._bench = bench
         self._nest = subject.nest
@@ -259,12 +262,12 @@ class _Search:
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
         step = subject.part.step
-        is_short = isinstance(step, Nest) and work_of(step.body, nodes) <= _SLOW_WORK
+        is_short = isinstance(step, Kernel) and estimated_cycles(step.body, nodes) <= _SLOW_WORK
         self._first = [*others, plain] if is_short else others
         if before is not None and before.schedule and fits(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))
 
-    def measured(self) -> Measured:
+    def measured(self) -> TuningResult:
         """Returns the fastest schedule, and how it compares with the default's."""
         pending = [*self._first, *self._neighbours()]
         size = 0
@@ -278,7 +281,7 @@ class _Search:
         default, best = self._bench.least_times(launchers, _LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
-        return Measured(
+        return TuningResult(
             self._best.schedule,
             best,
             self._default.schedule,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.errors import SpecError, UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.terms import DimVar, Row, RowVar
 

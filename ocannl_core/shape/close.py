@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ocannl_core.origin import Origin
-from ocannl_core.shape import cycles, ranks, row_order, systems
+from ocannl_core.shape import ranks, row_order, scc, systems
 from ocannl_core.shape.close_formulas import (
     awaiting_counts,
     close_counted_leaf_rows,
@@ -20,12 +20,12 @@ from ocannl_core.shape.close_formulas import (
     refuse_lost_parts,
     waiting_dims,
 )
-from ocannl_core.shape.closing import Closing, Reader
+from ocannl_core.shape.closing_state import Closing, OperandReader
 from ocannl_core.shape.constraints import DimEqual, RowBelow, RowEqual
-from ocannl_core.shape.derived import Role
-from ocannl_core.shape.hidden import may_be_guessed, refuse_guesses
+from ocannl_core.shape.derived import SolutionRole
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Row, RowVar, Shape, Size
+from ocannl_core.shape.underdetermined import may_be_guessed, refuse_guesses
 
 
 def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
@@ -64,9 +64,9 @@ def join_circles(closing: Closing) -> None:
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
-    for circle in cycles.components(dims, lambda var: _open_operands(state, var)):
+    for circle in scc.strongly_connected_components(dims, lambda var: _open_operands(state, var)):
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
-    for ring in cycles.components(row_vars, lambda var: _bare_operands(state, var)):
+    for ring in scc.strongly_connected_components(row_vars, lambda var: _bare_operands(state, var)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
@@ -98,7 +98,7 @@ def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[Di
             (opnd,) = operands
             if opnd in state.values or len(state.results[opnd]) > 1:
                 continue
-            if waiting.get(opnd) is Role.WHOLE:
+            if waiting.get(opnd) is SolutionRole.WHOLE:
                 continue
             if not any(_is_awaiting(state, dim) for dim in (res, opnd)):
                 yield res, opnd
@@ -161,7 +161,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
             return
 
 
-def _follow_uses(closing: Closing, news: Reader[RowVar]) -> bool:
+def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
     """Closes rows of leaves that have uses, limited ones first; returns whether there were any."""
     state = closing.state
     waiting: dict[RowVar, None] = {}
@@ -229,11 +229,11 @@ def _floor(state: State, dim: DimVar) -> int:
     return floor.n if floor else 0
 
 
-def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, Role]) -> bool:
+def _spans(state: State, dim: DimVar, waiting: Mapping[DimVar, SolutionRole]) -> bool:
     """Return True for the computed size of an axis of a specification that operands are repeated
     along: no operand of size 1 says that it is 1.
     """
-    return waiting.get(dim) is Role.WHOLE and bool(state.spanned.get(dim))
+    return waiting.get(dim) is SolutionRole.WHOLE and bool(state.spanned.get(dim))
 
 
 # ----- stages 6 and 7: everything -----------------------------------------------------------------
@@ -345,7 +345,7 @@ def close_dims(closing: Closing) -> None:
             return
 
 
-def _lowest(dims: list[DimVar], roles: dict[DimVar, Role]) -> list[DimVar]:
+def _lowest(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
     """Returns the sizes to guess when all wait for each other: parts before what they make up."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]

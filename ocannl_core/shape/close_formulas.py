@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import gcd, lcm
 
-from ocannl_core.shape import cycles, ranks
-from ocannl_core.shape.closing import Closing
+from ocannl_core.shape import ranks, scc
+from ocannl_core.shape.closing_state import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, linear, roles
+from ocannl_core.shape.derived import SolutionRole, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
-from ocannl_core.shape.hidden import refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, DimVar, RowVar, Size
+from ocannl_core.shape.underdetermined import refuse_guesses
 
 
-def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
+def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
     """Returns the undecided sizes that open formulas will compute once others are known, and what
     they are in these.
 
@@ -24,20 +24,20 @@ def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
     that it is bounded by it, waits too.
     """
     state = closing.state
-    waiting: dict[DimVar, Role] = {}
+    waiting: dict[DimVar, SolutionRole] = {}
     parts: dict[DimVar, set[DimVar]] = {}
     for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
-        lowest = min((role for _, role in unknown), default=Role.WHOLE)
+        lowest = min((role for _, role in unknown), default=SolutionRole.WHOLE)
         for var, role in unknown:
             if var is None:
                 continue
             if role > lowest:
                 waiting[var] = max(role, waiting.get(var, role))
-            if role is Role.WHOLE:
+            if role is SolutionRole.WHOLE:
                 others = {other for other, each in unknown if other and each is not role}
                 parts.setdefault(var, set()).update(others)
-    waiting.update(dict.fromkeys(_above(closing, parts, waiting), Role.WHOLE))
+    waiting.update(dict.fromkeys(_above(closing, parts, waiting), SolutionRole.WHOLE))
     return waiting
 
 
@@ -65,7 +65,7 @@ def _above(
         var = pending.pop()
         operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
         if operands and not circle_of:
-            circles = cycles.components([*parts, *closing.open_dims()], informants)
+            circles = scc.strongly_connected_components([*parts, *closing.open_dims()], informants)
             circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
         above = [each for each in operands if circle_of.get(each) != circle_of[var]]
         pending += [each for each in above if each not in known and each not in found]
@@ -73,24 +73,24 @@ def _above(
     return found
 
 
-def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, Role]]:
+def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
     """Yields the undecided sizes of a formula and what they are in it; None for those of a row of
     which the axes are not known yet.
     """
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
             for var in state.undecided((dim,)):
-                optional = role is Role.PART and state.optional.get(var)
-                yield var, Role.KERNEL if optional else role
+                optional = role is SolutionRole.PART and state.optional.get(var)
+                yield var, SolutionRole.KERNEL if optional else role
         return
     for row in formula.rows:
         tail, unknown = state.unknowns(row)
-        yield from ((var, Role.PART) for var in unknown)
+        yield from ((var, SolutionRole.PART) for var in unknown)
         if tail is not None:
-            yield None, Role.PART
-    yield from ((var, Role.PART) for var in state.undecided(formula.divided_by))
+            yield None, SolutionRole.PART
+    yield from ((var, SolutionRole.PART) for var in state.undecided(formula.divided_by))
     if isinstance(formula.count, Strided):
-        yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
+        yield from ((var, SolutionRole.WHOLE) for var in state.undecided((formula.count.dim,)))
 
 
 def refuse_lost_parts(state: State) -> None:

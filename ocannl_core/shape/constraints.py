@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NamedTuple
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Dim, Row
 
 
@@ -81,7 +81,7 @@ class RowEqual:
     skipped: int = field(default=0, compare=False)
 
 
-class Named(NamedTuple):
+class NamedAxis(NamedTuple):
     """How many axes at the ends of a row a specification names.
 
     Attributes:
@@ -115,7 +115,7 @@ class RowBelow:
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
     ahead: int = field(default=0, compare=False)
-    named: Named = Named()
+    named: NamedAxis = NamedAxis()
     is_written: bool = field(default=False, compare=False)
 
 

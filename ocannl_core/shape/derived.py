@@ -25,7 +25,7 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, Dim, DimVar, Size
 
 
-class Role(IntEnum):
+class SolutionRole(IntEnum):
     """What a size is in a formula; lower ones are guessed before higher ones follow from them."""
 
     KERNEL = 0
@@ -40,7 +40,7 @@ class Linear(NamedTuple):
     constant: int
 
 
-class Outcome(NamedTuple):
+class SolutionOutcome(NamedTuple):
     """What an equation says at the moment.
 
     Attributes:
@@ -90,24 +90,24 @@ def _combined(*forms: tuple[int, Linear]) -> Linear:
     return Linear(kept, sum(factor * form.constant for factor, form in forms))
 
 
-def roles(equation: DimEqual) -> Iterator[tuple[DimVar, Role]]:
+def roles(equation: DimEqual) -> Iterator[tuple[DimVar, SolutionRole]]:
     """Yields the variables of an equation and what they are in it."""
     for side in (equation.left, equation.right):
         if isinstance(side, DimVar):
-            yield side, Role.WHOLE
+            yield side, SolutionRole.WHOLE
         else:
             yield from _roles_within(side)
 
 
-def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, Role]]:
+def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
     match dim:
         case DimVar():
-            yield dim, Role.PART
+            yield dim, SolutionRole.PART
         case AffineDim(over=over, window=window):
             yield from _roles_within(over)
             if window is not None:
                 for var, _ in _roles_within(window.kernel):
-                    yield var, Role.KERNEL
+                    yield var, SolutionRole.KERNEL
         case ConcatDim(parts):
             for part in parts:
                 yield from _roles_within(part)
@@ -117,7 +117,7 @@ def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, Role]]:
             assert_never(dim)
 
 
-def solve(state: State, equation: DimEqual) -> Outcome:
+def solve(state: State, equation: DimEqual) -> SolutionOutcome:
     """Returns what follows from an equation of sizes, at least one of them computed from others.
 
     Raises:
@@ -132,7 +132,7 @@ def solve(state: State, equation: DimEqual) -> Outcome:
     if not terms:
         if excess:
             raise messages.formula_fails(state, equation, left.constant, right.constant)
-        return Outcome(solved=_basis_news(state, equation, basis))
+        return SolutionOutcome(solved=_basis_news(state, equation, basis))
     constant = -excess
     if constant % gcd(*terms.values()):
         raise messages.does_not_divide(state, equation)
@@ -142,15 +142,15 @@ def solve(state: State, equation: DimEqual) -> Outcome:
         if n < _least(state, equation, var):
             itself = var in left.terms and var in right.terms
             raise messages.too_short(state, equation, itself=itself)
-        return Outcome(solved=(var, Size(n, basis)))
+        return SolutionOutcome(solved=(var, Size(n, basis)))
     if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
         one, other = terms
-        return Outcome(same=(one, other))
+        return SolutionOutcome(same=(one, other))
     if all(coefficient > 0 for coefficient in terms.values()):
         least = sum(c * _least(state, equation, var) for var, c in terms.items())
         if constant < least:
             raise messages.too_short(state, equation, itself=False)
-    return Outcome(waits=True)
+    return SolutionOutcome(waits=True)
 
 
 def _is_from_itself(state: State, equation: DimEqual) -> bool:

@@ -8,7 +8,7 @@ is left to `close`.
 from __future__ import annotations
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.records import replace
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.shape import derived
 from ocannl_core.shape.constraints import AtLeast, Constraint, DimBelow, DimEqual
 from ocannl_core.shape.explain import sources

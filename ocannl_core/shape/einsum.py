@@ -16,11 +16,18 @@ from dataclasses import field
 from typing import NamedTuple, assert_never
 
 from ocannl_core.errors import ShapeError, SpecError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, FixedIndex
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
-from ocannl_core.shape.constraints import AtLeast, Constraint, DimEqual, Named, RowBelow, RowEqual
-from ocannl_core.shape.notation import (
+from ocannl_core.shape.constraints import (
+    AtLeast,
+    Constraint,
+    DimEqual,
+    NamedAxis,
+    RowBelow,
+    RowEqual,
+)
+from ocannl_core.shape.einsum_ast import (
     Affine,
     Anything,
     AxisSpec,
@@ -33,9 +40,9 @@ from ocannl_core.shape.notation import (
     Spec,
     axis_names,
 )
-from ocannl_core.shape.spec import spec_error
+from ocannl_core.shape.einsum_parser import spec_error
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.state import State
-from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
     LARGEST_INDEX,
     ONE_WRITTEN,
@@ -134,7 +141,7 @@ class _Side(NamedTuple):
 class Instance:
     """One application of a spec, with variables of its own."""
 
-    def __init__(self, logic: Einsum, origin: Origin, fresh: Supply) -> None:
+    def __init__(self, logic: Einsum, origin: Origin, fresh: FreshVariables) -> None:
         self._spec = logic.spec
         self._padded = logic.padded
         self._values = dict(logic.values)
@@ -167,7 +174,7 @@ class Instance:
                 elif self._is_exact(written, kind):
                     constraints.append(RowEqual(spec_row, row, origin))
                 else:
-                    named = Named(len(written.leading), len(written.trailing))
+                    named = NamedAxis(len(written.leading), len(written.trailing))
                     constraints.append(RowBelow(spec_row, row, origin, named=named))
                     self._mark(written, spec_row)
         for kind, row in result.rows():

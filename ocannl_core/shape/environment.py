@@ -8,9 +8,9 @@ from numbers import Integral
 from types import EllipsisType
 
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.identity import ById
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.records import replace
 from ocannl_core.shape import solver
 from ocannl_core.shape.capture import DimRef, fill, ties
 from ocannl_core.shape.close import close
@@ -18,10 +18,10 @@ from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, 
 from ocannl_core.shape.counts import cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrowed, too_many_cells
-from ocannl_core.shape.state import Leaf, State
-from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
     AffineDim,
     DimVar,
@@ -32,7 +32,7 @@ from ocannl_core.shape.terms import (
     Size,
     exceeds,
 )
-from ocannl_core.shape.unmatched import Application, application_of, remarks, report
+from ocannl_core.shape.unmatched import EinsumApplication, application_of, remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them stands for axes to be inferred, and None for nothing else."""
@@ -45,7 +45,7 @@ class Environment:
         self._state = State()
         self._leaves = 0
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
-        self._unchecked: dict[Shape | ById, dict[Application, None]] = {}
+        self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
 
     def fresh_shape(
@@ -127,7 +127,7 @@ class Environment:
         """
         state = self._state
         for kind, row in shape.rows():
-            leaf = Leaf(self._leaves, kind, row, origin, parameter)
+            leaf = LeafTensor(self._leaves, kind, row, origin, parameter)
             tail, dims = state.unknowns(row)
             if tail is not None:
                 state.mark_row(tail, leaf)
@@ -150,7 +150,7 @@ class Environment:
         self,
         results: Sequence[Shape],
         operands: Sequence[Shape],
-        say: Callable[[Supply], Sequence[Constraint]],
+        say: Callable[[FreshVariables], Sequence[Constraint]],
     ) -> None:
         """Adds what is said about the shapes that are computed from operands, all at once.
 
@@ -277,7 +277,7 @@ class Environment:
         with self._atomically():
             captured = [_shape_of(ref.captured) for ref in refs]
             origin = Origin(what, caller_location())
-            unchecked: list[Application] = []
+            unchecked: list[EinsumApplication] = []
             close(self._state, [*self._with_operands(shapes, unchecked), *captured], origin)
             for applied in unchecked:
                 self._check(applied)
@@ -315,14 +315,16 @@ class Environment:
 
     # ----- details ------------------------------------------------------------------------------
 
-    def _check(self, applied: Application) -> bool:
+    def _check(self, applied: EinsumApplication) -> bool:
         """Report what is dubious about an application; return whether more may turn out later."""
         found, is_open = remarks(self._state, applied)
         for remark in found:
             report(remark, self._reported)
         return is_open
 
-    def _with_operands(self, shapes: Iterable[Shape], unchecked: list[Application]) -> list[Shape]:
+    def _with_operands(
+        self, shapes: Iterable[Shape], unchecked: list[EinsumApplication]
+    ) -> list[Shape]:
         """Returns shapes and what they were computed from, which need not be looked at again; adds
         the applications among them of which something may turn out when they are closed.
         """

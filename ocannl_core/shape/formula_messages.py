@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from ocannl_core.errors import ShapeError
-from ocannl_core.records import replace
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.shape.constraints import DimEqual, TotalElements
 from ocannl_core.shape.messages import place
 from ocannl_core.shape.state import State

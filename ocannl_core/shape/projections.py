@@ -133,7 +133,7 @@ def derive(
             _check_kernel(state, constraint)
     shapes = [Shape(output=row) for c in relation.constraints for row in _rows(c)]
     close(state, shapes, Origin("projections"))
-    axes = _Axes(state)
+    axes = _ProjectionAxes(state)
     for dim, index in relation.pins.items():
         axes.pin(dim, index)
     for constraint in relation.constraints:
@@ -205,7 +205,7 @@ def _reversed(state: State, row: Row) -> Iterator[Dim]:
     return reversed(state.flat(row).trailing)
 
 
-class _Axes:
+class _ProjectionAxes:
     """Classes of axes that one loop variable traverses (union-find), and formulas for others.
 
     Attributes:

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
-from ocannl_core.shape.state import Leaf, State, stronger
+from ocannl_core.shape.state import LeafTensor, State, stronger
 from ocannl_core.shape.terms import RowVar
 
 _SUSPICIOUS_DEPTH = 16
@@ -132,9 +132,9 @@ def group(state: State, var: RowVar) -> list[RowVar]:
     return list(found)
 
 
-def leaf_of(state: State, var: RowVar) -> Leaf | None:
+def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
     """Returns the leaf that decides how a row variable closes, and all that are as long with it."""
-    found: Leaf | None = None
+    found: LeafTensor | None = None
     for one in group(state, var):
         if (leaf := state.row_leaves.get(one)) is not None:
             found = stronger(found, leaf)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ocannl_core.records import replace
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.shape import ranks
-from ocannl_core.shape.constraints import DimBelow, DimEqual, Named, RowBelow, RowEqual
+from ocannl_core.shape.constraints import DimBelow, DimEqual, NamedAxis, RowBelow, RowEqual
 from ocannl_core.shape.messages import position_is_missing, self_reference, too_many_axes
 from ocannl_core.shape.rows import (
     as_row,
@@ -91,7 +91,7 @@ def decide_scalars(state: State, among: Iterable[RowVar]) -> None:
 def _refine_rest(state: State, res: Flat, opnd: Flat, constraint: RowBelow, paired: int) -> None:
     """Handles what is left when no more axes can be paired from the right."""
     skipped = constraint.skipped + paired
-    named = Named(0, max(0, constraint.named.trailing - paired))
+    named = NamedAxis(0, max(0, constraint.named.trailing - paired))
     rest = replace(constraint, res=as_row(res), opnd=as_row(opnd), skipped=skipped, named=named)
     for below in right_forms(state, res):
         for above in right_forms(state, opnd):
@@ -266,7 +266,7 @@ def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
         res=Row(res.leading, res.tail, res.trailing[: len(res.trailing) - paired]),
         opnd=Row(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired]),
         skipped=constraint.skipped + paired,
-        named=Named(first, last - paired),
+        named=NamedAxis(first, last - paired),
     )
     if not state.is_suspended(kept):
         state.suspend(kept)

@@ -46,7 +46,7 @@ def run(state: State, budget: int | None = None) -> None:
         try:
             step(state, work)
         except ShapeError as error:
-            raise guesses.told(state, work, error) from None
+            raise guesses.guess_messages(state, work, error) from None
 
 
 def step(state: State, work: Work) -> None:

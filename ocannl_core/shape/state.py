@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar, assert_never
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import (
     Constraint,
     DimEqual,
@@ -19,8 +19,7 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     TotalElements,
 )
-from ocannl_core.shape.journal import Journal
-from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -32,6 +31,7 @@ from ocannl_core.shape.terms import (
     Size,
     dim_variables,
 )
+from ocannl_core.shape.undo_log import UndoLog
 
 _Key = TypeVar("_Key")
 _Inner = TypeVar("_Inner")
@@ -79,7 +79,7 @@ class Guessed:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafTensor:
     """A row of a tensor that no operation computes.
 
     Attributes:
@@ -178,8 +178,8 @@ class State:
     """
 
     def __init__(self) -> None:
-        self.journal = Journal()
-        self.fresh = Supply()
+        self.journal = UndoLog()
+        self.fresh = FreshVariables()
         self.agenda: deque[Work] = deque()
         self.parents: dict[DimVar, DimVar] = {}
         self.values: dict[DimVar, Known] = {}
@@ -190,7 +190,7 @@ class State:
         self.operands: dict[DimVar, dict[DimVar, Constraint]] = {}
         self.units: dict[DimVar, Known] = {}
         self.unit_bases: dict[DimVar, dict[str, Constraint]] = {}
-        self.dim_leaves: dict[DimVar, Leaf] = {}
+        self.dim_leaves: dict[DimVar, LeafTensor] = {}
         self.joins: dict[DimVar, Constraint] = {}
         self.rows: dict[RowVar, Row] = {}
         self.row_causes: dict[RowVar, Constraint] = {}
@@ -209,7 +209,7 @@ class State:
         self.optional: dict[DimVar, bool] = {}
         self.spanned: dict[DimVar, bool] = {}
         self.addressed: dict[DimVar, bool] = {}
-        self.row_leaves: dict[RowVar, Leaf] = {}
+        self.row_leaves: dict[RowVar, LeafTensor] = {}
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
         self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
@@ -321,14 +321,14 @@ class State:
             mapping = outer[key] = {}
         self.journal.put(mapping, inner, value)
 
-    def mark_dim(self, dim: Dim, leaf: Leaf) -> None:
+    def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
         """Marks a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
             self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
-    def mark_row(self, var: RowVar, leaf: Leaf) -> None:
+    def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
         """Marks a row variable as belonging to a leaf."""
         self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
@@ -391,7 +391,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def stronger(one: Leaf | None, other: Leaf) -> Leaf:
+def stronger(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
     """Returns the leaf that decides how a shared variable closes: a parameter, else the first."""
     if one is None:
         return other

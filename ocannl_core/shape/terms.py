@@ -14,7 +14,7 @@ from itertools import zip_longest
 from math import prod
 from typing import assert_never
 
-from ocannl_core.records import dataclass, replace
+from ocannl_core.fast_dataclass import dataclass, replace
 
 
 class RowKind(Enum):

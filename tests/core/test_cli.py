@@ -16,7 +16,7 @@ from ocannl_core.cli.inventory import inventory
 from ocannl_core.errors import CompileError
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Source, Target, TargetReport
 
 

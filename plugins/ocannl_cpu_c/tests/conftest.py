@@ -11,8 +11,8 @@ import pytest
 
 import ocannl_cpu_c as backend
 from ocannl_core import settings
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.node import TensorNode
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import HostBuffer, Target
 
 Array = np.ndarray[Any, Any]

@@ -30,6 +30,7 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import LinkError, OcannlError, VerifyError
 from ocannl_core.indexing import ConcatIndex, affine, fresh_var
+from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -53,11 +54,10 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.target import HOST, HostBuffer, Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
-from ocannl_core.words import numbers_of
+from ocannl_core.threefry import numbers_of
 from ocannl_interp.interpreter import lockstep
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ Array = np.ndarray[Any, Any]
 
 def compiled(program: LoopProgram) -> Any:
     """Returns the executable of a program as one kernel."""
-    nest = Nest(program.body, program.params, program.indices)
+    nest = Kernel(program.body, program.params, program.indices)
     plan = Plan(program.name, (nest,), program.params, (), program.indices, program.nodes)
     return plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
 
@@ -401,7 +401,7 @@ def test_a_kernel_sees_only_its_arguments() -> None:
     draft = Draft("arguments")
     result = draft.node("result", float32, 1)
     program = draft.program(draft.store(result, 0, value=Const(0.0, float32)))
-    plan = Plan("p", (Nest(program.body, (), ()),), program.params, (), (), program.nodes)
+    plan = Plan("p", (Kernel(program.body, (), ()),), program.params, (), (), program.nodes)
     with pytest.raises(VerifyError, match="in scope"):
         plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
 
@@ -470,7 +470,7 @@ def test_static_indices_are_values_of_the_call() -> None:
 def test_the_source_is_the_program_as_text() -> None:
     example = programs.matrix_product()
     program = example.program
-    nest = Nest(program.body, program.params, ())
+    nest = Kernel(program.body, program.params, ())
     plan = Plan("matmul", (nest,), program.params, (), (), program.nodes)
     source = plugin.ocannl_generate(plan, TARGET)
     assert source.language == "loop-ir"

@@ -11,10 +11,10 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest
 
 
 class Builder:
@@ -51,7 +51,7 @@ class Builder:
         self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = (), dialect: Dialect | None = None
     ) -> KernelText:
         body = Block(stmts)
-        nest = Nest(body, nodes_of(body), indices, self.prefix + "title")
+        nest = Kernel(body, nodes_of(body), indices, self.prefix + "title")
         return render_kernel(nest, self.table, dialect or Dialect())
 
     def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:

@@ -18,7 +18,7 @@ from ocannl_core.cli.probe import check
 from ocannl_core.errors import CodegenError
 from ocannl_core.hooks.manager import select
 from ocannl_core.loopir.nodes import Barrier, Block
-from ocannl_core.schedule.plan import Nest, Plan
+from ocannl_core.kernels.nodes import Nest, Plan
 
 backend, target = select("example")
 check(backend, target)

@@ -35,11 +35,11 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.choosing.contraction import contraction_schedule
-from ocannl_core.schedule.plan import Infos
-from ocannl_core.schedule.searching.search import first_candidates, neighbours
-from ocannl_core.schedule.transforms import Schedule
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.schedule.heuristics.contraction import contraction_schedule
+from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.target import Target
 
 from ..contraction import Undetermined
@@ -327,7 +327,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
             # what is kept on disk was made by other schedules
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(settings.overrides(cache_dir=folder))
-            path = "ocannl_core.schedule.default.contraction_schedule"
+            path = "ocannl_core.kernel_passes.schedule_kernels.contraction_schedule"
             stack.enter_context(mock.patch(path, drawn_schedules(setup.drawn)))
         exec(compile(case.source(), "<program>", "exec"), names)
         context = oc.Context("cpu_c")
@@ -349,11 +349,11 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
         return found
 
 
-def drawn_schedules(seed: int) -> Callable[[CellNest, Infos, Target], Schedule | None]:
+def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Schedule | None]:
     """Returns a rule that takes any of the schedules near the default one."""
     random = Random(seed)
 
-    def schedule(nest: CellNest, nodes: Infos, target: Target) -> Schedule | None:
+    def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
         candidates = first_candidates(nest, nodes, target)
         if not candidates:
             return contraction_schedule(nest, nodes, target)

@@ -7,8 +7,8 @@ compiled.
 from __future__ import annotations
 
 from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
 from ocannl_core.node import NodeInfo
-from ocannl_core.schedule.plan import Infos, Nest, Plan
 from ocannl_core.target import Buffer, Event, Target, TargetReport
 from ocannl_cpu_c import devices, expected, loader, memory
 from ocannl_cpu_c.executable import CExecutable
@@ -29,7 +29,7 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_expect(nest: Nest, nodes: Infos, target: Target) -> None:
+def ocannl_expect(nest: Kernel, nodes: NodeInfos, target: Target) -> None:
     """Writes a kernel, and has a compiler work on it if one is free."""
     expected.expect(nest, nodes)
 

@@ -10,10 +10,10 @@ import threading
 from dataclasses import field
 
 from ocannl_core.codegen.kernel_text import KernelText
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.identity import IdentityMap
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import Infos, Nest, Plan, Step
-from ocannl_cpu_c.ahead import Ahead
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step
+from ocannl_cpu_c.background_compilation import Ahead
 from ocannl_cpu_c.loader import compiling_ahead
 from ocannl_cpu_c.source import CSource, generate, kernel_of
 
@@ -33,9 +33,9 @@ class _Kernels:
     ahead: Ahead | None = field(default_factory=compiling_ahead)
     written: IdentityMap[Step, KernelText] = field(default_factory=IdentityMap)
 
-    def kernel(self, step: Step, nodes: Infos) -> KernelText | None:
+    def kernel(self, step: Step, nodes: NodeInfos) -> KernelText | None:
         """Returns the kernel of a step, which compilers know of then."""
-        if isinstance(step, Nest) and step.like is not None:
+        if isinstance(step, Kernel) and step.like is not None:
             step = step.like
         known = self.written.find(step)
         if known is not None:
@@ -57,7 +57,7 @@ class _Threads(threading.local):
 _threads = _Threads()
 
 
-def expect(nest: Nest, nodes: Infos) -> None:
+def expect(nest: Kernel, nodes: NodeInfos) -> None:
     """Writes a kernel of the next plan.
 
     Raises:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.node import NodeInfo
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
