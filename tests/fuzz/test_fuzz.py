@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from .notation import Context
-from .programs import FORMULAS, Leaf, Program, Step
-from .run import examined, outcome_of, report
+from .programs import Leaf, Program, Step
+from .run import SCOPE, examined, outcome_of, report
 
 PROGRAMS = 180
 PARTS = 6
@@ -19,8 +19,8 @@ PARTS = 6
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> None:
     for number in range(part, PROGRAMS, PARTS):
-        outcome = examined(0, number, "interp", FORMULAS)
-        assert not outcome.is_failure, report(0, number, outcome, "interp", FORMULAS)
+        outcome = examined(0, number, "interp", SCOPE)
+        assert not outcome.is_failure, report(0, number, outcome, "interp", SCOPE)
 
 
 def _given(**values: int) -> Context:
@@ -81,5 +81,5 @@ def test_a_program_with_crossing_rows_closes_alike_in_every_order() -> None:
 
 
 def test_most_random_programs_are_not_refused() -> None:
-    kinds = [examined(0, number, "interp", FORMULAS).kind for number in range(60)]
+    kinds = [examined(0, number, "interp", SCOPE).kind for number in range(60)]
     assert kinds.count("agrees") >= 50
