@@ -17,7 +17,7 @@ from .specs import FORMULAS, SpecAuthor
 
 UNARY = ("neg", "relu", "sat01", "trunc", "logical_not", "twice")
 BINARY = (
-    "add", "sub", "mul", "maximum", "minimum", "less", "less_equal", "equal", "not_equal",
+    "add", "sub", "mul", "maximum", "minimum", "maximum", "minimum", "less", "less_equal", "equal", "not_equal",
     "logical_and", "logical_or", "relu_gate", "sat01_gate",
 )  # fmt: skip
 CHAINS = 0.02
@@ -137,7 +137,7 @@ class Author:
 
     def _capturing(self, step: Step) -> Step:
         """Returns the step, sometimes with names of its spec captured."""
-        if step.operation not in ("einsum", "outer_sum") or not self._chance(0.12):
+        if step.operation not in ("einsum", "outer_sum") or not self._chance(0.15):
             return step
         names = capturable(step.spec, step.context)
         chosen = self.random.sample(names, min(len(names), self.random.choice([1, 1, 2])))
@@ -165,7 +165,7 @@ class Author:
                 "unary", "binary", "where", "matmul", "fma", "transpose", "one", "two", "slice",
                 "concat", "stack", "pool",
             ],
-            [2, 4, 1, 3, 1, 1, 6, 6, 2, 1, 1, 1],
+            [2, 5, 1, 3, 1, 1, 6, 6, 2, 1, 1, 2],
         )[0]  # fmt: skip
         match kind:
             case "unary":
@@ -184,11 +184,13 @@ class Author:
                 return Step(name, "transpose", (self._pick(),))
             case "one":
                 operand = self._pick()
-                operation = self.random.choice(["einsum", "einsum", "einmax"])
+                operation = self.random.choice(["einsum", "einmax"])
                 return self._contraction(name, operation, (operand,))
             case "two":
                 operands: tuple[str, ...] = (self._pick(), self._pick())
-                operation = self.random.choice(["einsum"] * 4 + ["outer_sum", "tropical"])
+                operation = self.random.choice(
+                    ["einsum"] * 4 + ["outer_sum", "tropical", "tropical"]
+                )
                 if (
                     operation == "einsum"
                     and "ternary" in self.scope.formulas
