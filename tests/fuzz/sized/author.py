@@ -162,8 +162,8 @@ class Author:
     def _something(self) -> None:
         kinds = {
             self._unary: 2, self._binary: 4, self._mask: 2, self._contraction: 8, self._rows: 2,
-            self._layer: 2, self._attention: 1, self._image: 1, self._rearranged: 2, self._parts: 1, self._cast: 1,
-            self._chain: 0.2,
+            self._layer: 2, self._attention: 1, self._image: 2, self._rearranged: 2, self._parts: 1, self._cast: 1,
+            self._chain: 0.5,
         }  # fmt: skip
         self.random.choices(list(kinds), list(kinds.values()))[0]()
 
@@ -233,7 +233,9 @@ class Author:
     def _chain(self) -> None:
         """Many operations on single cells, one after the other."""
         name = self._pick()
-        if self._is_integer(name) or cells_of(self.shapes[name]) > MOST_CELLS_IN_CHAINS:
+        if cells_of(self.shapes[name]) > MOST_CELLS_IN_CHAINS:
+            name = self._leaf(self._shape(MOST_CELLS_IN_CHAINS))
+        if self._is_integer(name):
             return
         operands = [name]
         for _ in range(self.random.choice([0, 1, 2])):
@@ -425,7 +427,7 @@ class Author:
 
     def _contraction(self) -> None:
         operation = self.random.choices(
-            ["einsum", "einmax", "outer_sum", "tropical"], [10, 1, 1, 1]
+            ["einsum", "einmax", "outer_sum", "tropical"], [9, 3, 1, 2]
         )[0]
         for _ in range(20):
             draft = Draft(self, operation)

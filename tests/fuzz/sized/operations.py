@@ -317,7 +317,7 @@ def _pull_contraction(
     read = [
         (points, _read(points, [each.cells for each in operands], beyond)) for points in everything
     ]
-    greatest = _Greatest.of(read, result.cells) if is_greatest else None
+    greatest = Greatest.of(read, result.cells) if is_greatest else None
     for points, terms in read:
         arriving = _at(gradient, points.target)
         if greatest is not None:
@@ -333,7 +333,7 @@ def _pull_contraction(
 
 
 @dataclass
-class _Greatest:
+class Greatest:
     """The cells of which maxima are, as far as that is sure: the first of equal ones.
 
     A term and the greatest of all, which may both be rounded, can become equal.
@@ -349,10 +349,10 @@ class _Greatest:
     is_open: Array
 
     @staticmethod
-    def of(read: Sequence[tuple[Points, Sequence[Bounded]]], result: Bounded) -> _Greatest:
+    def of(read: Sequence[tuple[Points, Sequence[Bounded]]], result: Bounded) -> Greatest:
         """Return the maxima of terms."""
         size = result.value.size
-        found = _Greatest(result, np.zeros(size, dtype=bool), np.ones(size, dtype=bool))
+        found = Greatest(result, np.zeros(size, dtype=bool), np.ones(size, dtype=bool))
         count, slack = np.zeros(size, dtype=int), np.zeros(size)
         for points, terms in read:
             may_be, error = found._candidates(terms, points.target)
