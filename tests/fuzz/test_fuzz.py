@@ -127,7 +127,7 @@ LINKS = (Link("maximum", (RUNNING, BEFORE)), Link("neg"), Link("sub", (1, RUNNIN
 @pytest.mark.parametrize("operation", ["einmax", "maximum", "max_pool2d"])
 def test_ties_that_decide_about_a_gradient_are_told(operation: str) -> None:
     rows = ((), (2, 2, 1), ()) if operation == "max_pool2d" else PARAM.rows
-    leaf = replace(PARAM, rows=rows, seed=3)
+    leaf = replace(PARAM, rows=rows, seed=15)  # the cells are equal
     step = Step("x1", operation, ("x0", "x0"))
     if operation != "maximum":
         spec = "..., => 0" if operation == "einmax" else pool_spec((1, 1), padded=True)
