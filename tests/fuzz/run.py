@@ -372,7 +372,17 @@ def program_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
 
 def examined(seed: int, number: int, backend: str, scope: Scope) -> Outcome:
     """Returns what becomes of one program, in its own order and in another one."""
-    program = program_of(seed, number, scope)
+    return examined_program(program_of(seed, number, scope), number, backend)
+
+
+def examined_program(program: Program, number: int, backend: str) -> Outcome:
+    """Return the outcome of a program, in its own order and in another one.
+
+    Args:
+        program: The program.
+        number: The source of choices: the gradients that are compared, the other order.
+        backend: The device.
+    """
     outcome = _outcome(program, number, backend)
     if outcome.is_failure:
         return outcome

@@ -10,20 +10,24 @@ from random import Random
 
 import pytest
 
+from .author import Scope
 from .captures import is_row
 from .notation import Context, Position, axes_of, parse
 from .programs import BEFORE, RUNNING, Leaf, Link, Program, Step, pool_spec
 from .reference import CONTRACTIONS
-from .run import SCOPE, Outcome, examined, outcome_of, program_of, report
+from .run import Outcome, examined, examined_program, outcome_of, program_of, report
 from .smaller import smaller
 
 PROGRAMS = 180
+COUNTED = 100
+"""The first programs, whose features are counted."""
 PARTS = 6
+SCOPE = Scope(longest=150)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_agree_with_the_reference_or_are_refused(part: int) -> None:
-    for number in range(part, PROGRAMS, PARTS):
+    for number in range(COUNTED + part, PROGRAMS, PARTS):
         outcome = examined(0, number, "interp", SCOPE)
         assert not outcome.is_failure, report(0, number, outcome, "interp", SCOPE)
 
@@ -103,21 +107,19 @@ def features(program: Program, outcome: Outcome) -> set[str]:
 
 
 def test_random_programs_have_what_they_are_for() -> None:
-    programs = range(140)
-    outcomes = {number: examined(0, number, "interp", SCOPE) for number in programs}
-    agreeing = [number for number in programs if outcomes[number].kind == "agrees"]
-    assert len(agreeing) >= 0.8 * len(programs)
-    found = Counter(
-        feature
-        for number in agreeing
-        for feature in features(program_of(0, number), outcomes[number])
-    )
+    found: Counter[str] = Counter()
+    for number in range(COUNTED):
+        program = program_of(0, number, SCOPE)
+        outcome = examined_program(program, number, "interp")
+        assert not outcome.is_failure, report(0, number, outcome, "interp", SCOPE)
+        if outcome.kind == "agrees":
+            found.update(["agrees", *features(program, outcome)])
     least = {
-        "gradients": 40, "several losses": 15, "tie": 8, "max_pool2d": 15, "position": 10,
-        "required": 5, "captured row": 3, "chain": 2,
+        "agrees": 80, "gradients": 30, "several losses": 10, "tie": 5, "max_pool2d": 10,
+        "position": 6, "required": 3, "captured row": 2, "chain": 1,
     }  # fmt: skip
     assert {name: found[name] for name in least if found[name] < least[name]} == {}
-    assert len([name for name in found if name.startswith("tie in")]) >= 4
+    assert len([name for name in found if name.startswith("tie in")]) >= 3
 
 
 PARAM = Leaf("x0", "param", ((), (4,), ()), 0)
@@ -141,7 +143,7 @@ def test_ties_that_decide_about_a_gradient_are_told(operation: str) -> None:
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
 def test_a_deep_chain_agrees_with_the_reference(backend: str) -> None:
     other = replace(PARAM, name="x1", seed=1)
-    chain = Step("x2", "chain", ("x0", "x1"), links=LINKS, rounds=150)
+    chain = Step("x2", "chain", ("x0", "x1"), links=LINKS, rounds=60)
     outcome = outcome_of(Program((PARAM, other, chain)), backend, losses=1)
     assert (outcome.kind, outcome.losses) == ("agrees", ("x2",))
 
