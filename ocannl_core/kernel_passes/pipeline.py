@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.parallelise import parallelise_step
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels, schedule_variants
+from ocannl_core.kernel_passes.schedule_kernels import schedule_variants, stream_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernel_passes.workspace import allocate_workspace_of
 from ocannl_core.kernels.memory_plan import sink_fills
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
+from ocannl_core.kernels.nodes import NodeInfos, Plan, Step, StepReplacement, map_steps
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.target import Target
 
 
-def plan_kernels(
-    optimised: LoopProgram,
-    target: Target,
-    on_kernel: Callable[[Kernel, NodeInfos], None] | None = None,
-) -> Plan:
-    """Returns the kernels of a program, scheduled for a target.
-
-    Args:
-        optimised: The program.
-        target: What the kernels will run on.
-        on_kernel: Told of each kernel as soon as nothing about it changes any more, but not of
-            those that are like an earlier one.
-    """
-
-    def finish(step: Step, nodes: NodeInfos) -> StepReplacement:
-        found = finish_kernel(step, nodes)
-        for each in found.steps:
-            if on_kernel is not None and isinstance(each, Kernel):
-                on_kernel(each, nodes)
-        return found
-
-    return schedule_kernels(cut_kernels(optimised), target, finish)
+def plan_kernels(optimised: LoopProgram, target: Target) -> KernelStream:
+    """Return the kernels of a program, each scheduled for a target when it is iterated over."""
+    return stream_kernels(cut_kernels(optimised), target, finish_kernel)
 
 
 def plan_variants(plan: Plan, part: AnalysedKernel, schedules: Sequence[Schedule]) -> Plan:

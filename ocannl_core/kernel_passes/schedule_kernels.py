@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -21,7 +21,8 @@ from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernels.memory_plan import nodes_of_step
 from ocannl_core.kernels.nest import KernelNest
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepRule, map_steps, unchanged
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepRule, unchanged
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
@@ -33,8 +34,13 @@ from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.target import Target
 
 
-def schedule_kernels(plan: Plan, target: Target, finish: StepRule = unchanged) -> Plan:
-    """Returns a plan whose kernels run as suits a processor.
+def schedule_kernels(plan: Plan, target: Target) -> Plan:
+    """Return a plan whose kernels are scheduled for a processor."""
+    return stream_kernels(plan, target, unchanged).plan()
+
+
+def stream_kernels(plan: Plan, target: Target, finish: StepRule) -> KernelStream:
+    """Return the kernels of a plan, each scheduled for a processor when it is iterated over.
 
     Targets without registers to plan for get the plan as it is, and so does everybody with the
     setting `schedule = "none"`. Schedules that a search has found are used, unless the setting
@@ -43,11 +49,24 @@ def schedule_kernels(plan: Plan, target: Target, finish: StepRule = unchanged) -
     Args:
         plan: The plan.
         target: The processor.
-        finish: What becomes of each step, as soon as it is scheduled.
+        finish: Applied to each scheduled step.
     """
     if not is_scheduled(target):
-        return map_steps(plan, finish)
-    return apply_rule(plan, rule_for(target), target, finish)
+        return KernelStream(_finish_steps(plan, finish))
+    return KernelStream(_schedule_steps(plan, rule_for(target), target, finish))
+
+
+def _finish_steps(plan: Plan, finish: StepRule) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each."""
+    steps: list[Step] = []
+    scratch = dict.fromkeys(plan.scratch)
+    for step in plan.steps:
+        found = finish(step, plan.nodes)
+        steps += found.steps
+        scratch.update(dict.fromkeys(found.scratch))
+        for each in found.steps:
+            yield each, plan.nodes
+    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))
 
 
 def is_scheduled(target: Target) -> bool:
@@ -68,18 +87,22 @@ def rule_for(target: Target) -> Rule:
     )
 
 
-def apply_rule(
-    plan: Plan, rule: Rule, target: Target | None = None, finish: StepRule = unchanged
-) -> Plan:
-    """Returns a plan in which every nest of independent cells runs as a rule says.
+def apply_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
+    """Return a plan in which every kernel nest has the schedule that a rule chooses.
 
     Args:
         plan: The plan.
         rule: Chooses the schedules.
         target: The processor, for whose caches kernels run together row by row; None for no such
             kernels.
-        finish: What becomes of each step, as soon as it is scheduled.
     """
+    return KernelStream(_schedule_steps(plan, rule, target, unchanged)).plan()
+
+
+def _schedule_steps(
+    plan: Plan, rule: Rule, target: Target | None, finish: StepRule
+) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan, scheduled by a rule and finished; return the whole plan."""
     kernels = prepare_kernels(plan, target)
     nodes = {**plan.nodes, **kernels.partial}
     contracted = kernels.contracted
@@ -98,6 +121,8 @@ def apply_rule(
         steps += made.steps
         scratch += made.scratch
         nodes.update(made.nodes)
+        for step in made.steps:
+            yield step, nodes
     left = frozenset(node for step in steps for node in nodes_of_step(step))
     scratch = list(dict.fromkeys(node for node in scratch if node in left))
     return replace(plan, steps=tuple(steps), scratch=tuple(scratch), nodes=nodes)
