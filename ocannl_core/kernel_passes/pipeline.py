@@ -10,11 +10,11 @@ with the first kernels while later ones are scheduled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core import settings
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
 from ocannl_core.kernel_passes.parallelise import parallelise_step
@@ -35,7 +35,6 @@ from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernel_passes.workspace import allocate_workspace_of
 from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
 from ocannl_core.kernels.nodes import (
-    Kernel,
     NodeInfos,
     Plan,
     Step,
@@ -44,6 +43,7 @@ from ocannl_core.kernels.nodes import (
     map_steps,
     unchanged,
 )
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.schedule.tuning.cached_rule import Rule
@@ -108,30 +108,51 @@ def nest_plan(plan: Plan, target: Target | None) -> NestPlan:
     return found
 
 
-def schedule_by_rule(
-    plan: Plan, rule: Rule, target: Target | None = None, finish: StepRule = unchanged
-) -> Plan:
+def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Plan:
     """Return a plan in which every nest has the schedule that a rule chooses.
 
     Args:
         plan: The kernels as the program states them.
         rule: Chooses the schedules.
         target: The processor; None for passes that need no cache sizes.
-        finish: Rewrites each step as soon as it is scheduled.
     """
-    return schedule_kernels(nest_plan(plan, target), rule, finish)
+    return KernelStream(schedule_kernels(nest_plan(plan, target), rule)).plan()
 
 
-def schedule_for(plan: Plan, target: Target, finish: StepRule = unchanged) -> Plan:
-    """Return a plan whose kernels are scheduled for a target.
+def schedule_for(plan: Plan, target: Target, finish: StepRule = unchanged) -> KernelStream:
+    """Return the kernels of a plan, each scheduled for a target when it is iterated over.
 
     Targets without vector registers get the kernels as the program states them, and so does every
     target with the setting `schedule = "none"`. Schedules from the tuning cache are used unless the
     setting `tune` is `off`.
+
+    Args:
+        plan: The kernels as the program states them.
+        target: The device that runs the kernels.
+        finish: Applied to each scheduled step.
     """
     if not has_schedules(target):
-        return map_steps(plan, finish)
-    return schedule_by_rule(plan, rule_for(target), target, finish)
+        return KernelStream(_finish_steps(plan, finish))
+    return KernelStream(_schedule_steps(plan, target, finish))
+
+
+def _schedule_steps(
+    plan: Plan, target: Target, finish: StepRule
+) -> Generator[FinishedStep, None, Plan]:
+    return (yield from schedule_kernels(nest_plan(plan, target), rule_for(target), finish))
+
+
+def _finish_steps(plan: Plan, finish: StepRule) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after applying a rule to each; return the whole plan."""
+    steps: list[Step] = []
+    scratch = dict.fromkeys(plan.scratch)
+    for step in plan.steps:
+        found = finish(step, plan.nodes)
+        steps += found.steps
+        scratch.update(dict.fromkeys(found.scratch))
+        for each in found.steps:
+            yield each, plan.nodes
+    return replace(plan, steps=tuple(steps), scratch=tuple(scratch))
 
 
 def cut_kernels(optimised: LoopProgram) -> Plan:
@@ -139,27 +160,14 @@ def cut_kernels(optimised: LoopProgram) -> Plan:
     return sink_fills(split_kernels(optimised))
 
 
-def plan_kernels(
-    optimised: LoopProgram,
-    target: Target,
-    on_kernel: Callable[[Kernel, NodeInfos], None] | None = None,
-) -> Plan:
-    """Return the finished kernels of a program.
+def plan_kernels(optimised: LoopProgram, target: Target) -> KernelStream:
+    """Return the finished kernels of a program, each scheduled when it is iterated over.
 
     Args:
         optimised: The program.
         target: The device that runs the kernels.
-        on_kernel: Called with each finished kernel, but not with copies of an earlier one.
     """
-
-    def finish(step: Step, nodes: NodeInfos) -> StepReplacement:
-        found = finish_kernel(step, nodes)
-        for each in found.steps:
-            if on_kernel is not None and isinstance(each, Kernel):
-                on_kernel(each, nodes)
-        return found
-
-    return schedule_for(cut_kernels(optimised), target, finish)
+    return schedule_for(cut_kernels(optimised), target, finish_kernel)
 
 
 def plan_variants(plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import islice
 from typing import assert_never
@@ -24,6 +24,7 @@ from ocannl_core.kernels.nodes import (
     nodes_of_step,
     unchanged,
 )
+from ocannl_core.kernels.stream import FinishedStep
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
@@ -53,15 +54,17 @@ def rule_for(target: Target) -> Rule:
     )
 
 
-def schedule_kernels(plan: NestPlan, rule: Rule, finish: StepRule = unchanged) -> Plan:
-    """Return a plan in which every nest has the schedule that a rule chooses.
+def schedule_kernels(
+    plan: NestPlan, rule: Rule, finish: StepRule = unchanged
+) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
     Kernels that are equal but for names are scheduled once.
 
     Args:
         plan: The plan.
         rule: Chooses the schedules.
-        finish: Rewrites each step as soon as it is scheduled.
+        finish: Applied to each scheduled step.
     """
     nodes = dict(plan.nodes)
     folded = plan.folded
@@ -83,6 +86,8 @@ def schedule_kernels(plan: NestPlan, rule: Rule, finish: StepRule = unchanged) -
         steps += made.steps
         scratch += made.scratch
         nodes.update(made.nodes)
+        for finished in made.steps:
+            yield finished, nodes
     left = frozenset(node for each in steps for node in nodes_of_step(each))
     scratch = list(dict.fromkeys(node for node in scratch if node in left))
     return Plan(plan.name, tuple(steps), plan.params, tuple(scratch), plan.indices, nodes)

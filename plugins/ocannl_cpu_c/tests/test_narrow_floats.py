@@ -52,7 +52,7 @@ def test_sums_of_narrow_floats_are_rounded_once(
     def schedule(plan: Plan, target: Target) -> Plan:
         # generated code has functions for pairs whatever the processor is
         described = replace(target, pair_products=(bfloat16,), **PROCESSORS[processor])
-        return schedule_for(plan, described)
+        return schedule_for(plan, described).plan()
 
     with core_settings.overrides(accumulation=accumulation, tune="off"):
         found = subject_named("cpu_c").run(narrow.program, narrow.arrays, (), schedule)

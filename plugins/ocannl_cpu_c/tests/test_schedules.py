@@ -63,7 +63,7 @@ PROCESSORS = {
 @given(example=REDUCTIONS)
 def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example: Example) -> None:
     def schedule(plan: Plan, target: Target) -> Plan:
-        return schedule_for(plan, replace(target, **PROCESSORS[processor]))
+        return schedule_for(plan, replace(target, **PROCESSORS[processor])).plan()
 
     check(example, schedule)
 
@@ -129,7 +129,9 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
     """All results are larger than these caches, so they are stored past them."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        return schedule_for(plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1)))
+        return schedule_for(
+            plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1))
+        ).plan()
 
     check(example, schedule)
 
@@ -143,7 +145,7 @@ def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads
 
     def schedule(plan: Plan, target: Target) -> Plan:
         caches = (256, 1024, 1 << 20)
-        return schedule_for(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches))
+        return schedule_for(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches)).plan()
 
     with core_settings.overrides(threads=threads):
         check(example, schedule)

@@ -268,7 +268,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-        return schedule_for(plan, replace(wide, cache_bytes=(near, far, 1)))
+        return schedule_for(plan, replace(wide, cache_bytes=(near, far, 1))).plan()
 
     return schedule
 

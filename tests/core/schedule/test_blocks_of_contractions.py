@@ -101,7 +101,7 @@ class Attention:
 
 def by_blocks(plan: Plan, target: Target) -> Plan:
     wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-    return schedule_for(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20)))
+    return schedule_for(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20))).plan()
 
 
 def joined_kernels(attention: Attention) -> list[Kernel]:
