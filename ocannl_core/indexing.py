@@ -25,7 +25,7 @@ class LoopVar:
 
 
 def fresh_var(hint: str = "i") -> LoopVar:
-    """Returns a loop variable that differs from every other one."""
+    """Return a loop variable that differs from every other one."""
     return LoopVar(next(_ids), hint)
 
 
@@ -92,11 +92,11 @@ class ConcatIndex:
         return tuple(part for part in self.parts if not isinstance(part, int))
 
     def length(self, extents: Mapping[LoopVar, int]) -> int:
-        """Returns the number of cells of all parts."""
+        """Return the number of cells of all parts."""
         return sum(_extent(part, extents) for part in self.parts)
 
     def stretches(self, extents: Mapping[LoopVar, int]) -> Iterator[tuple[IndexVar, int]]:
-        """Yields each variable with the position where its cells begin."""
+        """Yield each variable with the position where its cells begin."""
         start = 0
         for part in self.parts:
             if not isinstance(part, int):
@@ -105,7 +105,7 @@ class ConcatIndex:
 
 
 def _extent(part: IndexVar | int, extents: Mapping[LoopVar, int]) -> int:
-    """Returns the number of cells of a part; a static index is at one position."""
+    """Return the number of cells of a part; a static index is at one position."""
     if isinstance(part, int):
         return part
     return extents[part] if isinstance(part, LoopVar) else 1
@@ -115,7 +115,7 @@ AxisIndex = FixedIndex | VarIndex | AffineIndex | SubAxis | ConcatIndex
 
 
 def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
-    """Returns the normal form of `sum(coefficient * variable) + offset`.
+    """Return the normal form of `sum(coefficient * variable) + offset`.
 
     affine([(1, i)])            -->  VarIndex(i)
     affine([(2, i), (-2, i)], 3) -->  FixedIndex(3)
@@ -132,7 +132,7 @@ def affine(terms: Iterable[tuple[int, IndexVar]], offset: int = 0) -> AxisIndex:
 
 
 def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
-    """Returns the terms and the offset of an index.
+    """Return the terms and the offset of an index.
 
     A sub-axis counts as position 0; a concatenation has no such form.
     """
@@ -152,7 +152,7 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
 
 
 def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
-    """Returns the index with variables replaced by indices, simultaneously."""
+    """Return the index with variables replaced by indices, simultaneously."""
     match index:
         case FixedIndex() | SubAxis():
             return index
@@ -181,7 +181,7 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
 
 
 def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
-    """Returns the variables that an index depends on, in order of appearance."""
+    """Return the variables that an index depends on, in order of appearance."""
     match index:
         case FixedIndex() | SubAxis():
             return ()
@@ -196,13 +196,13 @@ def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
 
 
 def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:
-    """Returns the position that an index denotes for given values of its variables."""
+    """Return the position that an index denotes for given values of its variables."""
     terms, offset = as_affine(index)
     return offset + sum(coefficient * env[var] for coefficient, var in terms)
 
 
 def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
-    """Returns the row-major offset of a multi-index as one affine index."""
+    """Return the row-major offset of a multi-index as one affine index."""
     terms: list[tuple[int, IndexVar]] = []
     offset = 0
     stride = 1
@@ -256,7 +256,7 @@ class Projections:
 
 
 def is_surjective(projections: Projections) -> bool:
-    """True only if every cell of the result is written. Conservative: False when unsure."""
+    """Return True only if every cell of the result is written. Conservative: False when unsure."""
     extents = projections.extents
     if 0 in extents.values():
         return False
@@ -272,7 +272,7 @@ def is_surjective(projections: Projections) -> bool:
 
 
 def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, int]) -> int:
-    """Returns an `n` such that the terms take every value in `range(n)`; 0 when unsure."""
+    """Return an `n` such that the terms take every value in `range(n)`; 0 when unsure."""
     reached = 1
     for coefficient, var in sorted(terms, key=lambda term: term[0]):
         if not isinstance(var, LoopVar) or var not in extents or not 1 <= coefficient <= reached:
@@ -282,7 +282,7 @@ def _reach(terms: tuple[tuple[int, IndexVar], ...], extents: Mapping[LoopVar, in
 
 
 def is_injective(projections: Projections) -> bool:
-    """True only if no result cell is written twice: the result's index determines every variable.
+    """Return True only if no result cell is written twice: the result's index determines every variable.
 
     Positions are accepted when their terms form a mixed-radix number over the variables not pinned
     yet; accepted positions pin their variables, until nothing changes. Sufficient, not necessary.

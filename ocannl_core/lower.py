@@ -115,7 +115,7 @@ _MOST_UNROLLED_STORES = 64
 
 
 def lower(program: AssignProgram) -> LoopProgram:
-    """Returns the program as loops.
+    """Return the program as loops.
 
     Raises:
         LoweringError: if an assignment contradicts itself; names the operation and the user's line.
@@ -209,7 +209,7 @@ class _Lowering:
                 assert_never(assignment)
 
     def remark(self, assignment: Leaf) -> None:
-        """Appends the text of an assignment, in front of the statement that does the main work."""
+        """Append the text of an assignment, in front of the statement that does the main work."""
         with self.names.scope():
             text = assignment_text(assignment, self.names)
         self.stmts.append(Remark(text, assignment.origin))
@@ -273,7 +273,7 @@ class _Lowering:
             self.forget_margins(target, nest)
 
     def nests(self, projections: Projections) -> Iterator[_Nest]:
-        """Yields the nests of an assignment: one, or one for each choice of a part of every
+        """Yield the nests of an assignment: one, or one for each choice of a part of every
         concatenated axis.
         """
         found = False
@@ -290,7 +290,7 @@ class _Lowering:
     def operands(
         self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
     ) -> list[Expr]:
-        """Returns the operands as expressions, constants in the format the operation works in."""
+        """Return the operands as expressions, constants in the format the operation works in."""
         found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
         numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
         working = working_format(op, found, numbers, dtype)
@@ -312,7 +312,7 @@ class _Lowering:
         return exprs
 
     def note_merge(self, node: TensorNode) -> None:
-        """Raises LoweringError if the merge buffer is to hold a second node."""
+        """Raise LoweringError if the merge buffer is to hold a second node."""
         if self.merged is not None and self.merged is not node:
             raise self.error(
                 "A routine reads the merge buffer of one tensor, because a device has one buffer.",
@@ -322,7 +322,7 @@ class _Lowering:
         self.merged = node
 
     def apply(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Returns a primitive applied to operands, as an expression of the target's format."""
+        """Return a primitive applied to operands, as an expression of the target's format."""
         match op, args:
             case BinaryOp.FIRST, [first, _]:
                 return self.convert(first, dtype)
@@ -362,7 +362,7 @@ class _Lowering:
         return self.convert(value, dtype)
 
     def computed(self, op: Op, args: list[Expr], dtype: DType) -> Expr:
-        """Returns a primitive applied to operands of the format in which it is computed."""
+        """Return a primitive applied to operands of the format in which it is computed."""
         match op:
             case UnaryOp():
                 return Unary(op, args[0], dtype)
@@ -401,7 +401,7 @@ class _Lowering:
             )
 
     def check_magnitude(self, value: float, dtype: DType) -> None:
-        """Refuses constants that are near the end of a narrow range, or past it."""
+        """Refuse constants that are near the end of a narrow range, or past it."""
         cutoff = settings.current().half_constant_cutoff
         if dtype not in SHORT_RANGE:
             return
@@ -449,7 +449,7 @@ class _Lowering:
                 assert_never(source)
 
     def everywhere(self, target: TensorNode, value: Callable[[IndexMap], Expr]) -> None:
-        """Appends loops that store a function of the cell's position in every cell of a node."""
+        """Append loops that store a function of the cell's position in every cell of a node."""
         loops = tuple((fresh_var(), dim) for dim in self.info(target).dims)
         cell = tuple(VarIndex(var) for var, _ in loops)
         store = Store(target, self.shifted(target, cell), value(cell))
@@ -472,14 +472,14 @@ class _Lowering:
             self.stmts.append(Store(target, cell, constants[offset % len(constants)]))
 
     def fill(self, target: TensorNode, value: float) -> None:
-        """Appends a fill of the whole buffer of a node."""
+        """Append a fill of the whole buffer of a node."""
         self.stmts.append(Fill(target, value))
         self.margins[target] = value
 
     # ----- padding -----
 
     def shifted(self, node: TensorNode, index_map: IndexMap) -> IndexMap:
-        """Returns an index map into the stored buffer of a node: with its left margins added."""
+        """Return an index map into the stored buffer of a node: with its left margins added."""
         info = self.info(node)
         if len(index_map) != len(info.dims):
             raise self.error(
@@ -503,7 +503,7 @@ class _Lowering:
         return False
 
     def prepare_margins(self, assignment: Accumulate | SetVector, nest: _Nest) -> None:
-        """Appends fills of the margins that a nest reads, where they may hold something else."""
+        """Append fills of the margins that a nest reads, where they may hold something else."""
         match assignment:
             case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
                 needed = _outside(combine) if beyond is None else beyond
@@ -539,7 +539,7 @@ class _Lowering:
 
 
 def _outside(combine: BinaryOp) -> float:
-    """Returns what an accumulation finds beyond the axes that windows leave."""
+    """Return what an accumulation finds beyond the axes that windows leave."""
     return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
 
 
@@ -548,7 +548,7 @@ def _writes_each_once(projections: Projections) -> bool:
 
 
 def _freshened(domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ...]) -> _Nest:
-    """Returns a nest with loop variables of its own: domains may be shared between assignments."""
+    """Return a nest with loop variables of its own: domains may be shared between assignments."""
     fresh = {var: fresh_var(var.hint) for var, _ in domain}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in fresh.items()}
     lhs, *rhs = (tuple(substitute(index, values) for index in index_map) for index_map in maps)
@@ -556,7 +556,7 @@ def _freshened(domain: tuple[tuple[LoopVar, int], ...], maps: tuple[IndexMap, ..
 
 
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:
-    """Returns the index moved by an offset; a sub-axis is at its first position."""
+    """Return the index moved by an offset; a sub-axis is at its first position."""
     if offset == 0 and not isinstance(index, SubAxis):
         return index
     terms, own = as_affine(index)
@@ -572,7 +572,7 @@ def _position(offset: int, dims: Sequence[int]) -> IndexMap:
 
 
 def _margin_loops(node: TensorNode, info: NodeInfo, value: float) -> Iterator[Stmt]:
-    """Yields loops over the cells of the margins, each once.
+    """Yield loops over the cells of the margins, each once.
 
     Cells outside the interior of an axis belong to the first such axis: axes before it run over
     their interior.

@@ -101,7 +101,7 @@ class Primitive:
 def _total(
     function: Callable[[float], float], overflow: float = math.inf
 ) -> Callable[[float], float]:
-    """Returns the function with IEEE results where Python's raises.
+    """Return the function with IEEE results where Python's raises.
 
     These are NaN outside the domain and infinity past the range.
     """
@@ -497,7 +497,7 @@ HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORD
 
 
 def arity(op: Op) -> int:
-    """Returns the number of operands of a primitive."""
+    """Return the number of operands of a primitive."""
     match op:
         case UnaryOp():
             return 1
@@ -508,7 +508,7 @@ def arity(op: Op) -> int:
 
 
 def neutral(op: BinaryOp) -> float:
-    """Returns the neutral element of an accumulating primitive.
+    """Return the neutral element of an accumulating primitive.
 
     Raises:
         ValueError: if the primitive does not accumulate.
@@ -519,12 +519,12 @@ def neutral(op: BinaryOp) -> float:
 
 
 def accumulates(op: BinaryOp) -> bool:
-    """True if an assignment can accumulate with the primitive (plain assignment is `SECOND`)."""
+    """Return True if an assignment can accumulate with the primitive (plain assignment is `SECOND`)."""
     return op is BinaryOp.SECOND or op.value.neutral is not None
 
 
 def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
-    """Returns the meaning of a primitive between two formats: how numbers and words become each
+    """Return the meaning of a primitive between two formats: how numbers and words become each
     other depends on the format of the number.
     """
     row: Primitive = op.value
@@ -540,7 +540,7 @@ def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
 def working_format(
     op: Op, found: Sequence[DType], numbers: Sequence[float], target: DType
 ) -> DType:
-    """Returns the format in which a primitive is computed before its result is converted.
+    """Return the format in which a primitive is computed before its result is converted.
 
     That is the promotion of its operands' formats. Where these are integers, a float is needed for
     primitives with real results and for numbers with fractions.

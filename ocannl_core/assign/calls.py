@@ -51,7 +51,7 @@ class Outside:
 
 
 def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
-    """Returns a program in which calls destroy nothing that is still to be read, inputs and outputs
+    """Return a program in which calls destroy nothing that is still to be read, inputs and outputs
     that share memory are one node, and no node of a call has margins.
 
     Raises:
@@ -69,7 +69,7 @@ def settle(program: AssignProgram, outside: Outside) -> AssignProgram:
 
 
 def _sharing(program: AssignProgram, outside: Outside) -> AssignProgram:
-    """Returns the program with one node for a destroyed input and the target that takes its memory.
+    """Return the program with one node for a destroyed input and the target that takes its memory.
 
     That is the input's node where its cells outlive the program, else the target's. Nodes of
     different layout stay apart: the target gets a copy. What is left of an input that is lost is a
@@ -140,7 +140,7 @@ def _renamed(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
 
 
 def _without_margins(program: AssignProgram) -> AssignProgram:
-    """Returns the program with calls over nodes without margins, which are copies where need be.
+    """Return the program with calls over nodes without margins, which are copies where need be.
 
     What a call destroys is among its targets then.
     """

@@ -21,7 +21,7 @@ Traversal = tuple[tuple[tuple[LoopVar, int], ...], tuple[IndexMap, ...]]
 
 
 def traversals(projections: Projections) -> Iterator[Traversal]:
-    """Yields a domain with its index maps for each choice of a part of every concatenated axis.
+    """Yield a domain with its index maps for each choice of a part of every concatenated axis.
 
     Axes that share a part are all at it, or none is: `a^b => b^a` exchanges two parts. A choice
     that leaves a variable of some index map idle is left out: `a^b => a` reads only the first part.

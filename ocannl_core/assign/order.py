@@ -34,7 +34,7 @@ def reorder_assignments(
     persistent: AbstractSet[TensorNode],
     kept: Mapping[TensorNode, str],
 ) -> AssignProgram:
-    """Returns the program with destroying calls behind the other readers of what they destroy.
+    """Return the program with destroying calls behind the other readers of what they destroy.
 
     Args:
         program: The program.
@@ -67,7 +67,7 @@ def _flat(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Path,
 
 
 def _nested(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment, ...]:
-    """Returns assignments inside their sections; a section that others interrupt occurs twice."""
+    """Return assignments inside their sections; a section that others interrupt occurs twice."""
     found: list[Assignment] = []
     start = 0
     while start < len(places):
@@ -111,7 +111,7 @@ class _AssignmentOrder:
     _members: dict[Value, list[TensorNode]] = field(default_factory=lambda: defaultdict(list))
 
     def scan(self) -> None:
-        """Finds values, their readers and their destroyers, and the order among assignments."""
+        """Find values, their readers and their destroyers, and the order among assignments."""
         since: dict[TensorNode, set[int]] = defaultdict(set)
         for position, leaf in enumerate(self.leaves):
             needed: set[int] = set()
@@ -141,13 +141,13 @@ class _AssignmentOrder:
             self.before[position] |= set(self.readers[value]) - {position}
 
     def _assigned(self, leaf: Leaf) -> list[TensorNode]:
-        """Returns the inputs of a call to which it is an assignment."""
+        """Return the inputs of a call to which it is an assignment."""
         if not isinstance(leaf, ExternalCall) or not leaf.has_place:
             return []
         return [node for node in leaf.destroyed if node in self.persistent]
 
     def _in_memory_of(self, node: TensorNode) -> list[TensorNode]:
-        """Returns a node and those whose memory it took over, as long as that holds its value.
+        """Return a node and those whose memory it took over, as long as that holds its value.
 
         Where the memory was written since, the node has to have memory of its own.
         """
@@ -162,7 +162,7 @@ class _AssignmentOrder:
         return found
 
     def _value(self, node: TensorNode) -> Value:
-        """Returns the value that a node has now, as its oldest alias."""
+        """Return the value that a node has now, as its oldest alias."""
         value = (node, self._writer.get(node, -1))
         oldest = self._viewed.get(value, value)
         if node not in self._members[oldest]:
@@ -170,7 +170,7 @@ class _AssignmentOrder:
         return oldest
 
     def _note(self, call: ExternalCall, position: int) -> None:
-        """Notes what a call destroys, and of what its targets are views."""
+        """Note what a call destroys, and of what its targets are views."""
         read = [self._value(node) for node in call.inputs]
         taken = {source for _, source in call.shared}
         for node in call.destroyed:
@@ -210,7 +210,7 @@ class _AssignmentOrder:
         )
 
     def check(self) -> None:
-        """Refuses programs whose results are destroyed, or have to be in two places."""
+        """Refuse programs whose results are destroyed, or have to be in two places."""
         for target, written in sorted(self.unshared, key=lambda value: (value[1], value[0].id)):
             self._check_update_is_readable(target, written)
         for node in sorted(self.results, key=lambda node: node.id):
@@ -227,7 +227,7 @@ class _AssignmentOrder:
             )
 
     def _check_update_is_readable(self, target: TensorNode, position: int) -> None:
-        """Refuses an update in place of which two readers want different cells."""
+        """Refuse an update in place of which two readers want different cells."""
         call = self.leaves[position]
         if not isinstance(call, ExternalCall):
             return
@@ -242,7 +242,7 @@ class _AssignmentOrder:
                 )
 
     def leaf(self, position: int) -> Leaf:
-        """Returns an assignment, with outputs in memory of their own where they need it."""
+        """Return an assignment, with outputs in memory of their own where they need it."""
         leaf = self.leaves[position]
         if not isinstance(leaf, ExternalCall):
             return leaf
@@ -254,7 +254,7 @@ class _AssignmentOrder:
         return replace(leaf, shared=shared) if shared != leaf.shared else leaf
 
     def sequence(self) -> list[int]:
-        """Returns the positions in an order of execution, as close to the given one as can be."""
+        """Return the positions in an order of execution, as close to the given one as can be."""
         after: list[list[int]] = [[] for _ in self.leaves]
         missing = [len(each) for each in self.before]
         for position, each in enumerate(self.before):
@@ -274,7 +274,7 @@ class _AssignmentOrder:
         return found
 
     def _conflict(self, after: list[list[int]]) -> OpError:
-        """Returns the error of a call that something needs before and something else after it."""
+        """Return the error of a call that something needs before and something else after it."""
         for value, position in self.destroyers.items():
             reached = {position}
             pending = [position]

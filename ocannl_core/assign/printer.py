@@ -47,7 +47,7 @@ from ocannl_core.ops import BinaryOp
 
 
 def to_text(program: AssignProgram) -> str:
-    """Returns a program as text: its name, the shape of every node, and one line per assignment.
+    """Return a program as text: its name, the shape of every node, and one line per assignment.
 
     Nodes are marked as `input` when the program computes them nowhere, as `kept` when they keep
     their cells from call to call, starting from zero, and as `result`.
@@ -93,7 +93,7 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
 
 
 def _origin(assignment: Leaf) -> str:
-    """Returns the line that asked for an assignment; constants are where they are used."""
+    """Return the line that asked for an assignment; constants are where they are used."""
     if isinstance(assignment, Fetch) and isinstance(assignment.source, Constant | ConstantBits):
         return ""
     origin = assignment.origin
@@ -111,7 +111,7 @@ def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
 
 
 def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
-    """Returns one assignment as text, without its domain and origin."""
+    """Return one assignment as text, without its domain and origin."""
     match assignment:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:

@@ -50,7 +50,7 @@ Key = tuple[Hashable, ...]
 
 
 def are_equivalent(first: Node, second: Node) -> bool:
-    """True if a bijection of the loop variables and scalars that they bind makes them equal.
+    """Return True if a bijection of the loop variables and scalars that they bind makes them equal.
 
     Remarks, and the cells that inlined computations remember, do not count.
     """
@@ -58,7 +58,7 @@ def are_equivalent(first: Node, second: Node) -> bool:
 
 
 def key_of(root: Node, version: Callable[[Storage], int] = lambda storage: 0) -> Key:
-    """Returns a value that exactly the equivalent code has.
+    """Return a value that exactly the equivalent code has.
 
     Variables bound inside are numbered in the order in which they are bound.
 
@@ -86,7 +86,7 @@ class _Namer:
         self._count = 0
 
     def token(self, node: Node) -> Hashable:
-        """Returns what distinguishes a node itself, its children apart."""
+        """Return what distinguishes a node itself, its children apart."""
         match node:
             case Load(array, indices, dtype) | LoadMerge(array, indices, dtype):
                 return array, self._version(array), self._indices(indices), dtype

@@ -88,7 +88,7 @@ class Local:
     node: TensorNode | None = None
 
     def numbered(self, number: Callable[[object], int]) -> tuple[object, ...]:
-        """Returns what is left without the id: the number of the variable among some things."""
+        """Return what is left without the id: the number of the variable among some things."""
         return number((Local, self.id)), self.dtype, self.node
 
 

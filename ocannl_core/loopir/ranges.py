@@ -24,7 +24,7 @@ class Range:
 
 
 def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | None:
-    """Returns the smallest and largest value of an index, its variables varying freely.
+    """Return the smallest and largest value of an index, its variables varying freely.
 
     None when a variable has no known range, or an empty one.
     """
@@ -49,7 +49,7 @@ Box = tuple[Range, ...]
 
 
 def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) -> Box | None:
-    """Returns a box every cell of which the indices take; None when unsure.
+    """Return a box every cell of which the indices take; None when unsure.
 
     Args:
         indices: An index map.
@@ -74,7 +74,7 @@ def certain_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
 def _is_contiguous(
     terms: tuple[tuple[int, IndexVar], ...], ranges: Mapping[IndexVar, Range]
 ) -> bool:
-    """True only if the sum of the terms takes every value between its smallest and its largest."""
+    """Return True only if the sum of the terms takes every value between its smallest and its largest."""
     reached = 1
     for size, extent in sorted(
         (abs(coefficient), ranges[var].extent) for coefficient, var in terms
@@ -88,7 +88,7 @@ def _is_contiguous(
 
 
 def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
-    """True if every cell of an array of these extents lies in one of the boxes.
+    """Return True if every cell of an array of these extents lies in one of the boxes.
 
     The axes are cut where a box begins or ends, so that the work depends on the number of boxes and
     not of cells; False when it would be too much even so.

@@ -85,18 +85,18 @@ Nothing is asked more often, so this is no `match`.
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Returns what is directly inside a node, in the order in which it runs."""
+    """Return what is directly inside a node, in the order in which it runs."""
     inside = _INSIDE[type(node)]
     return () if inside is None else inside(node)
 
 
 def operands_of(node: Node) -> tuple[Node, ...]:
-    """Returns what is directly inside a node, but nothing of an inlined computation."""
+    """Return what is directly inside a node, but nothing of an inlined computation."""
     return () if isinstance(node, Scoped) else children(node)
 
 
 def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
-    """Yields the operands of an expression, and whether they are computed whenever it is."""
+    """Yield the operands of an expression, and whether they are computed whenever it is."""
     match expr:
         case Ternary(TernaryOp.WHERE, condition, first, second):
             yield from ((condition, True), (first, False), (second, False))
@@ -111,7 +111,7 @@ def certain_operands(expr: Expr) -> Iterator[tuple[Expr, bool]]:
 
 
 def computed_surely(expr: Expr) -> Iterator[Expr]:
-    """Yields what is computed whenever an expression is, itself first.
+    """Yield what is computed whenever an expression is, itself first.
 
     Nothing of inlined computations.
     """
@@ -126,7 +126,7 @@ def computed_surely(expr: Expr) -> Iterator[Expr]:
 
 
 def walk(root: Node) -> Iterator[Node]:
-    """Yields a node and all inside it, parents first."""
+    """Yield a node and all inside it, parents first."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -137,7 +137,7 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def statements(root: Stmt) -> Iterator[Stmt]:
-    """Yields a statement and those inside it, parents first, but not those of expressions."""
+    """Yield a statement and those inside it, parents first, but not those of expressions."""
     pending = [root]
     while pending:
         stmt = pending.pop()
@@ -152,7 +152,7 @@ def statements(root: Stmt) -> Iterator[Stmt]:
 
 
 def walk_up(root: Node) -> Iterator[Node]:
-    """Yields all nodes inside a node and then itself: the order in which they take effect."""
+    """Yield all nodes inside a node and then itself: the order in which they take effect."""
     found: list[Node] = []
     pending = [root]
     while pending:  # backwards: a node, then what is inside it from the right
@@ -169,7 +169,7 @@ def fold(
     combine: Callable[[Node, tuple[Result, ...]], Result],
     inside: Callable[[Node], tuple[Node, ...]] = children,
 ) -> Result:
-    """Returns `combine(root, results of its children)`, computed children first.
+    """Return `combine(root, results of its children)`, computed children first.
 
     Args:
         root: The node to fold.
@@ -200,7 +200,7 @@ def rewrite(
     on_stmt: Callable[[Stmt], Replacement] | None = None,
     on_expr: Callable[[Expr], Expr] | None = None,
 ) -> Block:
-    """Returns a statement rewritten children first, as a block.
+    """Return a statement rewritten children first, as a block.
 
     Args:
         root: The statement to rewrite.
@@ -211,12 +211,12 @@ def rewrite(
 
 
 def map_stmts(root: Stmt, function: Callable[[Stmt], Replacement]) -> Block:
-    """Returns a block with every statement replaced by the function, children first."""
+    """Return a block with every statement replaced by the function, children first."""
     return rewrite(root, on_stmt=function)
 
 
 def map_exprs(root: Stmt, function: Callable[[Expr], Expr]) -> Block:
-    """Returns a block with every expression replaced by the function, children first."""
+    """Return a block with every expression replaced by the function, children first."""
     return rewrite(root, on_expr=function)
 
 
@@ -225,7 +225,7 @@ def map_expr(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_stmt: Callable[[Stmt], Replacement] | None = None,
 ) -> Expr:
-    """Returns an expression rewritten children first, also inside inlined computations."""
+    """Return an expression rewritten children first, also inside inlined computations."""
     return _as_expr(_rewritten(root, on_stmt, on_expr))
 
 
@@ -262,7 +262,7 @@ def _rewritten(
 
 
 def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> Node:
-    """Returns the node with other children; the node itself when they are the ones it has."""
+    """Return the node with other children; the node itself when they are the ones it has."""
     if all(len(group) == 1 and group[0] is child for group, child in zip(new, old, strict=True)):
         return node
     flat = tuple([child for group in new for child in group])
@@ -288,7 +288,7 @@ def _with_children(node: Node, old: tuple[Node, ...], new: list[_Rewritten]) -> 
 
 
 def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
-    """Returns an expression with other operands; the expression itself when it has them already."""
+    """Return an expression with other operands; the expression itself when it has them already."""
     rebuilt = _with_children(expr, children(expr), [(operand,) for operand in operands])
     return cast(Expr, rebuilt)
 
@@ -310,7 +310,7 @@ def _as_expr(rewritten: _Rewritten) -> Expr:
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
-    """Returns the axis indices in a node itself, not in its children."""
+    """Return the axis indices in a node itself, not in its children."""
     match node:
         case Load() | LoadMerge() | Gather() | Store() | StoreVector() | Prefetch() | Scoped():
             return node.indices
@@ -321,7 +321,7 @@ def indices_of(node: Node) -> tuple[AxisIndex, ...]:
 
 
 def free_variables(root: Node) -> tuple[LoopVar, ...]:
-    """Returns the loop variables that a node uses and does not bind, in order of first use.
+    """Return the loop variables that a node uses and does not bind, in order of first use.
 
     The cell that an inlined computation remembers does not count.
     """
@@ -338,7 +338,7 @@ def free_variables(root: Node) -> tuple[LoopVar, ...]:
 
 
 def static_indices(root: Node) -> tuple[StaticIndex, ...]:
-    """Returns the static indices that a node uses, in order of first use."""
+    """Return the static indices that a node uses, in order of first use."""
     found: dict[StaticIndex, None] = {}
     for node in walk_up(root):
         for index in indices_of(node):
@@ -349,7 +349,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
 
 
 def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Block:
-    """Returns a statement, as a block, with index variables replaced by indices.
+    """Return a statement, as a block, with index variables replaced by indices.
 
     The variables must not be bound inside, nor the variables that the indices mention.
     """
@@ -359,14 +359,14 @@ def substitute_in_stmt(root: Stmt, values: Mapping[IndexVar, AxisIndex]) -> Bloc
 
 
 def substitute_in_expr(root: Expr, values: Mapping[IndexVar, AxisIndex]) -> Expr:
-    """Returns an expression with index variables replaced, as `substitute_in_stmt` does."""
+    """Return an expression with index variables replaced, as `substitute_in_stmt` does."""
     return map_expr(
         root, lambda e: _substitute_expr(e, values), lambda stmt: _substitute_stmt(stmt, values)
     )
 
 
 def refresh(root: Stmt) -> Block:
-    """Returns a statement, as a block, whose loops bind fresh variables: a second copy of it."""
+    """Return a statement, as a block, whose loops bind fresh variables: a second copy of it."""
     renamed = {node.var: fresh_var(node.var.hint) for node in walk(root) if isinstance(node, For)}
     values: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in renamed.items()}
 
@@ -379,7 +379,7 @@ def refresh(root: Stmt) -> Block:
 
 
 def refresh_expr(root: Expr, next_local: int) -> tuple[Expr, int]:
-    """Returns a second copy of an expression, and the next unused number of a variable.
+    """Return a second copy of an expression, and the next unused number of a variable.
 
     Its loops bind fresh variables, and the scalar variables that it introduces are numbered from
     `next_local`; what it only reads stays.
@@ -456,7 +456,7 @@ _ACCESSING = (Load, Store, Gather, LoadMerge, StoreVector, Fill, CallExternal)
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
-    """Returns the accesses of a node itself, not of its children."""
+    """Return the accesses of a node itself, not of its children."""
     match node:
         case Load() | Gather():
             return (Access(node.node, False, node.indices),)
@@ -473,29 +473,29 @@ def accesses_at(node: Node) -> tuple[Access, ...]:
 
 
 def accesses(root: Node) -> Iterator[Access]:
-    """Yields every access inside a node, in the order in which they take effect."""
+    """Yield every access inside a node, in the order in which they take effect."""
     for node in walk_up(root):
         if isinstance(node, _ACCESSING):
             yield from accesses_at(node)
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose own memory is read, in order of first use; not merge buffers."""
+    """Return the nodes whose own memory is read, in order of first use; not merge buffers."""
     return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
 
 
 def writes(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes that are written, in order of first use."""
+    """Return the nodes that are written, in order of first use."""
     return _distinct(a.node for a in accesses(root) if a.writes)
 
 
 def merge_reads(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes whose merge buffers are read, in order of first use."""
+    """Return the nodes whose merge buffers are read, in order of first use."""
     return _distinct(a.node for a in accesses(root) if a.merge)
 
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
-    """Returns every node whose memory or merge buffer is accessed, in order of first use."""
+    """Return every node whose memory or merge buffer is accessed, in order of first use."""
     found: dict[TensorNode, None] = {}
     for node in walk_up(root):
         match node:
@@ -509,12 +509,12 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
 
 
 def allocated(root: Node) -> tuple[TensorNode, ...]:
-    """Returns the nodes that get memory inside, in order."""
+    """Return the nodes that get memory inside, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, Allocate))
 
 
 def locals_of(root: Node) -> tuple[Local, ...]:
-    """Returns every scalar variable mentioned, in order of first mention."""
+    """Return every scalar variable mentioned, in order of first mention."""
     found: dict[Local, None] = {}
     for node in walk(root):
         if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal):
@@ -523,19 +523,19 @@ def locals_of(root: Node) -> tuple[Local, ...]:
 
 
 def introduced_locals(root: Node) -> tuple[Local, ...]:
-    """Returns the scalar variables that are declared inside a node, in order."""
+    """Return the scalar variables that are declared inside a node, in order."""
     found = (n.local for n in walk(root) if isinstance(n, Scoped | DeclareLocal))
     return tuple(dict.fromkeys(found))
 
 
 def free_locals(root: Node) -> tuple[Local, ...]:
-    """Returns the scalar variables that a node mentions and does not declare, in order."""
+    """Return the scalar variables that a node mentions and does not declare, in order."""
     introduced = set(introduced_locals(root))
     return tuple(local for local in locals_of(root) if local not in introduced)
 
 
 def rename_local(root: Stmt, old: Local, new: Local) -> Block:
-    """Returns a statement, as a block, in which one scalar variable is another one."""
+    """Return a statement, as a block, in which one scalar variable is another one."""
 
     def on_stmt(stmt: Stmt) -> Stmt:
         match stmt:
@@ -555,7 +555,7 @@ def rename_local(root: Stmt, old: Local, new: Local) -> Block:
 
 
 def used_only(program: LoopProgram) -> LoopProgram:
-    """Returns a program whose parameters, nodes and allocations are those that its body uses."""
+    """Return a program whose parameters, nodes and allocations are those that its body uses."""
     used = frozenset(a.node for node in walk(program.body) for a in accesses_at(node))
     if used == program.nodes.keys():
         return program

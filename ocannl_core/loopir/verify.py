@@ -58,7 +58,7 @@ from ocannl_core.ops import COMPARISONS, HASHES, BinaryOp, TernaryOp, UnaryOp
 
 
 def verify(program: LoopProgram) -> None:
-    """Returns if the program keeps every invariant of the loop language.
+    """Return if the program keeps every invariant of the loop language.
 
     Raises:
         VerifyError: listing every broken invariant.
@@ -211,7 +211,7 @@ class _Checker:
         self.memory.add(node)
 
     def prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
-        """Checks what is asked for, which may be outside of the array."""
+        """Check what is asked for, which may be outside of the array."""
         for index in indices:
             self.bound(index, f"prefetch of {node.name}")
         if self.known(node, "prefetch of"):
@@ -367,7 +367,7 @@ class _Checker:
     def access(
         self, node: TensorNode, indices: tuple[AxisIndex, ...], what: str, *, flat: bool = False
     ) -> None:
-        """Checks one access; a flat one addresses the buffer through its row-major offset alone."""
+        """Check one access; a flat one addresses the buffer through its row-major offset alone."""
         for index in indices:
             self.bound(index, f"{what} {node.name}")
         if not self.known(node, what):

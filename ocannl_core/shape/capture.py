@@ -43,7 +43,7 @@ class DimRef:
 def ties(
     capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], origin: Origin
 ) -> list[Constraint]:
-    """Returns equations between names of a spec and references that other operations have filled.
+    """Return equations between names of a spec and references that other operations have filled.
 
     Raises:
         SpecError: if the spec has no such name.
@@ -78,7 +78,7 @@ def ties(
 
 
 def fill(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
-    """Binds references to the names of a spec, those that are not bound yet."""
+    """Bind references to the names of a spec, those that are not bound yet."""
     for name, ref in capture.items():
         if ref.term is None:
             ref.label, ref.term = ref.label or name, labels[name]

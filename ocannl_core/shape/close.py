@@ -29,7 +29,7 @@ from ocannl_core.shape.underdetermined import may_be_guessed, refuse_guesses
 
 
 def close(state: State, shapes: Iterable[Shape], origin: Origin) -> None:
-    """Decides every variable that is connected with some shapes.
+    """Decide every variable that is connected with some shapes.
 
     Args:
         state: What is known.
@@ -85,7 +85,7 @@ def _bare_operands(state: State, var: RowVar) -> Iterator[RowVar]:
 
 
 def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[DimVar, DimVar]]:
-    """Yields unbounded sizes of which one is the other's only operand, and that its only result.
+    """Yield unbounded sizes of which one is the other's only operand, and that its only result.
 
     Those in rows that have not ended may yet be compared with others. An operand that a formula
     computes may turn out to be 1, and is repeated then.
@@ -162,7 +162,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
 
 
 def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
-    """Closes rows of leaves that have uses, limited ones first; returns whether there were any."""
+    """Close rows of leaves that have uses, limited ones first; return whether there were any."""
     state = closing.state
     waiting: dict[RowVar, None] = {}
     progress = False
@@ -182,7 +182,7 @@ def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
 
 
 def _is_row_ready(state: State, var: RowVar) -> bool:
-    """True when no open operand can still make the row longer; one that is as long cannot."""
+    """Return True if no open operand can still make the row longer; one that is as long cannot."""
     group = dict.fromkeys(ranks.group(state, var))
     return all(
         constraint.opnd.tail in group
@@ -192,12 +192,12 @@ def _is_row_ready(state: State, var: RowVar) -> bool:
 
 
 def _is_dim_ready(state: State, dim: DimVar) -> bool:
-    """True when no undecided operand can still decide the size."""
+    """Return True if no undecided operand can still decide the size."""
     return next(_open_operands(state, dim), None) is None
 
 
 def _is_awaiting(state: State, dim: DimVar) -> bool:
-    """True while nothing says which axis another row has in the place of a size."""
+    """Return True while nothing says which axis another row has in the place of a size."""
     return any(
         isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
         for constraint in state.within.get(dim, ())
@@ -205,7 +205,7 @@ def _is_awaiting(state: State, dim: DimVar) -> bool:
 
 
 def _may_learn_more(state: State, dim: DimVar) -> bool:
-    """True while a size, or a result that would tell it, is to be compared with unknown axes."""
+    """Return True while a size, or a result that would tell it, is to be compared with unknown axes."""
     seen: dict[DimVar, None] = {}
     pending = [dim]
     while pending:
@@ -261,7 +261,7 @@ def close_rows(closing: Closing) -> None:
 
 
 def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for rows above closed operands, and for those that must be as long.
+    """Return guesses for rows above closed operands, and for those that must be as long.
 
     They need no more axes, except between others: the axes before the variable stay the first ones
     only if the row is as long as what refines it.
@@ -275,7 +275,7 @@ def _ended(state: State, candidates: list[RowVar]) -> dict[RowVar, int]:
 
 
 def _from_uses(state: State, left: list[RowVar]) -> dict[RowVar, int]:
-    """Returns guesses for the rows about which most is known; none only if there are no rows."""
+    """Return guesses for the rows about which most is known; none only if there are no rows."""
     if guesses := _ended(state, left):
         return guesses
     limits = ranks.limits(state, left)
@@ -346,7 +346,7 @@ def close_dims(closing: Closing) -> None:
 
 
 def _lowest(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
-    """Returns the sizes to guess when all wait for each other: parts before what they make up."""
+    """Return the sizes to guess when all wait for each other: parts before what they make up."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]
 

@@ -17,7 +17,7 @@ from ocannl_core.shape.underdetermined import refuse_guesses
 
 
 def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
-    """Returns the undecided sizes that open formulas will compute once others are known, and what
+    """Return the undecided sizes that open formulas will compute once others are known, and what
     they are in these.
 
     Guessing these first could only contradict the formulas. What lies above a computed size, so
@@ -44,7 +44,7 @@ def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
 def _above(
     closing: Closing, parts: Mapping[DimVar, set[DimVar]], known: Collection[DimVar]
 ) -> dict[DimVar, None]:
-    """Returns what lies above computed sizes.
+    """Return what lies above computed sizes.
 
     What a size is computed from does not wait for it: `i` in `o = 2*i`, `o ⊑ i`.
 
@@ -74,7 +74,7 @@ def _above(
 
 
 def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
-    """Yields the undecided sizes of a formula and what they are in it; None for those of a row of
+    """Yield the undecided sizes of a formula and what they are in it; None for those of a row of
     which the axes are not known yet.
     """
     if isinstance(formula, DimEqual):
@@ -94,7 +94,7 @@ def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, So
 
 
 def refuse_lost_parts(state: State) -> None:
-    """Refuses a part without cells, unless its tensor is stated to have none: it would get lost.
+    """Refuse a part without cells, unless its tensor is stated to have none: it would get lost.
 
     Raises:
         ShapeError: if the equation of a concatenated axis leaves nothing for one of its parts.
@@ -262,5 +262,5 @@ def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
 
 
 def _is_free(state: State, tail: RowVar) -> bool:
-    """True when no result with known axes, however far, says how long a row is."""
+    """Return True if no result with known axes, however far, says how long a row is."""
     return tail not in ranks.known_axes(state, [tail])

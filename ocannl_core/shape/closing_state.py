@@ -30,7 +30,7 @@ class OperandReader(Generic[_Variable]):
         self._position = 0
 
     def take(self) -> dict[_Variable, None]:
-        """Returns the variables logged since the last call, each once, in order."""
+        """Return the variables logged since the last call, each once, in order."""
         news = dict.fromkeys(self._log[self._position :])
         self._position = len(self._log)
         return news
@@ -56,7 +56,7 @@ class Closing:
         state.touched_rows.clear()
 
     def start_stage(self) -> bool:
-        """Forgets what was read; returns whether there is anything left to decide."""
+        """Forget what was read; return whether there is anything left to decide."""
         self._dims = dict.fromkeys(self.open_dims())
         self._rows = dict.fromkeys(self.open_rows())
         self._dim_log = list(self._dims)
@@ -64,20 +64,20 @@ class Closing:
         return bool(self._dims or self._rows)
 
     def dim_reader(self) -> OperandReader[DimVar]:
-        """Returns a reader of the sizes about which something may have been learned."""
+        """Return a reader of the sizes about which something may have been learned."""
         return OperandReader(self._dim_log)
 
     def row_reader(self) -> OperandReader[RowVar]:
-        """Returns a reader of the row variables about which something may have been learned."""
+        """Return a reader of the row variables about which something may have been learned."""
         return OperandReader(self._row_log)
 
     def open_dims(self, among: Iterable[DimVar] | None = None) -> list[DimVar]:
-        """Returns the undecided sizes among some, or among all concerned, as representatives."""
+        """Return the undecided sizes among some, or among all concerned, as representatives."""
         candidates = self._dims if among is None else among
         return list(dict.fromkeys(self.state.undecided(tuple(candidates))))
 
     def open_rows(self, among: Iterable[RowVar] | None = None) -> list[RowVar]:
-        """Returns the undecided row variables among some, or among all concerned."""
+        """Return the undecided row variables among some, or among all concerned."""
         candidates = self._rows if among is None else among
         return [var for var in candidates if var not in self.state.rows]
 
@@ -97,7 +97,7 @@ class Closing:
             self._formulas.update(dict.fromkeys(counts))
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
-        """Gives row variables numbers of axes, all at once; returns whether there were any."""
+        """Give row variables numbers of axes, all at once; return whether there were any."""
         state = self.state
         for var, number in guesses.items():
             self._note(var, stage)
@@ -107,7 +107,7 @@ class Closing:
         return bool(guesses)
 
     def decide_dims(self, guesses: Mapping[DimVar, Size], stage: str) -> bool:
-        """Decides sizes, all at once; returns whether there were any."""
+        """Decide sizes, all at once; return whether there were any."""
         state = self.state
         for dim, size in guesses.items():
             self._note(dim, stage)
@@ -128,26 +128,26 @@ class Closing:
         return bool(guesses)
 
     def note_guess(self, equation: DimEqual | RowEqual, stage: str) -> None:
-        """Remembers that a stage guesses that two variables are the same."""
+        """Record that a stage guesses that two variables are the same."""
         for side in (equation.left, equation.right):
             var = side.tail if isinstance(side, Row) else side
             if isinstance(var, DimVar | RowVar):
                 self._note(var, stage)
 
     def guess_origin(self, stage: str) -> Origin:
-        """Returns what messages give as the place where a stage guessed."""
+        """Return what messages give as the place where a stage guessed."""
         return Origin(f"closing {stage}", self._origin.location)
 
     def _note(self, var: DimVar | RowVar, stage: str) -> None:
         self.state.journal.put(self.state.guesses, var, Guessed(stage, self._origin))
 
     def demand(self, constraints: Iterable[Constraint]) -> None:
-        """Adds constraints and draws the conclusions."""
+        """Add constraints and draws the conclusions."""
         self.state.agenda.extend(constraints)
         self.run()
 
     def run(self) -> None:
-        """Draws conclusions, and logs what they may concern."""
+        """Draw conclusions, and logs what they may concern."""
         state = self.state
         solver.run(state)
         new_dims = self.open_dims(state.touched_dims)
@@ -164,7 +164,7 @@ class Closing:
 def connected(
     state: State, shapes: Iterable[Shape]
 ) -> tuple[dict[DimVar, None], dict[RowVar, None]]:
-    """Returns the undecided variables connected with some shapes."""
+    """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
     pending: list[DimVar | RowVar] = []
@@ -196,7 +196,7 @@ def connected(
 
 
 def counted_by(constraints: Iterable[RowConstraint]) -> Iterator[Dim]:
-    """Yields the sizes outside of rows in constraints on numbers of cells."""
+    """Yield the sizes outside of rows in constraints on numbers of cells."""
     for constraint in constraints:
         if isinstance(constraint, TotalElements):
             yield from constraint.divided_by

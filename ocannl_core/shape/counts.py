@@ -52,7 +52,7 @@ class Count:
             self.var = None
 
     def text(self) -> str:
-        """Returns both sides as people read them."""
+        """Return both sides as people read them."""
         sizes = "·".join([str(self.known), *map(str, self.unknown), *map(str, self.tails)])
         return f"{sizes} cells in place of {self.factor}" + (f"·{self.var}" if self.var else "")
 
@@ -69,7 +69,7 @@ def _counted(state: State, count: int | Strided) -> tuple[int, DimVar | None]:
 
 
 def total(state: State, constraint: TotalElements) -> None:
-    """Solves a constraint on the number of cells of rows, as far as its factors are known.
+    """Solve a constraint on the number of cells of rows, as far as its factors are known.
 
     Raises:
         ShapeError: if no sizes give this number.
@@ -118,7 +118,7 @@ def _settle(state: State, count: Count) -> None:
 
 
 def _compare_counts(state: State, count: Count) -> None:
-    """Uses what other constraints say about the cells of the same row variables.
+    """Use what other constraints say about the cells of the same row variables.
 
     Raises:
         ShapeError: if they contradict each other.
@@ -160,7 +160,7 @@ def _learn(state: State, dim: Dim, n: int, cause: TotalElements) -> None:
 
 
 def exact(state: State, constraint: Exact) -> None:
-    """Solves a constraint that lists the axes of consecutive rows.
+    """Solve a constraint that lists the axes of consecutive rows.
 
     Raises:
         ShapeError: if the rows cannot have this number of axes.
@@ -198,7 +198,7 @@ def _wrong_axes(constraint: Exact, found: list[Row]) -> ShapeError:
 
 
 def reverse(state: State, constraint: ReverseEqual) -> None:
-    """Makes a row the reverse of another, as soon as one of them has all its axes."""
+    """Make a row the reverse of another, as soon as one of them has all its axes."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
         state.suspend(ReverseEqual(Row(*left), Row(*right), constraint.origin))
@@ -209,7 +209,7 @@ def reverse(state: State, constraint: ReverseEqual) -> None:
 
 
 def cells(state: State, row: Row) -> int | None:
-    """Returns the number of cells of a row, if it is closed."""
+    """Return the number of cells of a row, if it is closed."""
     flat = state.flat(row)
     sizes = [state.size(dim) for dim in flat.trailing]
     if flat.tail is not None or None in sizes:

@@ -55,7 +55,7 @@ class SolutionOutcome(NamedTuple):
 
 
 def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
-    """Returns a size as a linear form of what is unknown, or of all variables."""
+    """Return a size as a linear form of what is unknown, or of all variables."""
     match dim:
         case Size(n):
             return Linear({}, n)
@@ -77,7 +77,7 @@ def linear(state: State, dim: Dim, *, is_symbolic: bool = False) -> Linear:
 
 
 def difference(state: State, equation: DimEqual) -> Linear:
-    """Returns left minus right, which is zero."""
+    """Return left minus right, which is zero."""
     return _combined((1, linear(state, equation.left)), (-1, linear(state, equation.right)))
 
 
@@ -91,7 +91,7 @@ def _combined(*forms: tuple[int, Linear]) -> Linear:
 
 
 def roles(equation: DimEqual) -> Iterator[tuple[DimVar, SolutionRole]]:
-    """Yields the variables of an equation and what they are in it."""
+    """Yield the variables of an equation and what they are in it."""
     for side in (equation.left, equation.right):
         if isinstance(side, DimVar):
             yield side, SolutionRole.WHOLE
@@ -118,7 +118,7 @@ def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
 
 
 def solve(state: State, equation: DimEqual) -> SolutionOutcome:
-    """Returns what follows from an equation of sizes, at least one of them computed from others.
+    """Return what follows from an equation of sizes, at least one of them computed from others.
 
     Raises:
         ShapeError: if nothing satisfies it.
@@ -165,7 +165,7 @@ def _is_from_itself(state: State, equation: DimEqual) -> bool:
 
 
 def _windows(dim: Dim) -> Iterator[AffineDim]:
-    """Yields the parts of a size whose window must lie inside."""
+    """Yield the parts of a size whose window must lie inside."""
     if isinstance(dim, AffineDim):
         if dim.window is not None and not dim.window.padded:
             yield dim
@@ -187,7 +187,7 @@ def _check_windows(state: State, equation: DimEqual) -> None:
 
 
 def _least(state: State, equation: DimEqual, var: DimVar) -> int:
-    """Returns the least size that a variable can have in an equation."""
+    """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
         for dim in _windows(side):
             assert dim.window is not None

@@ -18,7 +18,7 @@ from ocannl_core.shape.terms import ONE_WRITTEN, ConcatDim, DimVar, Size, dim_va
 
 
 def equate(state: State, constraint: DimEqual) -> None:
-    """Makes two sizes the same."""
+    """Make two sizes the same."""
     left, right = constraint.left, constraint.right
     match left, right:
         case DimVar(), DimVar():
@@ -35,7 +35,7 @@ def equate(state: State, constraint: DimEqual) -> None:
 
 
 def _equate_formula(state: State, equation: DimEqual) -> None:
-    """Draws the conclusions from an equation with a computed size; it waits if there are none."""
+    """Draw the conclusions from an equation with a computed size; it waits if there are none."""
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
         state.journal.put(state.concatenations, equation, None)
@@ -53,7 +53,7 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
 
 
 def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> bool:
-    """True if a size that an equation gives is somebody's word.
+    """Return True if a size that an equation gives is somebody's word.
 
     Not the 1 of an axis of which a result writes one position, nor a 0 unless others are stated
     to be 0.
@@ -69,7 +69,7 @@ def _is_stated(state: State, equation: DimEqual, var: DimVar, size: Size) -> boo
 
 
 def refine(state: State, constraint: DimBelow) -> None:
-    """Solves `res ⊑ opnd`."""
+    """Solve `res ⊑ opnd`."""
     res, opnd = constraint.res, constraint.opnd
     match res, opnd:
         case DimVar(), DimVar():
@@ -98,7 +98,7 @@ def refine(state: State, constraint: DimBelow) -> None:
 
 
 def propagate(state: State, edge: Edge) -> None:
-    """Lets the two ends of `res ⊑ opnd` learn from each other."""
+    """Let the two ends of `res ⊑ opnd` learn from each other."""
     res, opnd = state.find(edge.res), state.find(edge.opnd)
     if res == opnd:
         return
@@ -124,7 +124,7 @@ def propagate(state: State, edge: Edge) -> None:
 
 
 def learn(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
-    """Decides the size of a variable.
+    """Decide the size of a variable.
 
     Args:
         state: What is known.
@@ -179,7 +179,7 @@ def _lacks(state: State, known: Known, floor: Floor) -> ShapeError:
 
 
 def at_least(state: State, constraint: AtLeast) -> None:
-    """Demands that a size has a position.
+    """Demand that a size has a position.
 
     Raises:
         ShapeError: if it has not.
@@ -231,7 +231,7 @@ def _settle_between(state: State, var: DimVar, floor: Floor, ceiling: Known) -> 
 
 
 def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = None) -> None:
-    """Solves `size ⊑ variable`: the variable has this size, or 1."""
+    """Solve `size ⊑ variable`: the variable has this size, or 1."""
     var = state.find(dim)
     if new.size.n == 1:
         learn(state, var, new, blame)
@@ -301,7 +301,7 @@ def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None
 
 
 def _join(state: State, left: DimVar, right: DimVar, cause: Constraint) -> None:
-    """Makes one variable of two; the one with fewer edges moves."""
+    """Make one variable of two; the one with fewer edges moves."""
     light, heavy = state.find(left), state.find(right)
     if light == heavy:
         return
@@ -369,7 +369,7 @@ def _tell_operands(state: State, var: DimVar) -> None:
 
 
 def _merged(one: Size, other: Size) -> Size | None:
-    """Returns the size that both can be, with the basis of either; None if there is none."""
+    """Return the size that both can be, with the basis of either; None if there is none."""
     if one.n != other.n or (one.basis and other.basis and one.basis != other.basis):
         return None
     return one if one.basis or not other.basis else other

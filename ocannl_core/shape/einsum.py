@@ -116,7 +116,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 def operand_name(position: int) -> str:
-    """Returns what errors call an operand.
+    """Return what errors call an operand.
 
     0  -->  the first operand
     """
@@ -154,7 +154,7 @@ class Instance:
         self._relation = Relation()
 
     def relate(self, result: Shape, operands: Sequence[Shape]) -> Relation:
-        """Returns the constraints: the result refines its rows of the spec, these the operands.
+        """Return the constraints: the result refines its rows of the spec, these the operands.
 
         Raises:
             SpecError: if a name that should be a number has no value, or a value has no name.
@@ -226,7 +226,7 @@ class Instance:
             self._relation.row_axes += axes
 
     def _is_exact(self, row: RowSpec, kind: RowKind) -> bool:
-        """True for rows compared by equations."""
+        """Return True for rows compared by equations."""
         if not self._aligned:
             return False
         if row.axes and all(isinstance(axis, Fixed | Anything) for axis in row.axes):
@@ -381,14 +381,14 @@ def _skips_first(axis: AxisSpec) -> bool:
 
 
 def _aligned_names(spec: Spec) -> Iterator[str]:
-    """Yields the names that windows and concatenations are made of."""
+    """Yield the names that windows and concatenations are made of."""
     for axis in spec.axes():
         if isinstance(axis, Concat) or (isinstance(axis, Affine) and axis.window is not None):
             yield from axis_names(axis)
 
 
 def _coefficients(spec: Spec) -> set[str]:
-    """Returns the names that stand for numbers."""
+    """Return the names that stand for numbers."""
     found: set[Coefficient] = set()
     for axis in spec.axes():
         if isinstance(axis, Affine):
@@ -399,7 +399,7 @@ def _coefficients(spec: Spec) -> set[str]:
 
 
 def _optional_parts(spec: Spec) -> Iterator[str]:
-    """Yields the parts of concatenated axes that may be empty.
+    """Yield the parts of concatenated axes that may be empty.
 
     Such a part occurs nowhere else, and every shape on the other side has an axis made of the other
     parts alone: `b` in `a^b => a`, but not in `a; b => a^b`.

@@ -106,7 +106,7 @@ AxisSpec = Label | Fixed | Anything | Affine | Concat
 
 
 def axis_names(axis: AxisSpec) -> tuple[str, ...]:
-    """Returns the names of axes that occur in an axis."""
+    """Return the names of axes that occur in an axis."""
     match axis:
         case Label(name):
             return (name,)
@@ -159,7 +159,7 @@ class ShapeSpec:
                 return self.output
 
     def rows(self) -> Iterator[RowSpec]:
-        """Yields the rows mentioned, in the order of the notation."""
+        """Yield the rows mentioned, in the order of the notation."""
         yield from (row for row in (self.batch, self.input, self.output) if row is not None)
 
 
@@ -178,12 +178,12 @@ class Spec:
     text: str = field(default="", compare=False)
 
     def shapes(self) -> Iterator[ShapeSpec]:
-        """Yields the operands, then the result."""
+        """Yield the operands, then the result."""
         yield from self.operands
         yield self.result
 
     def axes(self) -> Iterator[AxisSpec]:
-        """Yields every axis, left to right."""
+        """Yield every axis, left to right."""
         yield from (axis for shape in self.shapes() for row in shape.rows() for axis in row.axes)
 
     def __str__(self) -> str:

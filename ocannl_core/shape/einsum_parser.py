@@ -38,7 +38,7 @@ _WORDS = re.compile(r"[,*+^&<]|=(?!>)")
 
 @lru_cache(maxsize=4096)
 def parse_spec(text: str) -> Spec:
-    """Returns the spec that a text denotes.
+    """Return the spec that a text denotes.
 
     The notation, spaces ignored:
 
@@ -60,7 +60,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def _from_numpy(text: str) -> str:
-    """Returns advice for those who write specs as for `numpy.einsum`.
+    """Return advice for those who write specs as for `numpy.einsum`.
 
     ij,jk->ik  -->  in this notation: ij; jk => ik
     """
@@ -78,7 +78,7 @@ def _from_numpy(text: str) -> str:
 
 
 def spec_error(text: str, at: int, rule: str, fix: str = "") -> SpecError:
-    """Returns an error that points at a position of a spec."""
+    """Return an error that points at a position of a spec."""
     return SpecError(rule, found=f"{text}\n{' ' * at}^", fix=fix)
 
 
@@ -101,7 +101,7 @@ class _Parser:
         self._position = 0
 
     def spec(self) -> Spec:
-        """Returns the spec; raises SpecError if there is none."""
+        """Return the spec; raises SpecError if there is none."""
         operands = [self._shape()]
         while self._accept(";"):
             operands.append(self._shape())
@@ -285,7 +285,7 @@ class _Parser:
 
 
 def _named(row: RowSpec, kind: RowKind) -> RowSpec:
-    """Returns the row with `...` replaced by what it stands for: the variable of that kind."""
+    """Return the row with `...` replaced by what it stands for: the variable of that kind."""
     if row.variable == "":
         return replace(row, variable=kind.value, ellipsis=True)
     return row

@@ -51,7 +51,7 @@ class Environment:
     def fresh_shape(
         self, *, batch: Axes = None, input: Axes = None, output: Axes = None, name: str = ""
     ) -> Shape:
-        """Returns a shape with the given rows; the rows not given are inferred.
+        """Return a shape with the given rows; the rows not given are inferred.
 
         Raises:
             ShapeError: if there are too many cells for an index.
@@ -75,7 +75,7 @@ class Environment:
         origin: Origin,
         capture: Mapping[str, DimRef] | None = None,
     ) -> None:
-        """Adds what an operation says about the shapes of its result and operands.
+        """Add what an operation says about the shapes of its result and operands.
 
         Args:
             logic: How the axes correspond.
@@ -118,7 +118,7 @@ class Environment:
                     state.put_inner(self._unchecked, _key(result), applied, None)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
-        """Marks a shape as that of a tensor which no operation computes: it learns from its uses.
+        """Mark a shape as that of a tensor which no operation computes: it learns from its uses.
 
         Args:
             shape: The shape.
@@ -137,7 +137,7 @@ class Environment:
         state.journal.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
-        """Adds constraints.
+        """Add constraints.
 
         Raises:
             ShapeError: if they contradict what is known; then none is added.
@@ -152,7 +152,7 @@ class Environment:
         operands: Sequence[Shape],
         say: Callable[[FreshVariables], Sequence[Constraint]],
     ) -> None:
-        """Adds what is said about the shapes that are computed from operands, all at once.
+        """Add what is said about the shapes that are computed from operands, all at once.
 
         Args:
             results: The shapes of what is computed.
@@ -170,7 +170,7 @@ class Environment:
                 self._state.put_inner(self._made_from, _key(result), tuple(operands), result)
 
     def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
-        """Demands that a shape has so many cells.
+        """Demand that a shape has so many cells.
 
         Raises:
             ShapeError: if it cannot.
@@ -180,7 +180,7 @@ class Environment:
         self.constrain([TotalElements(rows, n, origin)])
 
     def exact(self, shape: Shape, dims: Sequence[int | Size], origin: Origin | None = None) -> None:
-        """Demands that a shape's axes, in buffer order, have exactly these sizes.
+        """Demand that a shape's axes, in buffer order, have exactly these sizes.
 
         Raises:
             ShapeError: if they cannot.
@@ -190,7 +190,7 @@ class Environment:
         self.constrain([Exact(tuple(row for _, row in shape.rows()), sizes, origin)])
 
     def set_dim(self, ref: DimRef, n: int, origin: Origin | None = None) -> None:
-        """Gives a captured axis its size, or captured axes the product of theirs.
+        """Give a captured axis its size, or captured axes the product of theirs.
 
         Raises:
             ShapeError: if it has another one.
@@ -202,7 +202,7 @@ class Environment:
             self.constrain([DimEqual(ref.captured, Size(n), origin)])
 
     def set_equal(self, one: DimRef, other: DimRef, origin: Origin | None = None) -> None:
-        """Makes two captured sizes the same.
+        """Make two captured sizes the same.
 
         Raises:
             ShapeError: if they differ.
@@ -212,7 +212,7 @@ class Environment:
     def set_scale(
         self, ref: DimRef, factor: int, other: DimRef, origin: Origin | None = None
     ) -> None:
-        """Makes a captured size a multiple of another: `ref = factor * other`.
+        """Make a captured size a multiple of another: `ref = factor * other`.
 
         Raises:
             ShapeError: if it is not.
@@ -227,14 +227,14 @@ class Environment:
         self.constrain([*constraints, DimEqual(sizes[0], scaled, origin)])
 
     def size_of(self, ref: DimRef) -> int | None:
-        """Returns the size of a captured axis, or the product of captured ones; None if unknown."""
+        """Return the size of a captured axis, or the product of captured ones; None if unknown."""
         if isinstance(ref.captured, RowVar):
             return cells(self._state, Row(tail=ref.captured))
         size = self._state.size(ref.captured)
         return size.n if size else None
 
     def settled(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
-        """Returns the logic with the captured sizes that are known given as values.
+        """Return the logic with the captured sizes that are known given as values.
 
         The size of a padded window, say, need not follow from the shapes of one operation.
         """
@@ -253,13 +253,13 @@ class Environment:
         )
 
     def view(self, shape: Shape) -> Shape:
-        """Returns the shape as far as it is known. Looking does not influence inference."""
+        """Return the shape as far as it is known. Looking does not influence inference."""
         return Shape(self._seen(shape.batch), self._seen(shape.input), self._seen(shape.output))
 
     def close(
         self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), what: str = "its shape"
     ) -> None:
-        """Decides the shapes, those they were computed from, and all that is connected with them.
+        """Decide the shapes, those they were computed from, and all that is connected with them.
 
         Guesses where constraints leave freedom. Other tensors, even those that share operands, stay
         as they are unless an undecided size or row ties them to these. Captured names are decided
@@ -283,7 +283,7 @@ class Environment:
                 self._check(applied)
 
     def preview(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Returns the shapes as `close` would leave them now. Decides nothing.
+        """Return the shapes as `close` would leave them now. Decides nothing.
 
         Raises:
             ShapeError: if `close` would.
@@ -298,7 +298,7 @@ class Environment:
         return found
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
-        """Returns what decided a variable, or bounds it; None if nothing did."""
+        """Return what decided a variable, or bounds it; None if nothing did."""
         state = self._state
         if isinstance(var, RowVar):
             cause = state.row_causes.get(var)
@@ -308,7 +308,7 @@ class Environment:
         return narrowed(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
-        """Returns why the shape is as it is, and what bounds what is open. Looking does not
+        """Return why the shape is as it is, and what bounds what is open. Looking does not
         influence inference.
         """
         return explain(self._state, shape)
@@ -325,7 +325,7 @@ class Environment:
     def _with_operands(
         self, shapes: Iterable[Shape], unchecked: list[EinsumApplication]
     ) -> list[Shape]:
-        """Returns shapes and what they were computed from, which need not be looked at again; adds
+        """Return shapes and what they were computed from, which need not be looked at again; adds
         the applications among them of which something may turn out when they are closed.
         """
         found: list[Shape] = []
@@ -342,7 +342,7 @@ class Environment:
         return found
 
     def _captured_size(self, ref: DimRef, constraints: list[Constraint], origin: Origin) -> DimVar:
-        """Returns a captured size; for a row variable, a new one that is the product."""
+        """Return a captured size; for a row variable, a new one that is the product."""
         if isinstance(ref.captured, DimVar):
             return ref.captured
         product = self._state.fresh.dim(ref.label)
@@ -417,7 +417,7 @@ def _shape_of(captured: DimVar | RowVar) -> Shape:
 
 
 def _check_axes(kind: RowKind, axes: object, name: str) -> None:
-    """Refuses anything but a list of sizes."""
+    """Refuse anything but a list of sizes."""
     given = axes if isinstance(axes, list | tuple) else None
     if given is None or any(
         isinstance(axis, bool)
