@@ -1,4 +1,4 @@
-"""Which nodes need no cells from before."""
+"""Nodes that are dead on entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ocannl_core.node import TensorNode
 
 
 def overwritten(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
-    """Return those of some nodes that are written as a whole before any cell is read."""
+    """Return the nodes that are completely written before any of their cells is read."""
     found: set[TensorNode] = set()
     pending = set(nodes)
     for each in leaves(body):

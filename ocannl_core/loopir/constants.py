@@ -1,4 +1,4 @@
-"""Numbers, index values and choices among numbers as expressions of the loop language."""
+"""Constants, index values and selections among constants, as expressions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
 
 def representable(value: float, dtype: DType) -> float:
-    """Return the value in the format; infinities become the extremes of one that has none."""
+    """Return the value in the format; an infinity becomes the extreme of a format without any."""
     if value in (math.inf, -math.inf):
         low, high = extremes(dtype)
         extreme: float = high if value > 0 else low

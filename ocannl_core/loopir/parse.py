@@ -1,8 +1,8 @@
 """Parse the printed text of loop programs, so that tests can build nests from text.
 
-`parse` reads what `printer.to_text` writes. The text leaves out margins, which are part of the
-extents there, the node behind a scalar variable, and the cell that an inlined computation
-remembers; external operations are named, and passed in.
+`parse` is the inverse of `printer.to_text`, except for information that the text leaves out:
+margins (they are part of the extents), the nodes of scalar variables, and the indices of `Scoped`.
+External operations are printed by name, and passed to `parse`.
 """
 
 from __future__ import annotations

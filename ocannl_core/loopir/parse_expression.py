@@ -55,7 +55,7 @@ _NUMBERS = frozenset({"inf", "nan"})
 
 @dataclass(slots=True)
 class NamesInText:
-    """The names defined so far.
+    """Symbol table of a text.
 
     Attributes:
         nodes: Arrays by name.

@@ -29,7 +29,7 @@ class TextLine:
 
     @property
     def indent(self) -> int:
-        """The number of spaces in front."""
+        """The number of leading spaces."""
         return len(self.text) - len(self.text.lstrip(" "))
 
     def error(self, column: int, found: str, fix: str) -> ParseError:
