@@ -291,7 +291,9 @@ class _Lowering:
         self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
     ) -> list[Expr]:
         """Returns the operands as expressions, constants in the format the operation works in."""
-        found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
+        # the condition of a choice decides nothing about the numbers that are chosen among
+        stated = args[1:] if op is TernaryOp.WHERE else args
+        found = [self.info(a.node).dtype for a in stated if not isinstance(a, Scalar)]
         numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
         working = working_format(op, found, numbers, dtype)
         exprs: list[Expr] = []
