@@ -52,7 +52,7 @@ def split_inlined_reductions(steps: Iterable[Step]) -> FissionResult:
     made: dict[TensorNode, NodeInfo] = {}
     for step in steps:
         loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
-        reductions = _reductions(stmts) if loops else ()
+        reductions = _reductions(stmts)
         if not isinstance(step, Kernel) or len(reductions) < 2:
             result.append(step)
             continue

@@ -19,6 +19,7 @@ from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
+from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
 from ocannl_core.kernels.memory_plan import nodes_of_step
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepRule, map_steps, unchanged
@@ -169,6 +170,8 @@ def prepare_kernels(plan: Plan, target: Target | None) -> UnscheduledPlan:
     wide, of_sums = widen_accumulators(
         forward_stores(found, scratch), nodes, may_pair=accumulation == "fast"
     )
+    if accumulation != "exact":
+        wide = widen_scoped_sums(wide)
     joined, of_stages = reassociate_products(wide, {**nodes, **of_sums})
     partial = {**apart.made, **of_sums, **of_stages}
     nodes = {**plan.nodes, **partial}
