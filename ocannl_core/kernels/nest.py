@@ -229,9 +229,10 @@ def kernel_nest(body: Block) -> KernelNest | None:
     loops, inner = perfect_loops(body)
     if len(loops) > len(AXIS_LETTERS):
         return None
-    found = _inlined(inner)
     if loops:
-        found = _accumulation(loops, inner) or found or _stores(inner)
+        found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
+    else:
+        found = _inlined(inner)
     if found is None:
         return None
     reduction, inner_loops, finish = found
