@@ -2,7 +2,9 @@
 
 Two revisions of the project generate the same code where the files are equal:
 
-    python benchmarks/generated_code.py before; git switch ...; python benchmarks/generated_code.py after
+    python benchmarks/generated_code.py before
+    git switch ...
+    python benchmarks/generated_code.py after
     diff -r before after
 """
 

@@ -286,13 +286,12 @@ class _Lowering:
                 "Some component of a concatenated axis determines every operand.", "none does"
             )
 
-    # ----- operands and primitives -----
-
     def operands(
         self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
     ) -> list[Expr]:
-        """Return the operands as expressions; constants have the working format of the operation."""
-        found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
+        """Return the operands as expressions, constants in the working format of the operation."""
+        stated = args[op is TernaryOp.WHERE :]  # a condition has no influence on other formats
+        found = [self.info(a.node).dtype for a in stated if not isinstance(a, Scalar)]
         numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
         working = working_format(op, found, numbers, dtype)
         exprs: list[Expr] = []

@@ -37,7 +37,7 @@ def split_inlined_reductions(plan: Plan) -> Plan:
     made: dict[TensorNode, NodeInfo] = {}
     for step in plan.steps:
         loops, stmts = perfect_loops(step.body) if isinstance(step, Kernel) else ([], ())
-        reductions = _reductions(stmts) if loops else ()
+        reductions = _reductions(stmts)
         if not isinstance(step, Kernel) or len(reductions) < 2:
             result.append(step)
             continue

@@ -32,6 +32,7 @@ from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
+from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums
 from ocannl_core.kernel_passes.workspace import allocate_workspace_of
 from ocannl_core.kernels.nest_plan import NestKernel, NestPass, NestPlan
 from ocannl_core.kernels.nodes import (
@@ -69,15 +70,17 @@ def nest_passes(target: Target | None) -> tuple[NamedNestPass, ...]:
     Args:
         target: The processor; None for passes that need no cache sizes.
     """
-    may_pair = settings.current().accumulation == "fast"
+    accumulation = settings.current().accumulation
     passes: list[tuple[str, NestPass]] = [
         ("fuse fills", fuse_fills),
         ("fuse distant kernels", fuse_distant_kernels),
         ("fuse neighbours", fuse_neighbours),
         ("forward stores", forward_stores),
-        ("widen accumulators", partial(widen_accumulators, may_pair=may_pair)),
-        ("reassociate products", reassociate_products),
+        ("widen accumulators", partial(widen_accumulators, may_pair=accumulation == "fast")),
     ]
+    if accumulation != "exact":
+        passes.append(("widen scoped sums", widen_scoped_sums))
+    passes.append(("reassociate products", reassociate_products))
     if target is not None:
         passes += [
             ("rematerialise", partial(rematerialise, cache=far_cache(target))),

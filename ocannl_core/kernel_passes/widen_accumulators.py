@@ -87,8 +87,8 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     rounded = Unary(UnaryOp.IDENTITY, LocalRead(result), reduction.dtype)
     wide = replace(
         reduction,
-        term=_wide(reduction.term),
-        initial=_wide(reduction.initial),
+        term=widen_term(reduction.term),
+        initial=widen_term(reduction.initial),
         result=result,
     )
     old = LocalRead(reduction.result)
@@ -99,15 +99,15 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     return KernelNest(nest.axes, wide, finish)
 
 
-def _wide(expr: Expr) -> Expr:
-    """Returns an expression of a narrow format in float32: operands are what they were, products
-    are not rounded to the narrow format.
+def widen_term(expr: Expr) -> Expr:
+    """Return a term of a narrow format in float32: operands keep their values, products are not
+    rounded to the narrow format.
     """
     match expr:
         case Binary(BinaryOp.MUL, left, right):
-            return Binary(BinaryOp.MUL, _wide(left), _wide(right), float32)
+            return Binary(BinaryOp.MUL, widen_term(left), widen_term(right), float32)
         case Unary(UnaryOp.NEG, arg):
-            return Unary(UnaryOp.NEG, _wide(arg), float32)
+            return Unary(UnaryOp.NEG, widen_term(arg), float32)
         case Const(value, dtype):
             return Const(round_to(value, dtype), float32)
         case _:

@@ -75,6 +75,17 @@ def test_each_of_several_reductions_has_a_kernel() -> None:
     ]
 
 
+def test_reductions_without_outer_loops_have_kernels_as_well() -> None:
+    draft = Draft("products")
+    x, y = draft.node("x", float32, LENGTH), draft.node("y", float32, 1)
+    first, second = (total(0, term) for term in (draft.load(x, K), Const(2.0, float32)))
+    store = draft.store(y, 0, value=Binary(BinaryOp.MUL, first, second, float32))
+    found = split_inlined_reductions(split_kernels(draft.program(store)))
+    assert [found.nodes[node].dims for node in found.scratch] == [(), ()]
+    nests = [kernel_nest(step.body) for step in found.steps if isinstance(step, Kernel)]
+    assert [nest is not None for nest in nests] == [True, True, False]
+
+
 def test_one_reduction_stays_where_it_is() -> None:
     sums = TwoSums()
     one = total(0, sums.draft.load(sums.x, I, K))
