@@ -21,9 +21,7 @@ from ocannl_core.kernels.nest import KernelNest, is_independent, kernel_nest
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, Step
 from ocannl_core.loopir.nodes import Const, Expr, Fill, Load, Remark, Store
 from ocannl_core.loopir.traverse import accesses, map_expr, substitute_in_stmt
-
-_MOST_STORES = 8
-"""Kernels with more stores than these need too many streams of memory at once."""
+from ocannl_core.machine_model import MEMORY_STREAMS
 
 
 def fuse_kernels(
@@ -136,7 +134,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     """Returns two nests as one, in every cell one after the other; None if the second must wait."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
-    if len(first.finish) + len(second.finish) > _MOST_STORES:
+    if len(first.finish) + len(second.finish) > MEMORY_STREAMS:
         return None
     domains = [[(axis.start, axis.extent) for axis in nest.cells] for nest in (first, second)]
     if domains[0] != domains[1]:

@@ -14,7 +14,7 @@ from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_kernels
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.rematerialisation import rematerialise
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups, far_cache
+from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups
 from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.store_forwarding import forward_stores
@@ -23,6 +23,7 @@ from ocannl_core.kernels.memory_plan import nodes_of_step
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepRule, map_steps, unchanged
 from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.machine_model import MachineModel
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
@@ -175,7 +176,7 @@ def prepare_kernels(plan: Plan, target: Target | None) -> UnscheduledPlan:
     plan = replace(plan, steps=apart.steps, scratch=(*plan.scratch, *partial), nodes=nodes)
     parts: list[AnalysedKernel | RowGroup] = []
     if target is not None:
-        joined = rematerialise(joined, nodes, plan.scratch, far_cache(target))
+        joined = rematerialise(joined, nodes, plan.scratch, MachineModel.of(target).l2_bytes)
     for part in joined if target is None else choose_row_groups(joined, plan, nodes, target):
         if isinstance(part, RowGroup):
             parts.append(part)

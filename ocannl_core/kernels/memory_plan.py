@@ -16,9 +16,10 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import TensorNode
 
-ALIGNMENT = 64
+ALIGNMENT = CACHE_LINE_BYTES
 """Bytes: a cache line, and the widest vector register."""
 
 

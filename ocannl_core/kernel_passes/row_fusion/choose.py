@@ -25,31 +25,15 @@ from ocannl_core.kernel_passes.row_fusion.members import (
 )
 from ocannl_core.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.kernels.nodes import NodeInfos, Plan
+from ocannl_core.machine_model import MIN_BLOCK_ROWS, PARTIAL_SUMS, STACK_BYTES, MachineModel
 from ocannl_core.node import TensorNode
 from ocannl_core.target import Target
 
-_MOST_GROUPS = 16
-"""Sums over rows are kept in so many parts, which may be on different threads."""
 _MOST_MEMBERS = 32
-_LEAST_BLOCK = 24
-"""With fewer rows than these, what all blocks of a contraction use is read too often."""
 _LEAST_GAIN = 4
 """Blocks of rows are to be so many times smaller than the memory that they save."""
 _LEAST_BATCH = 8
 """Sums over all blocks of rows run on one thread each; so many are enough for several threads."""
-_LARGEST_ROW = 1 << 15
-"""Bytes of a row that are kept on the stack of a thread."""
-_LARGEST_SHARE = 32
-"""Kernels whose nodes are all smaller than this part of a cache are left alone."""
-_CACHES = (32 << 10, 512 << 10)
-_LAST_CACHE = 32 << 20
-"""Sizes of the caches where a target does not tell them."""
-
-
-def far_cache(target: Target) -> int:
-    """Returns the size of the second cache of a processor, in bytes."""
-    known = target.cache_bytes
-    return known[1] if len(known) > 1 else _CACHES[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +89,7 @@ class _Chooser:
         self._parts = parts
         self._nodes = nodes
         self._scratch = frozenset(plan.scratch)
-        known = target.cache_bytes
-        self._near = (known or _CACHES)[0]
-        self._far = far_cache(target)
-        self._last = known[-1] if len(known) > 1 else _LAST_CACHE
+        self._machine = MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses: dict[TensorNode, list[int]] = {}
         for at, part in enumerate(parts):
@@ -153,7 +134,7 @@ class _Chooser:
         nest = self._parts[start].cells
         if nest is None or not _is_joinable(nest) or _is_product(nest):
             return None
-        if all(_LARGEST_SHARE * self._nodes[node].nbytes < self._far for node in nest.mentioned):
+        if all(self._nodes[node].nbytes < self._machine.l2_negligible for node in nest.mentioned):
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
@@ -198,7 +179,7 @@ class _Chooser:
         nest = self._parts[start].cells
         if nest is None or not _is_joinable(nest) or not _is_product(nest):
             return None
-        if self._most_saved(start) <= self._far:
+        if self._most_saved(start) <= self._machine.l2_bytes:
             return None
         if not nest.cells:
             return None
@@ -235,11 +216,11 @@ class _Chooser:
         size = self._block_size(members[0].axes[-1].extent, nbytes)
         if not _are_complete(members, size):
             return None
-        own = self._own(turned, size, self._last // 4)
+        own = self._own(turned, size, self._machine.last_share)
         saved = sum(self._nodes[node].nbytes for node in own)
-        if saved <= max(self._far, _LEAST_GAIN * size * nbytes):
+        if saved <= max(self._machine.l2_bytes, _LEAST_GAIN * size * nbytes):
             return None
-        if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
+        if size < min(MIN_BLOCK_ROWS, members[0].axes[-1].extent):
             return None
         parts = tuple(self._parts[turned.start : turned.start + len(members)])
         return RowGroup(parts, RowFusion(members, size, contracted=own))
@@ -248,15 +229,15 @@ class _Chooser:
         """Returns how many rows fit into a cache with what the nests need of each; the second cache
         if that is enough of them, otherwise the last one.
         """
-        size = _largest_divisor(extent, self._far // 2 // nbytes)
-        if size >= _LEAST_BLOCK:
+        size = _largest_divisor(extent, self._machine.l2_working_set // nbytes)
+        if size >= MIN_BLOCK_ROWS:
             return size
-        most = min(self._last // 4 // nbytes, 2 * _LEAST_BLOCK)
+        most = min(self._machine.last_share // nbytes, 2 * MIN_BLOCK_ROWS)
         return max(size, _largest_divisor(extent, most))
 
     def _needed_by_a_row(self, candidate: _Candidate) -> int:
         """Returns the bytes of a row, where nodes that are in the same place count once."""
-        members, own = candidate.members, self._own(candidate, 1, self._last)
+        members, own = candidate.members, self._own(candidate, 1, self._machine.last_bytes)
         places = reuse_buffers([member.nest for member in members], own, self._nodes)
         row: dict[TensorNode, int] = {}
         for member in members:
@@ -272,25 +253,27 @@ class _Chooser:
 
     def _chosen(self, candidate: _Candidate) -> RowGroup | None:
         """Returns the rows that run at a time; None if one row is too much for the cache."""
-        deepest = candidate.depth
+        machine, deepest = self._machine, candidate.depth
         for depth in range(1, deepest + 1):
             cut = self._cut(candidate, depth)
             members = cut.members
             nbytes = self._touched(members)
-            most = self._near // 2 if depth < deepest else max(self._near, self._far) // 2
+            most = machine.l1_working_set
+            if depth == deepest:
+                most = max(most, machine.l2_working_set)
             if nbytes > most:
                 continue
             axes = members[0].axes
-            size = _largest_divisor(axes[-1].extent, self._near // 4 // max(nbytes, 1))
+            size = _largest_divisor(axes[-1].extent, machine.l1_block // max(nbytes, 1))
             counts = [axis.extent for axis in axes]
             counts[-1] //= size
             sums = [member for member in members if member.is_sum]
             cells = [prod(axis.extent for axis in member.nest.cells) for member in sums]
-            if any(count * 8 > self._near // 2 for count in cells):
+            if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
-            groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
+            groups = _largest_divisor(counts[0], PARTIAL_SUMS) if sums else 1
             parts = tuple(self._parts[cut.start : cut.start + len(members)])
-            own = self._own(cut, size, _LARGEST_ROW)
+            own = self._own(cut, size, STACK_BYTES)
             streamed = self._streamed(cut)
             plan = RowFusion(members, size, groups, contracted=own, streamed=streamed)
             return RowGroup(parts, plan)
@@ -327,7 +310,7 @@ class _Chooser:
             node
             for node in nodes_written_by_rows(candidate.members)
             if node not in self._scratch
-            and 2 * self._nodes[node].nbytes >= self._last
+            and self._nodes[node].nbytes >= self._machine.streamed_bytes
             and all(at < end for at in self._uses[node])
         )
 
@@ -336,7 +319,7 @@ class _Chooser:
         if len(group.parts) < 2:
             return bool(group.plan.streamed)
         touched = {node for member in group.plan.members for node in member.nest.mentioned}
-        return sum(self._nodes[node].nbytes for node in touched) > self._far
+        return sum(self._nodes[node].nbytes for node in touched) > self._machine.l2_bytes
 
 
 def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:

@@ -30,11 +30,10 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import map_expr, nodes_of, substitute_in_expr, walk
+from ocannl_core.machine_model import MAX_RECOMPUTED_OPERATIONS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 
-_MOST_STEPS = 12
-"""Computations of more steps than these are not repeated."""
 _CHEAP_UNARY = frozenset({UnaryOp.NEG, UnaryOp.RELU, UnaryOp.SAT01, UnaryOp.IDENTITY})
 _CHEAP_BINARY = frozenset(
     {BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN}
@@ -208,4 +207,4 @@ def _is_cheap(value: Expr) -> bool:
                 steps += 1
             case _:
                 return False
-    return steps <= _MOST_STEPS
+    return steps <= MAX_RECOMPUTED_OPERATIONS

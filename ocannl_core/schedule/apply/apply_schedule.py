@@ -54,6 +54,13 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
+from ocannl_core.machine_model import (
+    CACHE_LINE_BYTES,
+    FUNCTION_COST,
+    MAX_UNROLLED_EPILOGUE,
+    MIN_OUTLINED_TERMS,
+    PADDED_STRIDE_BYTES,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import UnaryOp
 from ocannl_core.passes.expression_cost import cost
@@ -66,18 +73,6 @@ from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
 from ocannl_core.schedule.apply.packing import Packer, packing_order
 from ocannl_core.schedule.apply.prefetch import prefetching_loop
-
-_ALIASED_BYTES = 1024
-"""Rows as far apart as a multiple of this compete for a few places of a cache."""
-_LINE_BYTES = 64
-_COSTLY = 10
-"""In additions: what costs as much, such as functions do, needs many registers."""
-_MUCH_TEXT = 10
-"""Stores with as many parts are written once for all accumulators, if the sums are long: a compiler
-takes milliseconds for the copies.
-"""
-_LONG_SUM = 256
-"""Sums of as many terms take a hundred times as long as reading an accumulator from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +323,10 @@ class _NestEmitter:
         dtype = self._packed(factor).dtype
         dims = [self.tree.largest(axis) for axis in pack.axes]
         if not self._is_paired(pack.axes[-1]):
-            if len(dims) > 1 and dims[-1] * dtype.nbytes % _ALIASED_BYTES == 0:
-                dims[-1] += _LINE_BYTES // dtype.nbytes
-        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % _ALIASED_BYTES == 0:
-            dims[-2] += _LINE_BYTES // (2 * dtype.nbytes)
+            if len(dims) > 1 and dims[-1] * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
+                dims[-1] += CACHE_LINE_BYTES // dtype.nbytes
+        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % PADDED_STRIDE_BYTES == 0:
+            dims[-2] += CACHE_LINE_BYTES // (2 * dtype.nbytes)
         self.nodes[node] = NodeInfo(dtype, tuple(dims))
         return node
 
@@ -574,13 +569,15 @@ class _NestEmitter:
         )
 
     def _is_costly(self) -> bool:
-        return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
+        return any(cost(store.value) >= FUNCTION_COST for store in self.nest.finish)
 
     def _is_much_text(self) -> bool:
         vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
         lanes = {self.tree.axes[name[0]].var: self.tree.largest(name) for name in vectors}
         terms = prod(axis.extent for axis in self.nest.reduced)
-        return terms >= _LONG_SUM and epilogue_size(self.nest, lanes) >= _MUCH_TEXT
+        return (
+            terms >= MIN_OUTLINED_TERMS and epilogue_size(self.nest, lanes) >= MAX_UNROLLED_EPILOGUE
+        )
 
     def _term(self, reduction: Reduction, region: Region) -> Expr:
         """Returns the term at a point, with packed operands read from their buffers."""

@@ -49,17 +49,15 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.machine_model import TILE_COLUMNS, TILE_ROWS, TILE_TERMS
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
 
-ROWS = LANES = 16
-TERMS = 32
-"""The extents of a tile: rows, columns and terms."""
-_PAIRS = TERMS // 2
+_PAIRS = TILE_TERMS // 2
 
-_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
+PART_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
 """Which parts of two factors are multiplied, by the number of parts: all but those whose products
 round away. From one to the next, one factor stays, and so do its tiles.
 """
@@ -95,11 +93,15 @@ class Tiling:
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
         """Which parts of the rows' operand and of the lanes' are multiplied, in order."""
-        return _PRODUCTS[self.tile.parts]
+        return PART_PRODUCTS[self.tile.parts]
 
     def _unit(self, name: str) -> int:
         """Returns of how many iterations of an axis, or of a part of it, a tile consists."""
-        units = {self.tile.rows[0]: ROWS, self.tile.lanes[0]: LANES, self.tile.terms[0]: TERMS}
+        units = {
+            self.tile.rows[0]: TILE_ROWS,
+            self.tile.lanes[0]: TILE_COLUMNS,
+            self.tile.terms[0]: TILE_TERMS,
+        }
         return units.get(name[0], 1)
 
     def padded(self, region: Region) -> Region:
@@ -151,14 +153,14 @@ class Tiling:
             and kinds[self.pair] is AxisKind.PAIR
             and AxisKind.VECTOR not in kinds.values()
             and all(each.size % self._unit(each.axis) == 0 and not each.evenly for each in others)
-            and all(whole.largest(each) == ROWS for each in self.leaves[:-1])
+            and all(whole.largest(each) == TILE_ROWS for each in self.leaves[:-1])
             and [self.tree.is_reduced(each) for each in roots] == [False, False, True]
             and not self.tree.axes[roots[2]].is_shifting
         )
 
     def _multiplies(self, reduction: Reduction) -> bool:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
-        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in _PRODUCTS:
+        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in PART_PRODUCTS:
             return False
         cells = {self.tile.rows[0], self.tile.lanes[0]}
         found = []
@@ -213,8 +215,8 @@ class TileBuffer:
         """The arrays and their extents."""
         whole = self.tiling.padded(self.tiling.tree.whole())
         outer = [whole.largest(axis) for axis in self._outer]
-        shape = (ROWS, TERMS) if self.is_rows else (_PAIRS, LANES, 2)
-        wide = (ROWS, TERMS) if self.is_rows else (TERMS, LANES)
+        shape = (TILE_ROWS, TILE_TERMS) if self.is_rows else (_PAIRS, TILE_COLUMNS, 2)
+        wide = (TILE_ROWS, TILE_TERMS) if self.is_rows else (TILE_TERMS, TILE_COLUMNS)
         return {
             self.node: NodeInfo(bfloat16, (*outer, self.tiling.tile.parts, *shape)),
             self.wide: NodeInfo(float32, wide),
@@ -282,9 +284,9 @@ class TileBuffer:
             cell, term, pair = (fresh_var(name) for name in ("x", "k", "p"))
             ends: tuple[tuple[LoopVar, int, int], ...]
             if self.is_rows:
-                ends = ((cell, first, ROWS), (term, terms, TERMS))
+                ends = ((cell, first, TILE_ROWS), (term, terms, TILE_TERMS))
             else:
-                ends = ((term, terms // 2, _PAIRS), (cell, first, LANES), (pair, 0, 2))
+                ends = ((term, terms // 2, _PAIRS), (cell, first, TILE_COLUMNS), (pair, 0, 2))
             inside = [VarIndex(var) for var, _, _ in ends]
             stmts: tuple[Stmt, ...] = tuple(
                 Store(self.node, each.indices, Const(0.0, bfloat16))
@@ -313,7 +315,7 @@ class TileBuffer:
                 return source.in_pairs(source.paired)
             if is_narrow and along_terms:
                 squares = _squares(source.terms // 2, source.cells, source.paired)
-                if squares and source.terms == TERMS:
+                if squares and source.terms == TILE_TERMS:
                     return squares
             is_turned, parts = along_terms, source.parts
             outer, inner = source.terms, source.cells
@@ -461,23 +463,23 @@ def _rows(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
 def _row(count: int, made: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
     """Returns a loop in vectors, of which the last one has what is left over."""
     stmts: list[Stmt] = []
-    for start in range(0, count, LANES):
+    for start in range(0, count, TILE_COLUMNS):
         lane = fresh_var("l")
         body = Block(made(affine([(1, lane)], start)))
-        stmts.append(For(lane, 0, min(LANES, count - start), body, AxisKind.VECTOR))
+        stmts.append(For(lane, 0, min(TILE_COLUMNS, count - start), body, AxisKind.VECTOR))
     return tuple(stmts)
 
 
 def _squares(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
     """Returns loops over squares of vectors, which are turned; none if something is left over."""
-    if outer % LANES or inner % LANES:
+    if outer % TILE_COLUMNS or inner % TILE_COLUMNS:
         return ()
     stmts: list[Stmt] = []
-    for start, column in product(range(0, outer, LANES), range(0, inner, LANES)):
+    for start, column in product(range(0, outer, TILE_COLUMNS), range(0, inner, TILE_COLUMNS)):
         row, lane = fresh_var("x"), fresh_var("l")
         body = Block(made(affine([(1, row)], start), affine([(1, lane)], column)))
-        across = For(lane, 0, LANES, body, AxisKind.VECTOR)
-        stmts.append(For(row, 0, LANES, Block((across,)), AxisKind.VECTOR))
+        across = For(lane, 0, TILE_COLUMNS, body, AxisKind.VECTOR)
+        stmts.append(For(row, 0, TILE_COLUMNS, Block((across,)), AxisKind.VECTOR))
     return tuple(stmts)
 
 

@@ -23,15 +23,9 @@ from ocannl_core.indexing import (
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.loopir.traverse import free_variables, substitute_in_stmt, walk
+from ocannl_core.machine_model import CACHE_LINE_BYTES, PREFETCH_MIN_BLOCKS, PREFETCH_MIN_TERMS
 from ocannl_core.node import TensorNode
 from ocannl_core.schedule.apply.axis_tree import Region
-
-_LINE_BYTES = 64
-_LEAST_BLOCKS = 4
-"""Loops over fewer blocks fetch what a block needs, and not what the next one does."""
-
-_LEAST_TERMS = 8
-"""Parts of a sum with fewer terms than this would be more loops than sums."""
 
 _Values = Mapping[IndexVar, AxisIndex]
 _Vector = tuple[_Values, _Values, int]
@@ -115,7 +109,7 @@ def prefetching_loop(
     if len(runs) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
         return None
     ((run,), (row,)) = runs, rows
-    most = max(1, min(run.count // _LEAST_TERMS, row.count))
+    most = max(1, min(run.count // PREFETCH_MIN_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
     size, rows_of_part = run.count // count, -(-row.count // count)
     part, term = (fresh_var(region.tree.hint(over)) for _ in range(2))
@@ -135,7 +129,7 @@ def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]
     """Returns the variable of a loop with what it is in the next iteration; nothing where few
     iterations have a next one.
     """
-    if around is None or region.tree.largest(around) < _LEAST_BLOCKS:
+    if around is None or region.tree.largest(around) < PREFETCH_MIN_BLOCKS:
         return {}
     terms, _ = as_affine(region.numbers[around])
     return {var: affine([(1, var)], 1) for _, var in terms}
@@ -169,7 +163,7 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
         if row != other or high - low != lanes - 1:
             return
         rows.setdefault((*row, affine(terms)), []).append((low, high))
-    width = max(1, _LINE_BYTES // load.dtype.nbytes)
+    width = max(1, CACHE_LINE_BYTES // load.dtype.nbytes)
     for (*row, rest), vectors in rows.items():
         terms, _ = as_affine(rest)
         for low, high in _joined(vectors):

@@ -27,6 +27,7 @@ from __future__ import annotations
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import Schedule
+from ocannl_core.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.tiling_parameters import BY_MODEL, TilingParameters
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
@@ -34,16 +35,13 @@ from ocannl_core.schedule.heuristics.vectorise_output import VectorisedOutput
 from ocannl_core.schedule.heuristics.vectorise_reduction import vectorise_reduction
 from ocannl_core.target import Target
 
-_LEAST_WORK = 64
-"""Fewer steps than these are not worth a schedule."""
-
 
 def model_reduction(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | None:
     """Returns a reduction as a processor sees it, or None where plain loops do as well."""
     if nest.reduction is None or not is_vectorisable(nest, nodes):
         return None
     model = ReductionModel(nest, nest.reduction, nodes, target)
-    is_long = model.size(model.extents) >= _LEAST_WORK
+    is_long = model.size(model.extents) >= MIN_SCHEDULED_STEPS
     return model if is_long and lane_candidates(model) else None
 
 

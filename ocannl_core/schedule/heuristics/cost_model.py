@@ -10,41 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import as_affine, row_major
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.loopir.nodes import Binary, Expr, Load, Store, Unary
 from ocannl_core.loopir.traverse import free_variables, walk
+from ocannl_core.machine_model import (
+    ACCUMULATOR_CHAINS,
+    GATHER_CYCLES,
+    HORIZONTAL_CYCLES,
+    LOAD_CYCLES,
+    MAX_TILE_VECTORS,
+    MIN_GATHER_REUSE,
+    MIN_PACK_REUSE,
+    MULTIPLY_ADD_LATENCY,
+    OPERATIONS_PER_CYCLE,
+    REMAINDER_FACTOR,
+    SCATTERED_STORE_CYCLES,
+    STEP_CYCLES,
+    TRANSPOSE_CYCLES,
+    MachineModel,
+)
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.prefetch import epilogue_cells
 from ocannl_core.schedule.heuristics.vectorisable import widest_number
 from ocannl_core.target import Target
-
-LATENCY = 4.0
-"""Cycles until the result of an addition can be added to."""
-PER_CYCLE = 2.0
-"""Multiply-adds, and loads, that start in one cycle."""
-_MOST_VECTORS = 4
-
-# cycles for each cell, beside those of the block of registers; scattered stores take fewer, but
-# much code
-_SCATTERED = 6.0
-_GATHERED = 1.5
-_TURNED = 0.5
-_COMBINED = 2.5  # for each lane
-
-_LOAD = 0.02
-"""Cycles of a step for each number or vector that is loaded: some of them come from afar."""
-
-LEAST_GATHERED = 8
-"""Operands of which a cell is used as often as this are copied, if their lanes are apart."""
-_LEAST_COPIED = 32
-"""The same, if the lanes are along a reduced axis."""
-
-_CACHES = (32 << 10, 512 << 10)
-"""Sizes of the caches where a target does not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +96,13 @@ class ReductionModel:
 
     Attributes:
         nest: The nest.
+        machine: The processor.
         lanes: Numbers in one vector register.
-        registers: How many vector registers there are.
         extents: Iterations of each axis.
         cells: Axes of cells, outermost first.
         reduced: Reduced axes that may be anywhere.
         shifting: Reduced axes that move the cells.
         operands: The factors of the term.
-        threads: How many threads may share the nest.
         is_fused: True if products can be added without being rounded.
         has_pairs: True if an instruction can add two products.
     """
@@ -121,8 +111,8 @@ class ReductionModel:
         self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
     ) -> None:
         self.nest = nest
-        self.lanes = max(1, target.vector_bytes // widest_number(nest, nodes))
-        self.registers = max(target.vector_registers, 8)
+        self.machine = MachineModel.of(target)
+        self.lanes = self.machine.lanes(widest_number(nest, nodes))
         self.extents = {axis.name: axis.extent for axis in nest.axes}
         self.cells = [axis.name for axis in nest.cells]
         self.reduced = [axis.name for axis in nest.reduced if not axis.is_shifting]
@@ -133,27 +123,16 @@ class ReductionModel:
         )
         self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.finish]
-        self._caches = target.cache_bytes
-        self.threads = settings.current().threads or target.cores
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
-        self.is_fused = target.has_fma and is_sum and is_product
-        self.has_pairs = self.is_fused and reduction.may_pair and _are_pairs(reduction, target)
+        self.is_fused = self.machine.has_fma and is_sum and is_product
+        self.has_pairs = (
+            self.is_fused and reduction.may_pair and _are_pairs(reduction, self.machine)
+        )
 
     def size(self, names: Iterable[str]) -> int:
         """Returns the iterations of several axes together."""
         return prod(self.extents[name] for name in names)
-
-    def cache(self, level: int) -> int:
-        """Returns the size of a cache, 0 being the nearest."""
-        known = self._caches if level < len(self._caches) else _CACHES
-        return known[min(level, len(known) - 1)]
-
-    def cache_of_groups(self) -> int:
-        """Returns how much of the caches groups of blocks may fill, whose cells are read in order,
-        so that it does not matter how far away they are.
-        """
-        return max(self.cache(1) // 2, min(4 * self.cache(1), self.cache(2) // 8))
 
     def nbytes(self, operand: ReductionOperand) -> int:
         """Returns about how much memory an operand is."""
@@ -168,8 +147,8 @@ class ReductionModel:
             in_pieces: True if each piece of a sum comes back to them; they stay near for longer.
         """
         nodes = {load.node for load in epilogue_cells(self.nest)}
-        part = 2 if in_pieces else 8
-        return sum(self._nodes[node].nbytes for node in nodes) > self.cache(1) // part
+        near = self.machine.l2_working_set if in_pieces else self.machine.l2_strided
+        return sum(self._nodes[node].nbytes for node in nodes) > near
 
     def vector_operands(self, lane: str) -> list[ReductionOperand]:
         """Returns the operands whose cells differ from lane to lane."""
@@ -185,7 +164,7 @@ class ReductionModel:
         often, and the copy stays in the second cache.
         """
         nbytes = self.size(operand.axes) * operand.nbytes
-        return self.reuse(operand) >= _LEAST_COPIED and nbytes <= self.cache(1) // 4
+        return self.reuse(operand) >= MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
 
     def rows(self, lane: str) -> list[str]:
         """Returns the axes along which a vector operand is used again."""
@@ -215,7 +194,7 @@ class ReductionModel:
         """Returns the row axes of a block: the innermost, and more while they are short."""
         chosen: list[str] = []
         for name in reversed(self.rows(lane)):
-            if chosen and self.size((*chosen, name)) > self.registers // 2:
+            if chosen and self.size((*chosen, name)) > self.machine.max_tile_rows:
                 break
             chosen.insert(0, name)
         return chosen
@@ -228,29 +207,22 @@ class ReductionModel:
         if lane in self.reduced:
             steps = self.size(self.extents) / self.extents[lane]
             vectors = self._vectors(lane) * (1.0 if self.rows(lane) else 2.0)
-            total = steps * vectors / PER_CYCLE + cells * _COMBINED * self.lanes
+            total = steps * vectors / OPERATIONS_PER_CYCLE + cells * HORIZONTAL_CYCLES * self.lanes
         else:
             total = self.tile(lane).cycles
             apart = sum(strides.get(lane, 0) != 1 for strides in self._stores)
-            total += _SCATTERED * cells * apart
+            total += SCATTERED_STORE_CYCLES * cells * apart
         for operand in self.operands:
             if operand.is_contiguous(lane):
                 continue
             if lane in self.reduced and self.is_gathered_once(operand):
-                total += _GATHERED * self.size(operand.axes)
-            elif lane not in self.reduced and self.reuse(operand) >= LEAST_GATHERED:
+                total += GATHER_CYCLES * self.size(operand.axes)
+            elif lane not in self.reduced and self.reuse(operand) >= MIN_GATHER_REUSE:
                 turns = operand.is_load and any(operand.stride(k) == 1 for k in self.reduced)
-                total += (_TURNED if turns else _GATHERED) * self.size(operand.axes)
+                total += (TRANSPOSE_CYCLES if turns else GATHER_CYCLES) * self.size(operand.axes)
             else:
-                total += _GATHERED * self.size(self.extents)
+                total += GATHER_CYCLES * self.size(self.extents)
         return total
-
-    def _accumulators(self, vectors: int) -> int:
-        """Returns the most registers that accumulate: the others hold the vectors of a step and one
-        spread number, or an accumulator would wait in memory for each step; and what the finish
-        needs, which would wait there for the end of the sums.
-        """
-        return min(self.registers * 3 // 4, self.registers - vectors - 1)
 
     def _vectors(self, lane: str) -> int:
         return -(-self.extents[lane] // self.lanes)
@@ -260,8 +232,10 @@ class ReductionModel:
         rows = self.size(self.tile_rows(lane))
         steps = self.size(self.extents) / (rows * self.extents[lane])
         tiles = []
-        for vectors in range(1, min(_MOST_VECTORS, self._vectors(lane)) + 1):
-            height = height_of(rows, max(1, self._accumulators(vectors) // vectors), vectors)
+        for vectors in range(1, min(MAX_TILE_VECTORS, self._vectors(lane)) + 1):
+            height = height_of(
+                rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
+            )
             full, rest = divmod(self._vectors(lane), vectors)
             once = 0.0
             for count, number in _heights(rows, height, vectors):
@@ -269,7 +243,7 @@ class ReductionModel:
                 cycles += _block_cycles(count, rest) if rest else 0.0
                 once += number * cycles
             # what is left over is code once more
-            copies = 1.02 if rest else 1.0
+            copies = REMAINDER_FACTOR if rest else 1.0
             tiles.append(RegisterTile(vectors, height, steps * once * copies))
         return min(tiles, key=lambda tile: tile.cycles)
 
@@ -279,7 +253,7 @@ def are_even(rows: int, height: int, vectors: int) -> bool:
     blocks of that height would wait for its results. Blocks of less than most are less code.
     """
     rest = rows % height
-    return 0 < rest * vectors < LATENCY * PER_CYCLE
+    return 0 < rest * vectors < ACCUMULATOR_CHAINS
 
 
 def height_of(rows: int, most: int, vectors: int) -> int:
@@ -300,12 +274,13 @@ def _heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int], ...
 def _block_cycles(rows: int, vectors: int) -> float:
     """Returns the cycles of one step of a block of registers."""
     registers = rows * vectors
-    waiting = LATENCY if registers < LATENCY * PER_CYCLE else 0.0
+    waiting = MULTIPLY_ADD_LATENCY if registers < ACCUMULATOR_CHAINS else 0.0
     loads = rows + vectors
-    return max(registers / PER_CYCLE, loads / PER_CYCLE, waiting) + 0.1 + _LOAD * loads
+    busy = max(registers, loads) / OPERATIONS_PER_CYCLE
+    return max(busy, waiting) + STEP_CYCLES + LOAD_CYCLES * loads
 
 
-def _are_pairs(reduction: Reduction, target: Target) -> bool:
+def _are_pairs(reduction: Reduction, machine: MachineModel) -> bool:
     """True if a processor multiplies pairs of a format that two operands have in memory."""
     formats = [
         factor.arg.dtype
@@ -313,7 +288,7 @@ def _are_pairs(reduction: Reduction, target: Target) -> bool:
         else factor.dtype
         for factor in reduction.factors
     ]
-    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in target.pair_products
+    return len(formats) == 2 and len(set(formats)) == 1 and formats[0] in machine.pair_products
 
 
 def _operand(

@@ -37,33 +37,30 @@ from ocannl_core.kernels.transforms import (
 )
 from ocannl_core.loopir.nodes import Expr, Load, Unary
 from ocannl_core.loopir.traverse import walk
+from ocannl_core.machine_model import (
+    MAX_TILE_TERMS,
+    SCATTERED_STORE_CYCLES,
+    TILE_ACCUMULATORS,
+    TILE_BLOCK_ROWS,
+    TILE_COLUMNS,
+    TILE_COPY_CYCLES,
+    TILE_PRODUCT_CYCLES,
+    TILE_ROWS,
+    TILE_SETUP_CYCLES,
+    TILE_STORE_CYCLES,
+    TILE_TERMS,
+    TILE_TRANSPOSE_CYCLES,
+)
 from ocannl_core.ops import UnaryOp
-from ocannl_core.schedule.apply.matrix_tiles import LANES, ROWS, TERMS
+from ocannl_core.schedule.apply.matrix_tiles import PART_PRODUCTS
 from ocannl_core.schedule.heuristics.contraction import lane_candidates, model_reduction
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel, ReductionOperand, strides
 from ocannl_core.target import Target
 
 _PARTS = {bfloat16: 1, float32: 3}
 """Of how many numbers of bfloat16 those of a format are the sum."""
-_PRODUCTS = {1: 1, 3: 6}
-_MOST_TERMS = {1: 1024, 3: 512}
-"""Longer sums run in pieces, so that the tiles of a block of rows and of columns stay near."""
-_REGISTERS = 4
-"""Tiles of sums; the others hold those of operands."""
-_BLOCK_ROWS = 256
-"""Rows of which cells hold partial results together."""
 _REPLICATED = 2
 """Operands of which cells are in a copy more often than this are copied piece by piece."""
-
-# cycles
-_CALL = 400.0
-_PRODUCT = 21.0
-"""Of two tiles, which the processor starts every 16 cycles; the rest waits for memory."""
-_COPIED = {1: 0.5, 3: 1.0}
-"""For each number of an operand, by the number of its parts."""
-_TURNED = 0.3
-_STORED = 1.0
-_SCATTERED = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +177,19 @@ class _Tiled:
     def cycles(self, axes: _TileAxes) -> float:
         """Returns about how long the nest takes with tiles."""
         model = self._model
-        sizes = {axes.row: ROWS, axes.lane: LANES, axes.term: TERMS}
+        sizes = {axes.row: TILE_ROWS, axes.lane: TILE_COLUMNS, axes.term: TILE_TERMS}
         tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
-        total = _CALL + _PRODUCT * _PRODUCTS[self._parts] * tiles
+        total = TILE_SETUP_CYCLES + TILE_PRODUCT_CYCLES * len(PART_PRODUCTS[self._parts]) * tiles
         for operand, along in ((axes.rows, axes.term), (axes.lanes, axes.lane)):
-            each = _COPIED[self._parts] + (0.0 if operand.is_contiguous(along) else _TURNED)
+            each = TILE_COPY_CYCLES[self._parts] + (
+                0.0 if operand.is_contiguous(along) else TILE_TRANSPOSE_CYCLES
+            )
             total += each * model.size(operand.axes)
         apart = sum(strides.get(axes.lane, 0) != 1 for strides in self._stores)
         cells = model.size(model.cells)
-        return total + cells * (_STORED * self._pieces(axes) + _SCATTERED * apart)
+        return total + cells * (
+            TILE_STORE_CYCLES * self._pieces(axes) + SCATTERED_STORE_CYCLES * apart
+        )
 
     def _others(self, axes: _TileAxes) -> list[str]:
         """Returns the reduced axes beside that of the terms."""
@@ -199,7 +200,7 @@ class _Tiled:
         model = self._model
         if not model.nest.holds_partial_results or model.size(self._others(axes)) > 1:
             return 1
-        extent, most = model.extents[axes.term], _MOST_TERMS[self._parts]
+        extent, most = model.extents[axes.term], MAX_TILE_TERMS[self._parts]
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     # ----- the schedule ---------------------------------------------------------------------
@@ -207,20 +208,23 @@ class _Tiled:
     def schedule(self, axes: _TileAxes) -> Schedule:
         """Returns the transforms."""
         model, extents, cuts = self._model, self._model.extents, _Cuts([])
-        rows, lanes = (_whole(extents[name], ROWS) for name in (axes.row, axes.lane))
+        rows, lanes = (_whole(extents[name], TILE_ROWS) for name in (axes.row, axes.lane))
         # what a block has less of along one axis, it has more of along the other one
-        high, wide = min(2, rows // ROWS), min(2, lanes // LANES)
-        high, wide = min(_REGISTERS // wide, rows // ROWS), min(_REGISTERS // high, lanes // LANES)
-        size = _whole(-(-extents[axes.term] // self._pieces(axes)), TERMS)
-        piece, term = cuts.cut(axes.term, _whole(extents[axes.term], TERMS), size)
-        steps, term = cuts.cut(term, size, TERMS)
+        high, wide = min(2, rows // TILE_ROWS), min(2, lanes // TILE_COLUMNS)
+        high, wide = (
+            min(TILE_ACCUMULATORS // wide, rows // TILE_ROWS),
+            min(TILE_ACCUMULATORS // high, lanes // TILE_COLUMNS),
+        )
+        size = _whole(-(-extents[axes.term] // self._pieces(axes)), TILE_TERMS)
+        piece, term = cuts.cut(axes.term, _whole(extents[axes.term], TILE_TERMS), size)
+        steps, term = cuts.cut(term, size, TILE_TERMS)
         splits = [Split(term, 2)]
-        panel, lane = cuts.cut(axes.lane, lanes, self._columns(axes, size, wide * LANES))
-        beside, lane = cuts.cut(lane, cuts.size, wide * LANES)
-        column, lane = cuts.cut(lane, cuts.size, LANES)
-        block, row = cuts.cut(axes.row, rows, _BLOCK_ROWS if piece else rows)
-        above, row = cuts.cut(row, cuts.size, high * ROWS)
-        line, row = cuts.cut(row, cuts.size, ROWS)
+        panel, lane = cuts.cut(axes.lane, lanes, self._columns(axes, size, wide * TILE_COLUMNS))
+        beside, lane = cuts.cut(lane, cuts.size, wide * TILE_COLUMNS)
+        column, lane = cuts.cut(lane, cuts.size, TILE_COLUMNS)
+        block, row = cuts.cut(axes.row, rows, TILE_BLOCK_ROWS if piece else rows)
+        above, row = cuts.cut(row, cuts.size, high * TILE_ROWS)
+        line, row = cuts.cut(row, cuts.size, TILE_ROWS)
 
         used = [name for name in model.cells if extents[name] > 1]
         both = [name for name in used if name in axes.rows.axes & axes.lanes.axes]
@@ -251,7 +255,7 @@ class _Tiled:
         """Returns how many columns of so many terms stay in the second cache."""
         model = self._model
         nbytes = bfloat16.nbytes * self._parts * terms * model.size(self._others(axes))
-        return max(1, model.cache(1) // 2 // (nbytes * least)) * least
+        return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
     def _is_replicated(self, operand: ReductionOperand) -> bool:
         """True if a copy of an operand would be much larger than what is copied, as that of all

@@ -16,10 +16,20 @@ from ocannl_core.kernels.transforms import (
     Split,
     Transform,
 )
+from ocannl_core.machine_model import (
+    ACCUMULATOR_CHAINS,
+    CACHE_LINE_BYTES,
+    CACHE_WAY_BYTES,
+    MEMORY_STREAMS,
+    MIN_ACCUMULATED_TERMS,
+    MIN_BLOCKING_REUSE,
+    MIN_COMPACTION_REUSE,
+    MIN_CONVERSION_REUSE,
+    MIN_GATHER_REUSE,
+    MIN_PACK_REUSE,
+    MIN_PAIRED_TERMS,
+)
 from ocannl_core.schedule.heuristics.cost_model import (
-    LATENCY,
-    LEAST_GATHERED,
-    PER_CYCLE,
     ReductionModel,
     ReductionOperand,
     RegisterTile,
@@ -37,23 +47,8 @@ from ocannl_core.schedule.heuristics.tiling_parameters import (
     needs_shares,
 )
 
-_LEAST_REUSE = 32
-"""Operands of which a cell is used less often than this are not packed."""
-_LEAST_GATHERING = 192
-"""Vectors that are used less often than this are not copied only to lie closer together."""
-_LEAST_CONVERTED = 3
-"""Vectors in another format that fewer blocks of rows than this use are not copied."""
-_LEAST_PAIRED = 8
-"""Sums of fewer terms than these are not worth pairs."""
-_LEAST_SUM = 64
-"""Registers that collect fewer terms than this are stored too often."""
-_STREAMED_SUM = 8
-"""As many rows of memory are read side by side; registers collect as many terms then."""
 _LEAST_BLOCKS = 2
 """Shares of rows have as many blocks of registers at least, or equal blocks would be too small."""
-_LINE_BYTES = 64
-_ALIASED_BYTES = 4096
-"""Cells as far apart as this share a place of the nearest cache, which has room for a few lines."""
 
 
 class VectorisedOutput:
@@ -195,7 +190,7 @@ class VectorisedOutput:
         if not self._slides(model.outer(self._axis)):
             return False
         most = max(self._most_shares(tile).values(), default=1)
-        return model.threads == 1 or most >= model.threads
+        return model.machine.threads == 1 or most >= model.machine.threads
 
     def _shared_rows(self, splits: list[Transform], tile: RegisterTile) -> ThreadedAxis | None:
         """Returns an axis of rows of which threads have equal shares, outside of pieces of sums, if
@@ -209,10 +204,10 @@ class VectorisedOutput:
             outside = (-(-self._blocks // self._group),)
         most = self._most_shares(tile)
         # loops right inside of the outermost ones are dealt out, too
-        is_even = not needs_shares(prod(outside[:2]), model.threads)
+        is_even = not needs_shares(prod(outside[:2]), model.machine.threads)
         if is_even or not most or not self._pieces_of_sums():
             return None
-        needed = model.threads // gcd(prod(outside[:1]), model.threads)
+        needed = model.machine.threads // gcd(prod(outside[:1]), model.machine.threads)
         # twice as many: nobody waits for long if a thread is late
         counts = (needed,) if self._repeats_copies() else (2 * needed, needed)
         fitting = [(name, count) for count in counts for name in most if most[name] >= count]
@@ -284,7 +279,7 @@ class VectorisedOutput:
         """
         vectors = self._model.vector_operands(self._axis)
         reuse = min((self._model.reuse(operand) for operand in vectors), default=1)
-        return reuse >= _LEAST_GATHERING // 4
+        return reuse >= MIN_BLOCKING_REUSE
 
     def _cut_reduction(self, splits: list[Transform]) -> BlockedAxis | None:
         """Returns the first of the reduced axes, cut so that the vectors of a block stay in the
@@ -320,13 +315,13 @@ class VectorisedOutput:
             return None
         vectors = model.vector_operands(lane)
         is_read_once = all(
-            model.reuse(each) == 1 and each.stride(name) * each.nbytes >= _ALIASED_BYTES
+            model.reuse(each) == 1 and each.stride(name) * each.nbytes >= CACHE_WAY_BYTES
             for each in vectors
         )
         nbytes = model.extents[lane] * max(each.nbytes for each in vectors)
-        if not is_read_once or nbytes > model.cache(0):
+        if not is_read_once or nbytes > model.machine.l1_bytes:
             return None
-        return -(-model.extents[name] // _STREAMED_SUM)
+        return -(-model.extents[name] // MEMORY_STREAMS)
 
     def _most_steps(self) -> int:
         """Returns over how many steps of a sum the vectors of a block stay in the cache.
@@ -336,8 +331,9 @@ class VectorisedOutput:
         nbytes = max(operand.nbytes for operand in self._model.operands)
         if self._model.has_pairs:
             nbytes //= 2
-        part = 2 if self._has_copies() else 8
-        return max(_LEAST_SUM, self._model.cache(1) // part // (self._block * nbytes))
+        machine = self._model.machine
+        near = machine.l2_working_set if self._has_copies() else machine.l2_strided
+        return max(MIN_ACCUMULATED_TERMS, near // (self._block * nbytes))
 
     def _has_copies(self) -> bool:
         """True if all vector operands are read from copies, which all blocks of rows share."""
@@ -369,10 +365,10 @@ class VectorisedOutput:
         if self._blocks == 1 or not self._has_copies():
             return 1
         shared = [each for each in model.operands if self._axis not in each.axes]
-        if sum(map(model.nbytes, shared)) <= model.cache(1) // 2:
+        if sum(map(model.nbytes, shared)) <= model.machine.l2_working_set:
             return 1
         nbytes = sum(each.nbytes for each in vectors) * self._steps * self._block
-        most = model.cache_of_groups() // nbytes
+        most = model.machine.sequential_bytes // nbytes
         if most < 2:
             return 1
         fewest = -(-self._blocks // most)
@@ -381,7 +377,7 @@ class VectorisedOutput:
     def _chains(self, splits: list[Transform], tile: RegisterTile) -> str | None:
         """Returns the loop over accumulators of one cell, if a block would wait for its results."""
         model = self._model
-        needed = int(LATENCY * PER_CYCLE) // (tile.vectors * tile.rows)
+        needed = ACCUMULATOR_CHAINS // (tile.vectors * tile.rows)
         if needed < 2 or not self._reduced or model.shifting:
             # what moves over the cells uses vectors again, which pays if they are packed
             return None
@@ -400,7 +396,7 @@ class VectorisedOutput:
         if not model.has_pairs or self._has_chains or not self._reduced or model.lanes < 4:
             return None
         name = self._reduced[-1]
-        if model.extents[name[0]] < _LEAST_PAIRED:
+        if model.extents[name[0]] < MIN_PAIRED_TERMS:
             return None
         if not all(self._has_pairs(operand, name[0]) for operand in model.operands):
             return None
@@ -411,7 +407,7 @@ class VectorisedOutput:
     def _has_pairs(self, operand: ReductionOperand, axis: str) -> bool:
         """True if neighbours along an axis lie together, in memory or in a copy that pays."""
         if self._axis in operand.axes:
-            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= _LEAST_REUSE
+            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= MIN_PACK_REUSE
         if operand.is_load and operand.stride(axis) == 1:
             return True
         return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
@@ -467,17 +463,17 @@ class VectorisedOutput:
         if decided is not None:
             return decided is not PackedOperand.NONE
         is_apart = operand.stride(self._axis) != 1
-        if model.reuse(operand) < (LEAST_GATHERED if is_apart else _LEAST_REUSE):
+        if model.reuse(operand) < (MIN_GATHER_REUSE if is_apart else MIN_PACK_REUSE):
             return False
-        if operand.is_converted and model.reuse(operand) < _LEAST_CONVERTED * self._height:
+        if operand.is_converted and model.reuse(operand) < MIN_CONVERSION_REUSE * self._height:
             return is_apart
         if not operand.is_load or operand.is_converted or is_apart:
             return True
         steps = [operand.stride(name) for name in model.reduced if model.extents[name] > 1]
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.size(model.reduced)
-        is_spread = spread > model.cache(0) and min(steps, default=0) > self._block
-        return is_spread and model.reuse(operand) >= _LEAST_GATHERING
+        is_spread = spread > model.machine.l1_bytes and min(steps, default=0) > self._block
+        return is_spread and model.reuse(operand) >= MIN_COMPACTION_REUSE
 
     def _packed_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yields the packing of an operand that is spread over lanes, if its rows are apart so that
@@ -521,14 +517,17 @@ class VectorisedOutput:
             # one by one in the innermost loop, conversions take as long as products
             is_contiguous = operand.stride(self._reduced[-1][0]) == 1
             return PackedOperand.ROWS if is_contiguous else PackedOperand.PANELS
-        if model.extents[row.axis[0]] < _LEAST_REUSE:
+        if model.extents[row.axis[0]] < MIN_PACK_REUSE:
             return PackedOperand.NONE
         if model.extents[self._axis] < 4 * self._block:
             return PackedOperand.NONE
-        if self._reduced and operand.stride(self._reduced[-1][0]) * operand.nbytes > _LINE_BYTES:
+        if (
+            self._reduced
+            and operand.stride(self._reduced[-1][0]) * operand.nbytes > CACHE_LINE_BYTES
+        ):
             # one line for each step of the sum, whose other cells the next rows need
-            lines = model.size(name[0] for name in self._reduced) * _LINE_BYTES
-            return PackedOperand.PANELS if lines > model.cache(1) // 4 else PackedOperand.NONE
+            lines = model.size(name[0] for name in self._reduced) * CACHE_LINE_BYTES
+            return PackedOperand.PANELS if lines > model.machine.l2_copy else PackedOperand.NONE
         if not operand.is_load or self._rows_compete(operand, row):
             return PackedOperand.ROWS
         return PackedOperand.NONE
@@ -537,9 +536,8 @@ class VectorisedOutput:
         """True if the rows of a block do not fit into the nearest cache together, because they are
         as far apart as the cells that share its places.
         """
-        ways = max(4, self._model.cache(0) // _ALIASED_BYTES)
-        apart = gcd(operand.stride(row.axis[0]) * operand.nbytes, _ALIASED_BYTES)
-        return self._height * apart > (ways - 2) * _ALIASED_BYTES
+        apart = gcd(operand.stride(row.axis[0]) * operand.nbytes, CACHE_WAY_BYTES)
+        return self._height * apart > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
 
 
 def _equally(extent: int, fewest: int) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ocannl_core.kernels.transforms import AccumulateAt, Order, Pack, Schedule, Transform
-from ocannl_core.schedule.heuristics.cost_model import LATENCY, PER_CYCLE, ReductionModel
+from ocannl_core.machine_model import ACCUMULATOR_CHAINS
+from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.tiling_parameters import (
     PackedOperand,
     TilingParameters,
@@ -25,7 +26,7 @@ def vectorise_reduction(model: ReductionModel, lane: str, form: TilingParameters
     }
     width = min(model.lanes, model.extents[lane])
     made = prod(sizes.values())
-    wanted = form.vectors or int(LATENCY * PER_CYCLE) // made
+    wanted = form.vectors or ACCUMULATOR_CHAINS // made
     chains = max(1, min(wanted, model.extents[lane] // (2 * width)))
     along = blocks_of(splits, model, lane, width * chains, evenly=False)
     lanes = lane_loops(splits, along.inner, min(width * chains, model.extents[lane]), width)
@@ -61,7 +62,7 @@ def _packs_along_reduced(
 def _shared_rows(model: ReductionModel, rows: int | None) -> dict[str, int]:
     """Returns the axes of cells that share loads, one for each operand, and the rows of a block."""
     chosen: dict[str, int] = {}
-    most = rows or (4 if model.registers >= 32 else 3)
+    most = rows or model.machine.reduction_tile_extent
     for operand in model.operands[:2]:
         shared = [
             name

@@ -97,7 +97,7 @@ def _forms(model: ReductionModel, form: TilingParameters) -> Iterator[TilingPara
     if lane in model.reduced:
         for chains in _CHAINS:
             yield replace(form, vectors=chains)
-        for rows in range(1, 1 + max(4, model.registers // 8)):
+        for rows in range(1, 1 + max(4, model.machine.registers // 8)):
             yield replace(form, rows=rows)
     else:
         yield from _copies(model, form)
@@ -128,7 +128,7 @@ def _blocks(model: ReductionModel, lane: str, form: TilingParameters) -> Iterato
     rows = model.size(model.tile_rows(lane))
     width = -(-model.extents[lane] // model.lanes)
     for vectors in range(1, min(_MOST_VECTORS, width) + 1):
-        most = min(rows, max(1, (model.registers - vectors - 1) // vectors))
+        most = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
         counts = {most, most - 1, most - 2, most * 3 // 4, most // 2}
         counts |= {count for count in range(most // 2, most + 1) if count and rows % count == 0}
         for count in sorted(counts, reverse=True):
