@@ -14,8 +14,9 @@ from ocannl_core.kernel_passes.fission import split_inlined_reductions
 from ocannl_core.kernel_passes.fusion import fuse_kernels
 from ocannl_core.kernel_passes.reassociate_products import reassociate_products
 from ocannl_core.kernel_passes.rematerialisation import rematerialise
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group
+from ocannl_core.kernel_passes.row_fusion.choose import choose_row_groups
+from ocannl_core.kernel_passes.row_fusion.members import RowGroup
 from ocannl_core.kernel_passes.split_reductions import split_reductions
 from ocannl_core.kernel_passes.store_forwarding import forward_stores
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
@@ -29,8 +30,7 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule
 from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
-from ocannl_core.schedule.tuning.cached_rule import CachedRule, Rule
-from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
+from ocannl_core.schedule.tuning.tuning_cache import CachedRule, Rule, tuning_cache
 from ocannl_core.target import Target
 
 
@@ -152,7 +152,7 @@ class UnscheduledPlan:
     def contracted(self) -> frozenset[TensorNode]:
         """The nodes of which kernels that run together need no more than a row."""
         plans = [part.plan for part in self.parts if isinstance(part, RowGroup)]
-        return frozenset(node for each in plans for node in each.contracted)
+        return frozenset(node for each in plans for node in each.folded)
 
 
 def prepare_kernels(plan: Plan, target: Target | None) -> UnscheduledPlan:

@@ -15,9 +15,9 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.kernel_passes.fusion import fuse_kernels
-from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
+from ocannl_core.kernel_passes.row_fusion.choose import choose_row_groups
+from ocannl_core.kernel_passes.row_fusion.members import RowGroup
 from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
