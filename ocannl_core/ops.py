@@ -470,7 +470,7 @@ class TernaryOp(Enum):
 
 
 class VectorOp(Enum):
-    """Functions that fill consecutive cells from one word, as many as the format of the target says."""
+    """Functions that fill consecutive cells from one word; the target format gives their number."""
 
     UNIFORM = Primitive(
         name="uniform_vector",

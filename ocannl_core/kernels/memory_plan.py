@@ -14,9 +14,10 @@ import numpy as np
 
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.nodes import Plan, nodes_of_step
+from ocannl_core.machine_model import CACHE_LINE_BYTES
 from ocannl_core.node import TensorNode
 
-ALIGNMENT = 64
+ALIGNMENT = CACHE_LINE_BYTES
 """Bytes: a cache line, and the widest vector register."""
 
 

@@ -101,7 +101,7 @@ def test_kernels_that_differ_in_the_extent_of_that_loop_alone_are_one():
 
 @pytest.fixture
 def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocannl_cpu_c.partition.LEAST_WORK", 1)
+    monkeypatch.setattr("ocannl_cpu_c.partition.MIN_THREAD_CYCLES", 1)
 
 
 def shared(plan: Plan, target: Target) -> Plan:

@@ -17,9 +17,8 @@ from ocannl_core.indexing import affine, fresh_var
 from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
 from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.recognise_nests import recognise_nests
-from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
 from ocannl_core.kernel_passes.row_fusion.choose import group_rows
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nest_plan import RowGroup

@@ -335,8 +335,8 @@ def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
     draft, nest = product(512, 512, 512)
     first, second, last = first_candidates(nest, draft.nodes, TILES)
     assert first.schedule == tile_schedule(nest, draft.nodes, TILES)
-    assert (first.form, last.form, last.schedule) == (None, None, ())
-    assert second.form is not None
+    assert (first.parameters, last.parameters, last.schedule) == (None, None, ())
+    assert second.parameters is not None
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:

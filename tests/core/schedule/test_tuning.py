@@ -22,9 +22,8 @@ from ocannl_core.loopir.nodes import Binary, Block, Stmt
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.heuristics.contraction import contraction_schedule
-from ocannl_core.schedule.tuning.cached_rule import CachedRule
 from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, neighbours
-from ocannl_core.schedule.tuning.tuning_cache import TuningCache
+from ocannl_core.schedule.tuning.tuning_cache import CachedRule, TuningCache
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
