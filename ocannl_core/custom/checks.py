@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ocannl_core.custom.interfaces import OpInterface
 from ocannl_core.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Op
 
 Problem = tuple[str, str, str]
 """What must hold, what was found, and what to do."""
 
 
-def problems(op: Op, inputs: Any, types: Any) -> Iterator[Problem]:
+def problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
     """Yields what is wrong with the inputs, the output types and the maps of an application.
 
     Later ones may presuppose that there are no earlier ones.

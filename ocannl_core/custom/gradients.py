@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ocannl_core.custom.interfaces import ApplyInterface
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor.definitions import Backward, GradientOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Backward, GradientOf, ancestors
 from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Apply
 
-
-def backward(node: Apply) -> Backward:
+def backward(node: ApplyInterface) -> Backward[Tensor]:
     """Returns the gradients of an application, which are made once and used by every
     backpropagation.
 
@@ -34,7 +31,7 @@ def backward(node: Apply) -> Backward:
     return Backward(code, _renewed(code), contributions)
 
 
-def _gradients(node: Apply) -> list[Any] | tuple[Any, ...]:
+def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(
@@ -67,7 +64,7 @@ def _gradients(node: Apply) -> list[Any] | tuple[Any, ...]:
 
 
 def _contributions(
-    node: Apply, found: list[Any] | tuple[Any, ...]
+    node: ApplyInterface, found: list[Any] | tuple[Any, ...]
 ) -> Iterator[tuple[Tensor, Tensor | float]]:
     for position, (variable, value) in enumerate(zip(node.inputs, found, strict=True)):
         if value is None or variable.grad is None:
@@ -89,7 +86,7 @@ def _contributions(
         yield variable, value
 
 
-def _error(node: Apply, found: str, fix: str = "") -> OpError:
+def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
     return OpError(
         "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
         "number, or None.",

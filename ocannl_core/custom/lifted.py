@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.assign.nodes import Constant
-from ocannl_core.custom.op import Aliases, Apply, Array, Op, Storage
+from ocannl_core.custom.interfaces import Aliases, Array, Storage
+from ocannl_core.custom.op import Apply, Op
 from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, promote, round_to
 from ocannl_core.errors import UsageError
@@ -23,8 +24,7 @@ from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.terms import Shape
-from ocannl_core.tensor.definitions import Applied, Filled
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, Filled, ancestors
 from ocannl_core.tensor.parameters import placeholder
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from ocannl_core.assign.nodes import ExternalCall
 from ocannl_core.custom.checks import problems
 from ocannl_core.custom.gradients import backward
+from ocannl_core.custom.interfaces import Aliases, Array, Storage
 from ocannl_core.custom.running import OpCall
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.dtypes import DType, promote
@@ -32,13 +31,6 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.tensor import Tensor
-
-Array = np.ndarray[Any, Any]
-Storage = list[Any]
-"""One element: what an output is, or None."""
-
-Aliases = Mapping[int | None, Sequence[int]]
-"""For an output, the positions of the inputs with which it shares memory."""
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
 
@@ -319,7 +311,7 @@ class Apply:
         self.origin = Origin(repr(op), _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
-        self._backward: Backward | None = None
+        self._backward: Backward[Tensor] | None = None
         self._has_place = False
         for problem in problems(op, inputs, outputs):
             raise self._error(*problem)
@@ -518,7 +510,7 @@ class Apply:
             self.origin,
         )
 
-    def backward(self) -> Backward:
+    def backward(self) -> Backward[Tensor]:
         """Returns what the gradients of the outputs contribute to those of the inputs.
 
         Raises:
@@ -569,10 +561,3 @@ def _formats(formats: Sequence[DType | None]) -> str:
 
 def _is_inherited(op: Op, name: str) -> bool:
     return getattr(type(op), name) is getattr(Op, name)
-
-
-if TYPE_CHECKING:  # an Apply is what tensors know of the application that made them
-    from ocannl_core.tensor.definitions import OpApplication
-
-    def _application(node: Apply) -> OpApplication:
-        return node

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ocannl_core import settings
+from ocannl_core.custom.interfaces import ApplyInterface, Array
 from ocannl_core.dtypes import dtype_of
 from ocannl_core.errors import OcannlError, OpError, TransferError
 from ocannl_core.fast_dataclass import replace
@@ -17,10 +18,6 @@ from ocannl_core.host_arrays import refuse_mask
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Apply
-
-Array = np.ndarray[Any, Any]
 Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""
 
@@ -35,7 +32,7 @@ class OpCall:
     of inputs that the op destroys without an output that takes over their memory.
     """
 
-    def __init__(self, node: Apply) -> None:
+    def __init__(self, node: ApplyInterface) -> None:
         self._node = node
         self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
         self._idle: list[Cells] = []

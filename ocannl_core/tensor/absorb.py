@@ -17,8 +17,7 @@ from typing import assert_never
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.steps import (
     Assign,
     Backpropagate,

@@ -18,8 +18,9 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Filled,
     Parameter,
+    check_label,
+    has_name,
 )
-from ocannl_core.tensor.labels import check_label, has_name
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 

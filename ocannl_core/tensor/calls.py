@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ocannl_core.assign.calls import Outside, settle
@@ -19,12 +20,21 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.tensor import Tensor
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 """Tensors whose cells are there before code runs, and must be there after it."""
+
+
+def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the tensors and what user-written operations compute together with them."""
+    found = dict.fromkeys(tensors)
+    for tensor in tensors:
+        if isinstance(tensor.definition, ResultOf):
+            found.update(dict.fromkeys(tensor.definition.application.results))
+    return list(found)
 
 
 def backpropagated(root: Tensor) -> set[Tensor]:
@@ -57,8 +67,8 @@ class Calls:
 
     def __init__(self, emitter: CallEmitter) -> None:
         self._emitter = emitter
-        self._applied: set[OpApplication] = set()
-        self._passed: set[OpApplication] = set()
+        self._applied: set[OpApplication[Tensor]] = set()
+        self._passed: set[OpApplication[Tensor]] = set()
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -69,7 +79,7 @@ class Calls:
             return tensor.node
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
 
-    def forward(self, application: OpApplication) -> None:
+    def forward(self, application: OpApplication[Tensor]) -> None:
         """Emits the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
@@ -84,7 +94,7 @@ class Calls:
         """Lets every application pass its gradients on once more."""
         self._passed = set()
 
-    def backpropagate(self, application: OpApplication) -> None:
+    def backpropagate(self, application: OpApplication[Tensor]) -> None:
         """Emits what the gradients of the outputs contribute to those of the inputs."""
         if application in self._passed:
             return
@@ -118,7 +128,8 @@ class Calls:
     def settled(self, program: AssignProgram) -> AssignProgram:
         """Returns the program with calls where they may stand, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
-        lasting = Parameter | Declared
-        persistent = {node for node, each in definitions.items() if isinstance(each, lasting)}
+        persistent = {
+            node for node, each in definitions.items() if isinstance(each, Parameter | Declared)
+        }
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
         return settle(program, Outside(persistent, kept))

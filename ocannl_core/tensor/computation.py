@@ -28,9 +28,9 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.registry import code_of
@@ -111,7 +111,7 @@ class Computation:
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
     @property
-    def params(self) -> Parameters:
+    def params(self) -> Parameters[Tensor]:
         """The parameters that the code mentions, oldest first, with their names."""
         return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
 

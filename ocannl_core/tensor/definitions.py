@@ -1,24 +1,25 @@
-"""How the cells of a tensor come about."""
+"""Definitions: where the cells of a tensor come from, and the graph that definitions form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import Any, Generic, Protocol, Self, TypeVar, assert_never
 
 import numpy as np
 
 from ocannl_core.assign.nodes import ExternalCall, FetchSource
+from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
-from ocannl_core.ops import BinaryOp, Op
-from ocannl_core.origin import Location
+from ocannl_core.ops import BinaryOp, Op, UnaryOp
+from ocannl_core.origin import Location, caller_location
 from ocannl_core.shape.capture import DimRef
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.parameter_set import ParameterScope
 
-if TYPE_CHECKING:
-    from ocannl_core.tensor.tensor import Tensor
+T = TypeVar("T")
+"""The type of tensors, which is defined on top of definitions."""
 
 
 class Differentiable(Protocol):
@@ -41,11 +42,11 @@ class Differentiable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Applied:
+class Applied(Generic[T]):
     """By an operation on other tensors."""
 
     operation: Differentiable
-    operands: tuple[Tensor, ...]
+    operands: tuple[T, ...]
     logic: Logic
     capture: Mapping[str, DimRef] = field(default_factory=dict)
     """Names of the logic's specification, and the references to what they stand for."""
@@ -82,13 +83,13 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
+class Parameter(Generic[T]):
     """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an
     expression.
     """
 
-    initializer: Tensor
-    code: Callable[[Tensor], Any]
+    initializer: T
+    code: Callable[[T], Any]
     """Gives the computation of the first value of a parameter defined so."""
     scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
@@ -105,10 +106,10 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradientOf:
+class GradientOf(Generic[T]):
     """By backpropagation through another tensor."""
 
-    tensor: Tensor
+    tensor: T
 
 
 class NamedOperand(Protocol):
@@ -118,17 +119,17 @@ class NamedOperand(Protocol):
     def name(self) -> str: ...
 
 
-class OpApplication(Protocol):
+class OpApplication(Protocol[T]):
     """What tensors know of the application of a user-written operation."""
 
     @property
     def op(self) -> NamedOperand: ...
 
     @property
-    def inputs(self) -> Sequence[Tensor]: ...
+    def inputs(self) -> Sequence[T]: ...
 
     @property
-    def results(self) -> tuple[Tensor, ...]:
+    def results(self) -> tuple[T, ...]:
         """The outputs, hidden ones included."""
         ...
 
@@ -137,11 +138,11 @@ class OpApplication(Protocol):
         """True if it changes a parameter or a declared tensor, so that it matters by itself."""
         ...
 
-    def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
+    def call(self, node_of: Callable[[T], TensorNode]) -> ExternalCall:
         """Returns the assignment that computes all outputs; shapes are closed."""
         ...
 
-    def backward(self) -> Backward:
+    def backward(self) -> Backward[T]:
         """Returns what the gradients of the outputs contribute to those of the inputs.
 
         Raises:
@@ -151,7 +152,7 @@ class OpApplication(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward:
+class Backward(Generic[T]):
     """Gradients of a user-written operation, as tensor expressions.
 
     Attributes:
@@ -161,13 +162,13 @@ class Backward:
         contributions: What is added to the gradients of inputs.
     """
 
-    code: tuple[Tensor, ...] = ()
-    renewed: frozenset[Tensor] = frozenset()
-    contributions: tuple[tuple[Tensor, Tensor | float], ...] = ()
+    code: tuple[T, ...] = ()
+    renewed: frozenset[T] = frozenset()
+    contributions: tuple[tuple[T, T | float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResultOf:
+class ResultOf(Generic[T]):
     """By a user-written operation, together with its other outputs.
 
     Attributes:
@@ -175,14 +176,24 @@ class ResultOf:
         updated: The parameter or declared tensor whose memory this output takes over.
     """
 
-    application: OpApplication
-    updated: Tensor | None = None
+    application: OpApplication[T]
+    updated: T | None = None
 
 
-Definition = Applied | Literal | Filled | Parameter | Placeholder | Declared | GradientOf | ResultOf
+Definition = (
+    Applied[T]
+    | Literal
+    | Filled
+    | Parameter[T]
+    | Placeholder
+    | Declared
+    | GradientOf[T]
+    | ResultOf[T]
+)
+"""The closed union of definitions."""
 
 
-def kind_of(definition: Definition) -> str:
+def kind_of(definition: Definition[T]) -> str:
     """Returns what messages call a tensor of that definition."""
     match definition:
         case Parameter():
@@ -213,3 +224,63 @@ class Recording:
 
     def __str__(self) -> str:
         return f"{self.name}, at {self.location}" if self.location else self.name
+
+
+class GraphNode(Protocol):
+    """A node of the graph that definitions form."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def operands(self) -> Sequence[Self]: ...
+
+
+N = TypeVar("N", bound=GraphNode)
+
+
+def ancestors(tensors: list[N]) -> list[N]:
+    """Return tensors and all that they depend on, oldest first; initialisers of parameters are
+    left out.
+    """
+    seen = set(tensors)
+    pending = list(tensors)
+    while pending:
+        for operand in pending.pop().operands:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return sorted(seen, key=lambda tensor: tensor.id)
+
+
+def is_unpacked(definition: Definition[T]) -> bool:
+    """Return True if a tensor holds numbers unpacked from random words."""
+    return isinstance(definition, Applied) and (
+        definition.operation.primitive is UnaryOp.UNIFORM
+        or isinstance(definition.logic, NumbersOfWords)
+    )
+
+
+def check_label(*parts: object) -> None:
+    """Raises UsageError unless every part of a label is a text, or is not given."""
+    for part in parts:
+        if part is not None and not isinstance(part, str):
+            raise UsageError(
+                "A label is a text: printed code and messages name tensors by it.",
+                found=f"label={part!r}",
+                where=str(caller_location() or ""),
+                fix='label="x"',
+            )
+
+
+def has_name(definition: Definition[T], label: tuple[str, ...]) -> bool:
+    """True if a label tells more than what made the tensor: an operation, a number, a literal."""
+    match definition:
+        case Applied(operation):
+            return label != (operation.name,)
+        case Literal():
+            return label != (LITERAL,)
+        case Filled():
+            return label[0].isidentifier()
+        case _:
+            return True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.errors import UsageError
-from ocannl_core.tensor.definitions import Applied, ResultOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ResultOf, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 

@@ -21,10 +21,9 @@ from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.capture import Capture, captured_names
-from ocannl_core.tensor.definitions import Applied, Recording
+from ocannl_core.tensor.definitions import Applied, Recording, check_label
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps, index_maps
-from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
 from ocannl_core.tensor.precision import Precision, among, format_beside, of_result

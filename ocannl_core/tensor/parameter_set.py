@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ocannl_core.errors import UsageError
 from ocannl_core.identity import ById
 from ocannl_core.origin import caller_location
-
-if TYPE_CHECKING:
-    from ocannl_core.tensor.tensor import Tensor
+from ocannl_core.shape.terms import Shape
 
 
 class ParameterScope(Protocol):
@@ -21,7 +19,26 @@ class ParameterScope(Protocol):
     def title(self) -> str: ...
 
 
-class Parameters(Set["Tensor"]):
+class ScopedParameter(Protocol):
+    """A parameter with the blocks that it was made in."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def label(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scopes(self) -> tuple[ParameterScope, ...]: ...
+
+
+P = TypeVar("P", bound=ScopedParameter)
+
+
+class Parameters(Set[P]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
     A name is the path of the blocks that made the parameter, and its own name: `mlp.L1.w`. Where
@@ -29,15 +46,15 @@ class Parameters(Set["Tensor"]):
     the same model finds the same names. Labels keep names independent of the order.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[P]) -> None:
         self._members = frozenset(parameters)
         self._tensors = tuple(sorted(self._members, key=lambda tensor: tensor.id))
 
     @cached_property
-    def _by_name(self) -> dict[str, Tensor]:
+    def _by_name(self) -> dict[str, P]:
         return _named(self._tensors)
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[P]:
         return iter(self._tensors)
 
     def __len__(self) -> int:
@@ -51,7 +68,7 @@ class Parameters(Set["Tensor"]):
     def __hash__(self) -> int:
         return self._hash()
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> P:
         """Returns the parameter of a name.
 
         Raises:
@@ -72,15 +89,15 @@ class Parameters(Set["Tensor"]):
         """Returns the names, oldest parameter first."""
         return self._by_name.keys()
 
-    def values(self) -> ValuesView[Tensor]:
+    def values(self) -> ValuesView[P]:
         """Returns the parameters, oldest first."""
         return self._by_name.values()
 
-    def items(self) -> ItemsView[str, Tensor]:
+    def items(self) -> ItemsView[str, P]:
         """Returns pairs of name and parameter, oldest first."""
         return self._by_name.items()
 
-    def name_of(self, parameter: Tensor) -> str:
+    def name_of(self, parameter: P) -> str:
         """Returns the name of a parameter.
 
         Raises:
@@ -104,11 +121,11 @@ class Parameters(Set["Tensor"]):
         return f"<parameters {entries}>" if entries else "<parameters: none>"
 
 
-def _named(parameters: Iterable[Tensor]) -> dict[str, Tensor]:
+def _named(parameters: Iterable[P]) -> dict[str, P]:
     """Returns parameters by the paths of the blocks that made them."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
-    names: dict[str, Tensor] = {}
+    names: dict[str, P] = {}
     for parameter in parameters:
         path = ""
         key: tuple[ById, ...] = ()

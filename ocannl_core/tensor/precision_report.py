@@ -9,8 +9,7 @@ from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.tensor.computation import Computation
-from ocannl_core.tensor.definitions import Applied, GradientOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, GradientOf, ancestors
 from ocannl_core.tensor.precision import Why
 from ocannl_core.tensor.resolve import mentioned
 from ocannl_core.tensor.tensor import Tensor

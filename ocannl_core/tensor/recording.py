@@ -30,11 +30,11 @@ from ocannl_core.tensor.definitions import (
     GradientOf,
     Recording,
     ResultOf,
+    ancestors,
+    has_name,
 )
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.labels import has_name
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
 from ocannl_core.tensor.pointwise import identity
 from ocannl_core.tensor.precision import among, of_result

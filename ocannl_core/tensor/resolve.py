@@ -31,7 +31,7 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
-from ocannl_core.tensor.calls import Calls, backpropagated
+from ocannl_core.tensor.calls import Calls, backpropagated, with_siblings
 from ocannl_core.tensor.capture import Dimension
 from ocannl_core.tensor.definitions import (
     Applied,
@@ -42,11 +42,10 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.margins import node_info
-from ocannl_core.tensor.packing import count_words
 from ocannl_core.tensor.projection_checks import (
     check_margins,
     has_margins,
@@ -107,7 +106,7 @@ def resolve(
             if isinstance(tensor, Dimension) and tensor.is_captured
         ]
         for tensor in members:
-            count_words(tensor)
+            tensor.relate_words()
         shapes = [tensor.terms for tensor in members]
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:

@@ -8,8 +8,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Logic, Pointwise
-from ocannl_core.tensor.definitions import GradientOf, ResultOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import GradientOf, ResultOf, ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 

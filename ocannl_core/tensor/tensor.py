@@ -15,7 +15,7 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.shape.logic import Logic
+from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, key_text
@@ -30,13 +30,13 @@ from ocannl_core.tensor.definitions import (
     Placeholder,
     Recording,
     ResultOf,
+    ancestors,
+    check_label,
+    is_unpacked,
     kind_of,
 )
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.graph import ancestors
-from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
-from ocannl_core.tensor.packing import count_words, stands_for_words
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
@@ -83,7 +83,7 @@ class Tensor(Assignable):
     def __init__(
         self,
         session: Session,
-        definition: Definition,
+        definition: Definition[Tensor],
         terms: Shape,
         dtype: DType | Precision,
         label: tuple[str, ...],
@@ -97,7 +97,7 @@ class Tensor(Assignable):
             precision.check_differentiable(origin)
         self.session = session
         self.id = session.next_id()
-        self.definition = definition
+        self.definition: Definition[Tensor] = definition
         self._terms = terms
         self._precision = precision
         self._first_use: Origin | None = None
@@ -185,10 +185,28 @@ class Tensor(Assignable):
                 fix=f'state its sizes, as in oc.declare("{self.label[0]}", output=[...]), or '
                 "compile the code that uses it first",
             )
-        count_words(self)
+        self.relate_words()
         self.session.environment.close([self._terms], what=f"the shape of {self.node.name}")
         self.settle()
         return node_info(self.dtype, self.shape, self._needed_margins(), self.describe)
+
+    def relate_words(self) -> None:
+        """Relate the shape of packed random numbers to that of their words; do nothing for other
+        tensors.
+
+        This comes before shapes are closed and makes the format final: the number of words
+        follows from the format, and the format from all uses.
+
+        Raises:
+            ShapeError: if the numbers are known not to fill a whole number of words.
+        """
+        definition = self.definition
+        if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
+            self.settle()
+            logic = NumbersOfWords(16 // self.dtype.nbytes)
+            self.definition = replace(definition, logic=logic)
+            words = [operand.terms for operand in definition.operands]
+            self.session.environment.relate(logic, self.terms, words, self.origin)
 
     # ----- number format --------------------------------------------------------------------------
 
@@ -260,7 +278,7 @@ class Tensor(Assignable):
         match self.definition:
             case Literal(array):
                 dtype = roomy(dtype, array)
-            case _ if stands_for_words(self):
+            case _ if is_unpacked(self.definition):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         before, self._precision = self._precision, self._precision.used(dtype, origin)
         return self._precision.dtype is not before.dtype
@@ -303,7 +321,7 @@ class Tensor(Assignable):
 
         Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
         """
-        if self.operands and not stands_for_words(self):
+        if self.operands and not is_unpacked(self.definition):
             dtype = promote(dtype, float32)
         pending = [self]
         while pending:
@@ -432,7 +450,7 @@ class Tensor(Assignable):
         return array.reshape(shape.dims) if shape.is_closed else array
 
     @property
-    def params(self) -> Parameters:
+    def params(self) -> Parameters[Tensor]:
         """The parameters that the tensor depends on, oldest first, with their names: what is
         initialised apart, and what is trained.
         """

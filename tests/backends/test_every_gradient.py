@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, UnaryOp
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.registry import operations
 from ocannl_core.testing.gradients import Point, check_gradients
