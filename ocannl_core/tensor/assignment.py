@@ -11,8 +11,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
+from ocannl_core.tensor.bindings import operations
 from ocannl_core.tensor.expression import Expression
-from ocannl_core.tensor.registry import operations
 
 
 class Neutral:
@@ -25,44 +25,61 @@ class Neutral:
 neutral = Neutral()
 
 
-def _in_place(combine: BinaryOp, name: str) -> Callable[[Any, Any], Any]:
-    def operator(self: Assignable, value: Any) -> Any:
+class Assignable(Expression):
+    """An expression whose cells code may write."""
+
+    __slots__ = ()
+
+    def __iadd__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.ADD, operations.add, value)
+
+    def __isub__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.SUB, operations.sub, value)
+
+    def __imul__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.MUL, operations.mul, value)
+
+    def __itruediv__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.DIV, operations.div, value)
+
+    def __ipow__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.POW, operations.power, value)
+
+    def __ior__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.OR, operations.logical_or, value)
+
+    def __iand__(self, value: Any) -> Any:
+        return self._in_place(BinaryOp.AND, operations.logical_and, value)
+
+    def __imod__(self, value: Any) -> Any:
+        return self._not_in_place(operations.mod, "%", value)
+
+    def __imatmul__(self, value: Any) -> Any:
+        return self._not_in_place(operations.matmul, "@", value)
+
+    def _in_place(self, combine: BinaryOp, operation: Callable[..., Any], value: Any) -> Any:
+        """Record an accumulation; return the operation's result if this cannot be assigned to,
+        which rebinds the name as in Python.
+        """
         if not self.is_assignable:
-            return operations[name](self, value)  # rebinds the name, as Python does
+            return operation(self, value)
         self.assign_with(value, combine, reset=False)
         return self
 
-    return operator
+    def _not_in_place(self, operation: Callable[..., Any], symbol: str, value: Any) -> Any:
+        """Return the operation's result if this cannot be assigned to.
 
-
-def _no_in_place(name: str, symbol: str) -> Callable[[Any, Any], Any]:
-    def operator(self: Assignable, value: Any) -> Any:
+        Raises:
+            UsageError: if it can, as the operator is no accumulation.
+        """
         if not self.is_assignable:
-            return operations[name](self, value)
+            return operation(self, value)
         raise UsageError(
             f"{symbol} accumulates nothing.",
             found=f"c {symbol}= e on a tensor that can be assigned to",
             where=str(caller_location() or ""),
             fix=f"write c[:] = c {symbol} e",
         )
-
-    return operator
-
-
-class Assignable(Expression):
-    """An expression whose cells code may write."""
-
-    __slots__ = ()
-
-    __iadd__ = _in_place(BinaryOp.ADD, "add")
-    __isub__ = _in_place(BinaryOp.SUB, "sub")
-    __imul__ = _in_place(BinaryOp.MUL, "mul")
-    __itruediv__ = _in_place(BinaryOp.DIV, "div")
-    __ipow__ = _in_place(BinaryOp.POW, "power")
-    __ior__ = _in_place(BinaryOp.OR, "logical_or")
-    __iand__ = _in_place(BinaryOp.AND, "logical_and")
-    __imod__ = _no_in_place("mod", "%")
-    __imatmul__ = _no_in_place("matmul", "@")
 
     @property
     def is_assignable(self) -> bool:
@@ -225,7 +242,7 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
 
 def _is_power(operation: object) -> bool:
     """True for `oc.power`, which is a function that chooses between operations."""
-    return operation is operations.get("power")
+    return operation is operations.power
 
 
 def accumulator(operation: object) -> BinaryOp:
@@ -253,5 +270,5 @@ def _rearranged(value: object, logic: str | None, projections: str | None) -> ob
     """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
     if logic is None and projections is None:
         return value
-    rearranged: object = operations["identity"](value, logic=logic, projections=projections)
+    rearranged: object = operations.identity(value, logic=logic, projections=projections)
     return rearranged

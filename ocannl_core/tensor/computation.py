@@ -33,7 +33,6 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
 from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
-from ocannl_core.tensor.registry import code_of
 from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
 from ocannl_core.tensor.steps import (
     Assign,
@@ -272,15 +271,6 @@ def consume_backprop(tensor: Tensor) -> Computation:
     for each in ancestors([tensor]):
         before[each] = line
     return backpropagate(tensor)
-
-
-code_of.update(
-    forward=forward,
-    zero_grads=zero_gradients,
-    backprop=backpropagate,
-    consume_forward=consume_forward,
-    consume_backprop=consume_backprop,
-)
 
 
 # ----- training and initialisation ----------------------------------------------------------------

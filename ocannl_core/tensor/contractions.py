@@ -21,7 +21,6 @@ from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
 from ocannl_core.tensor.placement import covers_result
 from ocannl_core.tensor.pointwise import add, first, lift, maximum
 from ocannl_core.tensor.pointwise import where as where_pointwise
-from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
 from ocannl_core.tensor.specifications import composing
 
@@ -535,6 +534,3 @@ def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
             )
     tensor = as_tensor(source, sessions.current())
     return _slice.tensor((tensor,), BatchSlice(indices))
-
-
-operations.update(matmul=matmul, transpose=transpose, slice=slice_batch)

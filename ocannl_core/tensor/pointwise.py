@@ -13,7 +13,6 @@ from typing import Any
 from ocannl_core.dtypes import DType
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
-from ocannl_core.tensor.registry import operations
 
 _LN2 = math.log(2.0)
 
@@ -38,7 +37,6 @@ def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
         case TernaryOp():
             forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
-    operations[name] = operation
     return operation
 
 
@@ -86,7 +84,6 @@ div = lift("div", BinaryOp.DIV, _div)
 mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
 power_primitive = lift("power", BinaryOp.POW, _power)
-operations["power_of_tensors"] = operations.pop("power")  # `power` tells numbers from tensors
 
 
 # ----- functions of one number --------------------------------------------------------------------

@@ -14,7 +14,6 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.capture import Capture
 from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.pointwise import identity, power_primitive
-from ocannl_core.tensor.registry import operations
 from ocannl_core.tensor.slots import Slot, SlotApplication
 from ocannl_core.tensor.tensor import Tensor
 
@@ -92,6 +91,3 @@ def _makes_floats(base: Any, exponent: Any) -> bool:
     """True if integers are raised to a fraction, which gives floats as multiplying by one does."""
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer
     return is_whole and not float(exponent).is_integer()
-
-
-operations["power"] = power

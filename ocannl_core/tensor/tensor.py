@@ -19,6 +19,7 @@ from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, key_text
+from ocannl_core.tensor.bindings import code, operations
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -39,7 +40,6 @@ from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
-from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
 
 
@@ -410,7 +410,7 @@ class Tensor(Assignable):
     @property
     def T(self) -> Tensor:
         """The tensor with input and output axes exchanged."""
-        transposed: Tensor = operations["transpose"](self)
+        transposed: Tensor = operations.transpose(self)
         return transposed
 
     # ----- the graph ------------------------------------------------------------------------------
@@ -494,20 +494,20 @@ class Tensor(Assignable):
         placeholders and literals. While code is being recorded, it becomes a part of that code,
         like that of the other pieces here.
         """
-        return code_of["forward"](self)
+        return code.forward(self)
 
     def zero_grads(self) -> Any:
         """Returns the code that sets the gradients of the tensor, and of everything that it is
         computed from, to zero.
         """
-        return code_of["zero_grads"](self)
+        return code.zero_grads(self)
 
     def backprop(self) -> Any:
         """Returns the code that adds to the gradients of everything the tensor is computed from.
 
         The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
         """
-        return code_of["backprop"](self)
+        return code.backprop(self)
 
     def consume_forward(self) -> Any:
         """Returns the tensor's forward code, which from then on is known to be contained there:
@@ -516,7 +516,7 @@ class Tensor(Assignable):
         Raises:
             UsageError: if the code, or a part of it, was consumed before.
         """
-        return code_of["consume_forward"](self)
+        return code.consume_forward(self)
 
     def consume_backprop(self) -> Any:
         """Returns the tensor's code for backpropagation, once.
@@ -524,7 +524,7 @@ class Tensor(Assignable):
         Raises:
             UsageError: if it was consumed before.
         """
-        return code_of["consume_backprop"](self)
+        return code.consume_backprop(self)
 
     # ----- assignment and indexing ----------------------------------------------------------------
 
@@ -534,7 +534,7 @@ class Tensor(Assignable):
         keys = key if isinstance(key, tuple) else (key,)
         if keys and all(map(_is_position, keys)):
             indices = tuple(k if isinstance(k, StaticIndex) else operator.index(k) for k in keys)
-            return operations["slice"](self, indices=indices)
+            return operations.slice_batch(self, indices=indices)
         raise UsageError(
             "Indexing takes static indices or integers, for the leading batch axes.",
             found=f"{self.label[0] if self.label else 'x'}[{key_text(key)}]",
