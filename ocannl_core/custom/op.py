@@ -7,10 +7,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from ocannl_core.assign.nodes import ExternalCall
-from ocannl_core.custom.checks import problems
-from ocannl_core.custom.gradients import backward
+from ocannl_core.custom.differentiate import backward
 from ocannl_core.custom.interfaces import Aliases, Array, Storage
-from ocannl_core.custom.running import OpCall
+from ocannl_core.custom.op_call import OpCall
+from ocannl_core.custom.validation import find_problems
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import OpError, SpecError, UsageError
@@ -29,7 +29,7 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
 )
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import naming
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import Tensor
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
@@ -313,7 +313,7 @@ class Apply:
         self._call: OpCall | None = None
         self._backward: Backward[Tensor] | None = None
         self._has_place = False
-        for problem in problems(op, inputs, outputs):
+        for problem in find_problems(op, inputs, outputs):
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
@@ -397,7 +397,7 @@ class Apply:
                 shape = each.shape or self._overwritten(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
-        with naming(self.inputs):
+        with describe_operands(self.inputs):
             environment.derive(shapes, terms, lambda fresh: self._constraints(terms, shapes, fresh))
         recorder = session.recorder
         self._has_place = recorder is not None
@@ -459,7 +459,7 @@ class Apply:
         for source in self.op.destroy_map.get(position, ()):
             variable = self.inputs[source]
             fits = variable.dtype is dtype and variable.terms == shape
-            if fits and _outlasts_routines(variable):
+            if fits and _is_persistent(variable):
                 return variable
         return None
 
@@ -479,7 +479,7 @@ class Apply:
     @property
     def changes_state(self) -> bool:
         """True if it changes a parameter or a declared tensor, so that it matters by itself."""
-        return any(_outlasts_routines(self.inputs[position]) for position in self.destroyed)
+        return any(_is_persistent(self.inputs[position]) for position in self.destroyed)
 
     def call(self, node_of: Callable[[Tensor], TensorNode]) -> ExternalCall:
         """Returns the assignment that computes all outputs.
@@ -551,7 +551,7 @@ class Apply:
         return f"<{self.op!r} of {inputs or 'nothing'}>"
 
 
-def _outlasts_routines(variable: Tensor) -> bool:
+def _is_persistent(variable: Tensor) -> bool:
     return isinstance(variable.memory.definition, Parameter | Declared)
 
 

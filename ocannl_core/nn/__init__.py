@@ -6,7 +6,7 @@ from ocannl_core.nn.attention import attention, causal_mask, multi_head_attentio
 from ocannl_core.nn.convolution import conv2d, max_pool2d
 from ocannl_core.nn.normalization import batch_norm, layer_norm
 from ocannl_core.nn.perceptron import dense, mlp
-from ocannl_core.nn.reductions import mean, softmax, variance
+from ocannl_core.nn.statistics import mean, softmax, variance
 
 __all__ = [
     "attention",

@@ -9,12 +9,12 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit
-from ocannl_core.nn.reductions import softmax
-from ocannl_core.tensor.blocks import op
+from ocannl_core.nn.statistics import softmax
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import where
+from ocannl_core.tensor.pointwise_operations import where
 from ocannl_core.tensor.tensor import Tensor
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
@@ -44,12 +44,12 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     """
     scores = einsum(SCORES, queries, keys)
     if mask is not None:
-        scores = where(mask, scores, _excluded(scores.dtype))
+        scores = where(mask, scores, _masked_score(scores.dtype))
     attended: Tensor = einsum(ATTENDED, softmax(OVER_KEYS, scores), values)
     return attended
 
 
-def _excluded(dtype: DType) -> float:
+def _masked_score(dtype: DType) -> float:
     """Returns the score of a masked position, which a format with a short range can hold."""
     if dtype not in SHORT_RANGE:
         return -_EXCLUDED

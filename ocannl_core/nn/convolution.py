@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.tensor.blocks import op
 from ocannl_core.tensor.contractions import einmax, einsum
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import add
+from ocannl_core.tensor.pointwise_operations import add
 from ocannl_core.tensor.tensor import Tensor
 
 Pair = int | tuple[int, int]

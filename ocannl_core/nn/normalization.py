@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ocannl_core.nn.reductions import OVER_OUTPUTS, mean
-from ocannl_core.tensor.blocks import op
+from ocannl_core.nn.statistics import OVER_OUTPUTS, mean
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import add, mul, recip_sqrt, sub
+from ocannl_core.tensor.pointwise_operations import add, mul, recip_sqrt, sub
 from ocannl_core.tensor.required_shapes import require_shapes
 from ocannl_core.tensor.tensor import Tensor
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ocannl_core.tensor.blocks import op
+from ocannl_core.tensor.network_blocks import op
 from ocannl_core.tensor.parameters import param
-from ocannl_core.tensor.pointwise import relu
+from ocannl_core.tensor.pointwise_operations import relu
 from ocannl_core.tensor.tensor import Tensor
 
 

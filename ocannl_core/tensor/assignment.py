@@ -101,7 +101,7 @@ class Assignable(Expression):
                 first part of the axis and leaves the rest as it is.
             projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
         """
-        value = _rearranged(value, logic, projections)
+        value = _apply_logic(value, logic, projections)
         self.assign_with(value, BinaryOp.SECOND, reset=False)
 
     def accumulate(
@@ -123,7 +123,7 @@ class Assignable(Expression):
             projections: As in `assign`.
         """
         combine = BinaryOp.ADD if with_ is None else accumulator(with_)
-        self.assign_with(_rearranged(value, logic, projections), combine, reset=reset)
+        self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)
 
     def target(self, key: object) -> LeftHandSide | None:
         """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
@@ -140,18 +140,20 @@ class Assignable(Expression):
         return LeftHandSide(self, reset=True) if key is neutral else None
 
     def __setitem__(self, key: object, value: object) -> None:
-        if isinstance(value, Recorded):
+        if isinstance(value, RecordedAssignment):
             return  # c[oc.neutral] += e has been noted by the in-place operator
         reset, combine = _assignment_key(key)
         self.assign_with(value, combine, reset=reset)
 
 
-class Recorded:
+class RecordedAssignment:
     """What an in-place operator on a target returns: the assignment has been noted already."""
 
 
-def _on_left(combine: BinaryOp, symbol: str) -> Callable[[LeftHandSide, Any], Recorded]:
-    def operator(self: LeftHandSide, value: Any) -> Recorded:
+def _in_place_operator(
+    combine: BinaryOp, symbol: str
+) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
+    def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
         return self.record(value, combine, symbol)
 
     return operator
@@ -167,15 +169,15 @@ class LeftHandSide:
         self._owner = owner
         self._reset = reset
 
-    __iadd__ = _on_left(BinaryOp.ADD, "+")
-    __isub__ = _on_left(BinaryOp.SUB, "-")
-    __imul__ = _on_left(BinaryOp.MUL, "*")
-    __itruediv__ = _on_left(BinaryOp.DIV, "/")
-    __ipow__ = _on_left(BinaryOp.POW, "**")
-    __ior__ = _on_left(BinaryOp.OR, "|")
-    __iand__ = _on_left(BinaryOp.AND, "&")
+    __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
+    __isub__ = _in_place_operator(BinaryOp.SUB, "-")
+    __imul__ = _in_place_operator(BinaryOp.MUL, "*")
+    __itruediv__ = _in_place_operator(BinaryOp.DIV, "/")
+    __ipow__ = _in_place_operator(BinaryOp.POW, "**")
+    __ior__ = _in_place_operator(BinaryOp.OR, "|")
+    __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
-    def record(self, value: object, combine: BinaryOp, symbol: str) -> Recorded:
+    def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
         """Notes the assignment.
 
         Raises:
@@ -191,7 +193,7 @@ class LeftHandSide:
                 "start afresh",
             )
         self._owner.assign_with(value, combine, reset=True)
-        return Recorded()
+        return RecordedAssignment()
 
 
 def is_everything(key: object) -> bool:
@@ -266,7 +268,7 @@ def accumulator(operation: object) -> BinaryOp:
     return primitive
 
 
-def _rearranged(value: object, logic: str | None, projections: str | None) -> object:
+def _apply_logic(value: object, logic: str | None, projections: str | None) -> object:
     """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
     if logic is None and projections is None:
         return value

@@ -20,7 +20,14 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.calls import backpropagated
+from ocannl_core.tensor.computation_steps import (
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    UpdateGradients,
+    ZeroGradients,
+)
 from ocannl_core.tensor.definitions import (
     Applied,
     GradientOf,
@@ -30,18 +37,11 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
     ancestors,
 )
+from ocannl_core.tensor.external_calls import backpropagation_tensors
 from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
 from ocannl_core.tensor.operation import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
-from ocannl_core.tensor.resolve import Resolved, mentioned, resolve
-from ocannl_core.tensor.steps import (
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    UpdateGradients,
-    ZeroGradients,
-)
+from ocannl_core.tensor.resolve import ResolvedComputation, mentioned_tensors, resolve
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -67,7 +67,7 @@ class Computation:
     name: str = "routine"
     temporaries: frozenset[Tensor] = frozenset()
     declared: frozenset[Tensor] = frozenset()
-    _cache: list[Resolved] = field(default_factory=list, compare=False, repr=False)
+    _cache: list[ResolvedComputation] = field(default_factory=list, compare=False, repr=False)
 
     def __add__(self, other: Computation) -> Computation:
         if not isinstance(other, Computation):
@@ -98,7 +98,7 @@ class Computation:
                 stacklevel=caller_depth(),
             )
         program = self._resolved().program
-        for tensor in mentioned(self.steps):
+        for tensor in mentioned_tensors(self.steps):
             consumed = tensor.session.consumed
             if tensor not in self.temporaries and tensor not in consumed:
                 consumed[tensor] = f"the computation {self.name}"
@@ -112,7 +112,7 @@ class Computation:
     @property
     def params(self) -> Parameters[Tensor]:
         """The parameters that the code mentions, oldest first, with their names."""
-        return Parameters(t for t in mentioned(self.steps) if t.is_parameter)
+        return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
     def __repr__(self) -> str:
         return f"<computation {self.name}: {len(self.steps)} steps>"
@@ -123,7 +123,7 @@ class Computation:
         """
         return self._resolved().tensors
 
-    def _resolved(self) -> Resolved:
+    def _resolved(self) -> ResolvedComputation:
         if not self._cache:
             self._cache.append(
                 resolve(self.steps, self.results, self.name, self.temporaries, self.declared)
@@ -134,7 +134,7 @@ class Computation:
         return to_text(self._resolved().program)
 
 
-def _given(
+def _make_computation(
     session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
 ) -> Computation:
     """Returns steps as a computation; while code is recorded they become a part of it instead."""
@@ -165,7 +165,7 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
         UsageError: if it is asked for something else than a tensor.
     """
     require_tensor(tensor, "oc.train.forward")
-    return _given(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
+    return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
 
 
 def forward_step(tensor: Tensor) -> Forward:
@@ -178,13 +178,17 @@ def forward_step(tensor: Tensor) -> Forward:
 def zero_gradients(tensor: Tensor) -> Computation:
     """Returns the code that sets the gradients of a tensor and of all it is computed from to 0."""
     _require_gradient(tensor)
-    return _given(tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads")
+    return _make_computation(
+        tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
+    )
 
 
 def backpropagate(tensor: Tensor) -> Computation:
     """Returns the code that adds to the gradients of all that a tensor is computed from."""
     _require_gradient(tensor)
-    return _given(tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop")
+    return _make_computation(
+        tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"
+    )
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
@@ -244,7 +248,7 @@ def consume_forward(tensor: Tensor) -> Computation:
     line = f"the code consumed at {caller_location()}"
     for each in own:
         consumed[each] = line
-    return _given(tensor.session, (step,), frozenset({tensor}), "forward")
+    return _make_computation(tensor.session, (step,), frozenset({tensor}), "forward")
 
 
 def consume_backprop(tensor: Tensor) -> Computation:
@@ -291,13 +295,15 @@ def gradient_update(loss: Tensor) -> Computation:
     """
     require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
-    backpropagated(loss)  # an operation without a gradient is told here, not at compilation
-    return _given(
+    backpropagation_tensors(
+        loss
+    )  # an operation without a gradient is told here, not at compilation
+    return _make_computation(
         loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
 
 
-def initialization_of(parameter: Tensor) -> Computation:
+def initialize(parameter: Tensor) -> Computation:
     """Returns the code that computes a parameter's first value from its initialiser."""
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer

@@ -16,13 +16,13 @@ from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
-from ocannl_core.tensor.capture import Capture
+from ocannl_core.tensor.concatenation import covers_result
+from ocannl_core.tensor.dimension import Capture
 from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
-from ocannl_core.tensor.placement import covers_result
-from ocannl_core.tensor.pointwise import add, first, lift, maximum
-from ocannl_core.tensor.pointwise import where as where_pointwise
+from ocannl_core.tensor.pointwise_operations import add, first, lift, maximum
+from ocannl_core.tensor.pointwise_operations import where as where_pointwise
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application
-from ocannl_core.tensor.specifications import composing
+from ocannl_core.tensor.specifications import composite_operation
 
 
 def _sum_of_products(v: Any, v1: Any, v2: Any) -> None:
@@ -37,7 +37,7 @@ def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:
     v[neutral] += v1 * v2 * v3
 
 
-def _triple_products(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any, v3: Any) -> None:
+def _triple_product_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any, v3: Any) -> None:
     g1 += g * v2 * v3
     g2 += g * v1 * v3
     g3 += g * v1 * v2
@@ -47,18 +47,18 @@ def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
     v[neutral] += v1 + v2
 
 
-def _spread_to_both(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     # once for every pair of cells: the other operand says which pairs there are
     g1 += first(g, v2)
     g2 += first(g, v1)
 
 
-def _products(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+def _product_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     g1 += g * v2
     g2 += g * v1
 
 
-def _spread(g: Any, g1: Any) -> None:
+def _sum_gradient(g: Any, g1: Any) -> None:
     g1 += g
 
 
@@ -66,49 +66,49 @@ def _copy(v: Any, v1: Any) -> None:
     v[:] = v1
 
 
-def _greatest(v: Any, v1: Any) -> None:
+def _maximum(v: Any, v1: Any) -> None:
     v[neutral, maximum] = v1
 
 
-def _greatest_gradient(g: Any, g1: Any, selected: Any) -> None:
+def _maximum_gradient(g: Any, g1: Any, selected: Any) -> None:
     g1 += where_pointwise(selected, g, 0.0)
 
 
-def _greatest_sum(v: Any, v1: Any, v2: Any) -> None:
+def _maximum_of_sums(v: Any, v1: Any, v2: Any) -> None:
     v[neutral, maximum] = v1 + v2
 
 
-def _greatest_sum_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
+def _maximum_of_sums_gradient(g: Any, g1: Any, g2: Any, selected: Any) -> None:
     g1 += where_pointwise(selected, g, 0.0)
     g2 += where_pointwise(selected, g, 0.0)
 
 
-def _sum_of_chosen(v: Any, v1: Any, v2: Any, v3: Any) -> None:
+def _where_then_sum(v: Any, v1: Any, v2: Any, v3: Any) -> None:
     v[neutral] += where_pointwise(v1, v2, v3)
 
 
-def _chosen(g: Any, g2: Any, g3: Any, v1: Any) -> None:
+def _where_gradient(g: Any, g2: Any, g3: Any, v1: Any) -> None:
     g2 += where_pointwise(v1, g, 0.0)
     g3 += where_pointwise(v1, 0.0, g)
 
 
-def _fused(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
+def _fma_gradient(g: Any, g1: Any, g2: Any, g3: Any, v1: Any, v2: Any) -> None:
     g1 += g * v2
     g2 += g * v1
     g3 += g
 
 
-def _place_all(v: Any, vs: Any) -> None:
+def _concatenate(v: Any, vs: Any) -> None:
     for operand in vs:
         v[:] = operand
 
 
-def _place_all_among_zeros(v: Any, vs: Any) -> None:
+def _concatenate_among_zeros(v: Any, vs: Any) -> None:
     v[:] = 0.0
-    _place_all(v, vs)
+    _concatenate(v, vs)
 
 
-def _take_from_each(g: Any, gs: Any) -> None:
+def _concatenate_gradient(g: Any, gs: Any) -> None:
     for operand in gs:
         operand += g
 
@@ -117,64 +117,66 @@ matmul = define_operation(
     "matmul",
     logic="@",
     forward=_sum_of_products,
-    gradient=_products,
+    gradient=_product_gradient,
     primitive=BinaryOp.MUL,
     combine=BinaryOp.ADD,
 )
 transpose = define_operation(
-    "transpose", logic="T", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY
+    "transpose", logic="T", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
 )
 _einsum_of_one = define_operation(
     "einsum",
     forward=_sum,
-    gradient=_spread,
+    gradient=_sum_gradient,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.ADD,
 )
 _einsum_of_two = define_operation(
     "einsum",
     forward=_sum_of_products,
-    gradient=_products,
+    gradient=_product_gradient,
     primitive=BinaryOp.MUL,
     combine=BinaryOp.ADD,
 )
 _einsum_of_three = define_operation(
     "einsum",
     forward=_sum_of_triple_products,
-    gradient=_triple_products,
+    gradient=_triple_product_gradient,
     combine=BinaryOp.ADD,
 )
 _EINSUMS = (_einsum_of_one, _einsum_of_two, _einsum_of_three)
 _outer_sum = define_operation(
     "outer_sum",
     forward=_sum_of_sums,
-    gradient=_spread_to_both,
+    gradient=_outer_sum_gradient,
     primitive=BinaryOp.ADD,
     combine=BinaryOp.ADD,
 )
 _tropical = define_operation(
     "tropical",
-    forward=_greatest_sum,
-    gradient=_greatest_sum_gradient,
+    forward=_maximum_of_sums,
+    gradient=_maximum_of_sums_gradient,
     primitive=BinaryOp.ADD,
     combine=BinaryOp.MAX,
 )
 _einmax = define_operation(
     "einmax",
-    forward=_greatest,
-    gradient=_greatest_gradient,
+    forward=_maximum,
+    gradient=_maximum_gradient,
     primitive=UnaryOp.IDENTITY,
     combine=BinaryOp.MAX,
 )
-_slice = define_operation("slice", forward=_copy, gradient=_spread, primitive=UnaryOp.IDENTITY)
+_slice = define_operation(
+    "slice", forward=_copy, gradient=_sum_gradient, primitive=UnaryOp.IDENTITY
+)
 _sum_of_where = define_operation(
     "where",
-    forward=_sum_of_chosen,
-    gradient=_chosen,
+    forward=_where_then_sum,
+    gradient=_where_gradient,
     primitive=TernaryOp.WHERE,
     combine=BinaryOp.ADD,
 )
-_fma = lift("fma", TernaryOp.FMA, _fused)
+_fma = lift("fma", TernaryOp.FMA, _fma_gradient)
 
 
 def fma(
@@ -405,8 +407,8 @@ def tropical(
 def _concat_of(operands: int, covers_all: bool) -> Operation:
     return define_operation(
         "concat",
-        forward=_place_all if covers_all else _place_all_among_zeros,
-        gradient=_take_from_each,
+        forward=_concatenate if covers_all else _concatenate_among_zeros,
+        gradient=_concatenate_gradient,
         operands=operands,
     )
 
@@ -478,27 +480,27 @@ def stack(
             where=str(caller_location() or ""),
             fix="axis is one of " + ", ".join(map(repr, _NEW_AXIS)),
         )
-    return _stacked("stack", operands, axis, label, dtype)
+    return _stack_along("stack", operands, axis, label, dtype)
 
 
-def _stacked(
+def _stack_along(
     name: str, operands: tuple[Any, ...], axis: str, label: str | None, dtype: DType | str | None
 ) -> Any:
     """Returns a stack as a part of the operation of some name."""
     single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
     widening = f"{single} => {stacked.format(0)}"
     if len(operands) == 1:
-        with composing(f"{operand_name(0)} of {name}", operands):
+        with composite_operation(f"{operand_name(0)} of {name}", operands):
             return einsum(widening, *operands, label=label, dtype=dtype)
     widened: list[Any] = []
     for position, operand in enumerate(operands):
-        with composing(f"{operand_name(position)} of {name}", operands):
+        with composite_operation(f"{operand_name(position)} of {name}", operands):
             widened.append(einsum(widening, operand))
     parts = [f"part{i}" for i in range(len(operands))]
     spec = (
         f"{'; '.join(stacked.format(part) for part in parts)} => {stacked.format('^'.join(parts))}"
     )
-    with composing(name, operands):
+    with composite_operation(name, operands):
         return concat(spec, *widened, label=label, dtype=dtype)
 
 
@@ -511,8 +513,8 @@ def interleave(
     again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
     """
     spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
-    stacked = _stacked("interleave", (a, b), "output", None, dtype)
-    with composing("interleave", (a, b)):
+    stacked = _stack_along("interleave", (a, b), "output", None, dtype)
+    with composite_operation("interleave", (a, b)):
         return einsum(spec, stacked, label=label, dtype=dtype)
 
 

@@ -33,20 +33,20 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.constants import constant, fill_tensor
 from ocannl_core.tensor.contractions import stack
 from ocannl_core.tensor.definitions import LITERAL, Literal
-from ocannl_core.tensor.leaves import constant, filled
-from ocannl_core.tensor.nesting import (
+from ocannl_core.tensor.nested_literals import (
     Batch,
-    Nested,
+    NestedLiteral,
     as_array,
     batch,
     cells_of,
-    in_buffer_order,
     is_array,
-    nested,
+    parse_nested,
+    to_buffer_order,
 )
-from ocannl_core.tensor.precision import Precision, chosen, roomy
+from ocannl_core.tensor.precision import Precision, choose_precision, widen_for_range
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -111,7 +111,7 @@ def tensor(
     session = sessions.current()
     location = caller_location()
     where = str(location or "")
-    literal = nested(value, where)
+    literal = parse_nested(value, where)
     if literal.holds_tensors:
         stated = {"margins": margins, "basis": basis, "dtype": dtype}
         if requires_grad:
@@ -122,18 +122,20 @@ def tensor(
                 where=where,
                 fix="leave requires_grad out, and give it where those tensors are made",
             )
-        return _of_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
+        return _stack_tensors(literal, {**stated, "axes": batch_axes or input_axes}, label, where)
     cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     if margins is not None:
-        cells = _without_margins(cells, margins, where)
+        cells = _strip_margins(cells, margins, where)
     if basis is not None and cells.ndim == 0:
         cells = cells.reshape(1)
     kinds = _kinds(literal, cells.ndim, batch_axes, input_axes, where)
     is_literal = not literal.holds_arrays
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
-    cells, shape = in_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
+    cells, shape = to_buffer_order(cells, kinds, _bases(basis, cells.ndim, where))
     origin = Origin("literal", location)
-    return _literal(session, cells, shape, precision, label, origin, requires_grad=requires_grad)
+    return _make_literal(
+        session, cells, shape, precision, label, origin, requires_grad=requires_grad
+    )
 
 
 def number(
@@ -149,11 +151,11 @@ def number(
     """
     session = sessions.current()
     where = str(caller_location() or "")
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex):
         index = value
-        return filled(
+        return fill_tensor(
             session, lambda: EmbedIndex(VarIndex(index)), shape, precision, label or value.name
         )
     if not isinstance(value, Real):
@@ -167,7 +169,9 @@ def number(
     check_number(cell, precision.dtype, where)
     if basis is None:
         return constant(cell, session, dtype=precision, label=label)
-    return filled(session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell)
+    return fill_tensor(
+        session, lambda: Constant(cell), shape, precision, label or f"{cell:g}", cell
+    )
 
 
 def from_function(
@@ -204,10 +208,10 @@ def from_function(
     where = str(location or "")
     _check_indices(function, len(shape.dims), where)
     numbers = [_cell(function, position, where) for position in product(*map(range, shape.dims))]
-    cells = cells_of(nested(numbers, where), where).reshape(shape.dims)
+    cells = cells_of(parse_nested(numbers, where), where).reshape(shape.dims)
     name = label or getattr(function, "__name__", "function").strip("<>")
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=True)
-    return _literal(session, cells, shape, precision, name, origin)
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=True)
+    return _make_literal(session, cells, shape, precision, name, origin)
 
 
 def mapped(
@@ -245,7 +249,7 @@ def mapped(
         if file.suffix == ".npy":
             array = np.load(file, mmap_mode="r", allow_pickle=False)
         else:
-            array = _entries(file, (*(output or ()), *(input or ())), dtype, where)
+            array = _map_entries(file, (*(output or ()), *(input or ())), dtype, where)
             batch_axes, input_axes = 1, len(input or ())
     except (OSError, ValueError) as error:
         raise UsageError(
@@ -280,7 +284,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     session = sessions.current()
     location = caller_location()
     where = str(location or "")
-    literal = nested(value, where)
+    literal = parse_nested(value, where)
     if literal.holds_tensors:
         raise UsageError(
             "Host data takes the shape of its use; what code computes has a shape of its own.",
@@ -290,7 +294,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
         )
     cells = as_array(value, where) if is_array(value) else cells_of(literal, where)
     is_literal = not literal.holds_arrays
-    cells, precision = _formatted(session, cells, dtype, where, is_literal=is_literal)
+    cells, precision = _to_format(session, cells, dtype, where, is_literal=is_literal)
     cells = cells.reshape(-1)
     origin = Origin("reshape", location)
     environment = session.environment
@@ -299,9 +303,11 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     if 1 <= cells.size <= settings.current().fill_limit and precision.dtype is not uint4x32:
         wide = np.float64 if precision.dtype.is_float else np.dtype(precision.dtype.numpy)
         values = tuple(cells.astype(wide).tolist())
-        return filled(session, lambda: ConstantFill(values), shape, precision, label or "reshape")
+        return fill_tensor(
+            session, lambda: ConstantFill(values), shape, precision, label or "reshape"
+        )
     environment.leaf(shape, origin)
-    return _literal(session, cells, shape, precision, label or "reshape", origin)
+    return _make_literal(session, cells, shape, precision, label or "reshape", origin)
 
 
 def offsets(
@@ -318,12 +324,12 @@ def offsets(
     others, but where `...` stands among them.
     """
     session = sessions.current()
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     if (batch, input, output) != (None, None, None):
         batch, input, output = batch or (), input or (), output or ()
     name = label or "offsets"
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    return filled(session, RangeOverOffsets, shape, precision, name)
+    return fill_tensor(session, RangeOverOffsets, shape, precision, name)
 
 
 def arange(
@@ -385,7 +391,7 @@ def _cell(function: Callable[..., float], position: tuple[int, ...], where: str)
     return value if isinstance(value, int) else float(value)
 
 
-def _literal(
+def _make_literal(
     session: Session,
     cells: Array,
     shape: Shape,
@@ -407,7 +413,7 @@ def _literal(
     )
 
 
-def _formatted(
+def _to_format(
     session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
 ) -> tuple[Array, Precision]:
     """Returns cells in the tensor's number format, and the format.
@@ -430,9 +436,9 @@ def _formatted(
             where=where,
             fix='state the format of the tensor, as in dtype="int32" or dtype="float32"',
         )
-    precision = chosen(own if dtype is None else dtype, session.default_dtype)
+    precision = choose_precision(own if dtype is None else dtype, session.default_dtype)
     if precision.follows:
-        precision = replace(precision, dtype=roomy(precision.dtype, cells))
+        precision = replace(precision, dtype=widen_for_range(precision.dtype, cells))
     if precision.dtype is uint4x32:
         return cells, precision
     check_kind(cells, precision.dtype, where)
@@ -444,7 +450,7 @@ def _formatted(
 
 
 def _kinds(
-    literal: Nested, axes: int, batch_axes: int, input_axes: int, where: str
+    literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int, where: str
 ) -> list[RowKind]:
     """Returns the kind of each axis of a literal's cells."""
     if literal.states_kinds:
@@ -485,8 +491,8 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     return names
 
 
-def _of_tensors(
-    literal: Nested, stated: dict[str, object], label: str | None, where: str
+def _stack_tensors(
+    literal: NestedLiteral, stated: dict[str, object], label: str | None, where: str
 ) -> Tensor:
     """Returns a literal that holds tensors: stacks of them, innermost first."""
     if any(stated.values()):
@@ -505,7 +511,7 @@ def _of_tensors(
                 fix="wrap the array with oc.tensor(...)",
             )
     entries = [
-        _number_among(leaf, literal.leaves) if isinstance(leaf, Real) else leaf
+        _constant_among(leaf, literal.leaves) if isinstance(leaf, Real) else leaf
         for leaf in literal.leaves
     ]
     for depth in reversed(range(len(literal.axes))):
@@ -520,7 +526,7 @@ def _of_tensors(
     return made
 
 
-def _number_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
+def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
     """Returns a constant in the shape and the format of the tensors beside it."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     session = tensors[0].session
@@ -528,10 +534,10 @@ def _number_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
     dtype = promote(*(each.dtype for each in tensors))
     cell = float(value)
     precision = Precision.by_default(dtype)
-    return filled(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
+    return fill_tensor(session, lambda: Constant(cell), shape, precision, f"{cell:g}")
 
 
-def _entries(
+def _map_entries(
     file: Path, entry: tuple[int, ...], dtype: DType | str | None, where: str
 ) -> np.memmap[Any, Any]:
     """Returns the cells of a file without a header, with the entries along the first axis."""
@@ -552,7 +558,7 @@ def _entries(
     return np.memmap(file, dtype=stored, mode="r", shape=(count, *entry))
 
 
-def _without_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
+def _strip_margins(array: Array, margins: Sequence[tuple[int, int]], where: str) -> Array:
     fits = len(margins) == array.ndim and all(
         left >= 0 and right >= 0 and left + right <= n
         for n, (left, right) in zip(array.shape, margins, strict=True)

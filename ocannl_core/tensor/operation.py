@@ -20,13 +20,18 @@ from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.capture import Capture, captured_names
+from ocannl_core.tensor.constants import constant
 from ocannl_core.tensor.definitions import Applied, Recording, check_label
+from ocannl_core.tensor.dimension import Capture, captured_names
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps, index_maps
-from ocannl_core.tensor.leaves import constant
 from ocannl_core.tensor.margins import window_accesses
-from ocannl_core.tensor.precision import Precision, among, format_beside, of_result
+from ocannl_core.tensor.precision import (
+    Precision,
+    format_for_numbers,
+    operand_precisions,
+    result_precision,
+)
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slots import (
     Slot,
@@ -36,7 +41,7 @@ from ocannl_core.tensor.slots import (
     slot_names,
     slot_of,
 )
-from ocannl_core.tensor.specifications import composed_name, naming, stated_logic
+from ocannl_core.tensor.specifications import composite_name, describe_operands, stated_logic
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 Code = Callable[..., None]
@@ -124,7 +129,7 @@ class Operation:
         if session.recorder is not None and is_bare:
             if any(isinstance(arg, MergeBuffer) for arg in args):
                 self._refuse_format(dtype)
-                return session.recorder.unreduced(self, settled(args, session), stated)
+                return session.recorder.unreduced(self, assignment_operands(args, session), stated)
             if logic is not None and stated != Pointwise():
                 self._refuse_format(dtype)
                 return session.recorder.unreduced(
@@ -164,7 +169,7 @@ class Operation:
                 fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
                 'oc.mul(a, b, projections="...")',
             )
-        operands = settled(args, session)
+        operands = assignment_operands(args, session)
         count = sum(not isinstance(each, float) for each in operands)
         return session.recorder.unreduced(self, operands, index_maps(text, count, where))
 
@@ -190,9 +195,9 @@ class Operation:
         session = operands[0].session
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
-        origin = origin or Origin(composed_name() or self.describe(logic), caller_location())
+        origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
-        with naming(operands):
+        with describe_operands(operands):
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )
@@ -254,12 +259,12 @@ class Operation:
         origin: Origin,
     ) -> Precision:
         """Returns the number format that the operands decide, and gives it to those that follow."""
-        beside = format_beside(self.primitive, operands)
+        beside = format_for_numbers(self.primitive, operands)
         for operand in operands:
             if beside is not None and operand.free_number is not None:
                 self._check_number(operand.free_number, beside, str(origin))
-        given = among(self.primitive, operands)
-        found = of_result(self.primitive, given, session.default_dtype)
+        given = operand_precisions(self.primitive, operands)
+        found = result_precision(self.primitive, given, session.default_dtype)
         for position, operand in enumerate(operands):
             is_condition = self.primitive is TernaryOp.WHERE and position == 0
             follows = found.positions and not is_condition
@@ -292,7 +297,7 @@ class Operation:
             if not isinstance(arg, Expression | Real):
                 raise UsageError(
                     "Operands are tensors and numbers.",
-                    found=f"{type(arg).__name__} as an operand of {composed_name() or self.name}",
+                    found=f"{type(arg).__name__} as an operand of {composite_name() or self.name}",
                     where=str(caller_location() or ""),
                     fix=_instead_of(arg),
                 )
@@ -396,7 +401,9 @@ def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) 
             )
 
 
-def settled(args: Sequence[Any], session: Session) -> tuple[Tensor | MergeBuffer | float, ...]:
+def assignment_operands(
+    args: Sequence[Any], session: Session
+) -> tuple[Tensor | MergeBuffer | float, ...]:
     """Returns the operands of a primitive that an assignment applies: numbers stay numbers."""
     return tuple(
         float(arg)
@@ -461,7 +468,7 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
         TransferError: for an integer that does not fit the format, but in comparisons.
     """
     tensors = [value if isinstance(value, Tensor) else None for value in values]
-    beside = format_beside(op, tensors) or session.default_dtype
+    beside = format_for_numbers(op, tensors) or session.default_dtype
 
     def precision(value: Real) -> Precision:
         where = str(caller_location() or "")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ocannl_core.tensor import computation, contractions, pointwise, powers, random
+from ocannl_core.tensor import computation, contractions, pointwise_operations, powers, random
 from ocannl_core.tensor.bindings import code, operations
 from ocannl_core.tensor.operation import Operation
 
-operations.add = pointwise.add
-operations.sub = pointwise.sub
-operations.mul = pointwise.mul
-operations.div = pointwise.div
-operations.mod = pointwise.mod
-operations.neg = pointwise.neg
+operations.add = pointwise_operations.add
+operations.sub = pointwise_operations.sub
+operations.mul = pointwise_operations.mul
+operations.div = pointwise_operations.div
+operations.mod = pointwise_operations.mod
+operations.neg = pointwise_operations.neg
 operations.power = powers.power
 operations.matmul = contractions.matmul
-operations.less = pointwise.less
-operations.less_equal = pointwise.less_equal
-operations.equal = pointwise.equal
-operations.not_equal = pointwise.not_equal
-operations.logical_or = pointwise.logical_or
-operations.logical_and = pointwise.logical_and
-operations.identity = pointwise.identity
+operations.less = pointwise_operations.less
+operations.less_equal = pointwise_operations.less_equal
+operations.equal = pointwise_operations.equal
+operations.not_equal = pointwise_operations.not_equal
+operations.logical_or = pointwise_operations.logical_or
+operations.logical_and = pointwise_operations.logical_and
+operations.identity = pointwise_operations.identity
 operations.transpose = contractions.transpose
 operations.slice_batch = contractions.slice_batch
 
@@ -35,7 +35,7 @@ def primitive_operations() -> tuple[Operation, ...]:
     """Return the operations that lift one primitive, in order of definition."""
     found = (
         each
-        for module in (pointwise, contractions, random)
+        for module in (pointwise_operations, contractions, random)
         for each in vars(module).values()
         if isinstance(each, Operation) and each.primitive is not None and each.combine is None
     )

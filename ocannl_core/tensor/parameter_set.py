@@ -52,7 +52,7 @@ class Parameters(Set[P]):
 
     @cached_property
     def _by_name(self) -> dict[str, P]:
-        return _named(self._tensors)
+        return _assign_names(self._tensors)
 
     def __iter__(self) -> Iterator[P]:
         return iter(self._tensors)
@@ -121,7 +121,7 @@ class Parameters(Set[P]):
         return f"<parameters {entries}>" if entries else "<parameters: none>"
 
 
-def _named(parameters: Iterable[P]) -> dict[str, P]:
+def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
     """Returns parameters by the paths of the blocks that made them."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
@@ -132,13 +132,13 @@ def _named(parameters: Iterable[P]) -> dict[str, P]:
         for scope in parameter.scopes:
             key = (*key, ById(scope))
             if key not in scopes:
-                scopes[key] = _free(path + scope.title, taken)
+                scopes[key] = _unique_name(path + scope.title, taken)
             path = scopes[key] + "."
-        names[_free(path + parameter.label[0], taken)] = parameter
+        names[_unique_name(path + parameter.label[0], taken)] = parameter
     return names
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _unique_name(name: str, taken: set[str]) -> str:
     """Returns the name, numbered if it is taken; takes it."""
     free, number = name, 1
     while free in taken:

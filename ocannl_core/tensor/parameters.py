@@ -13,11 +13,11 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.terms import Size
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.blocks import shared_parameter
-from ocannl_core.tensor.computation import initialization_of
+from ocannl_core.tensor.computation import initialize
 from ocannl_core.tensor.definitions import Declared, Parameter, Placeholder
-from ocannl_core.tensor.initial_values import OpenAxes, Stated, initial_value
-from ocannl_core.tensor.precision import Precision, Why, chosen
+from ocannl_core.tensor.initial_values import OpenAxes, StatedShape, initial_value
+from ocannl_core.tensor.network_blocks import shared_parameter
+from ocannl_core.tensor.precision import Precision, Why, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -115,8 +115,10 @@ def _new(
         None,
     )  # an initialiser is no part of code being recorded
     stored = session.param_dtype if dtype is None else None
-    precision = Precision(stored, Why.STORED) if stored else chosen(dtype, session.default_dtype)
-    said = Stated(rows, input, output, origin)
+    precision = (
+        Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
+    )
+    said = StatedShape(rows, input, output, origin)
     try:
         initial, shape = initial_value(session, init, said, precision.dtype)
     finally:
@@ -124,7 +126,7 @@ def _new(
     scopes = session.block.blocks if session.block is not None else ()
     return Tensor(
         session,
-        Parameter(initial, initialization_of, scopes),
+        Parameter(initial, initialize, scopes),
         shape,
         precision,
         label,
@@ -158,7 +160,7 @@ def placeholder(
     origin = Origin(f"placeholder {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
     session.environment.leaf(shape, origin)
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     definition = Placeholder()
     return Tensor(
         session, definition, shape, precision, (name,), origin, requires_grad=requires_grad
@@ -182,7 +184,7 @@ def declare(
     _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
     shape = session.environment.fresh_shape(batch=batch, input=input, output=output, name=name)
-    precision = chosen(dtype, session.default_dtype)
+    precision = choose_precision(dtype, session.default_dtype)
     result = Tensor(session, Declared(), shape, precision, (name,), origin)
     if session.recorder is not None:
         session.recorder.declared(result)

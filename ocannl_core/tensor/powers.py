@@ -11,9 +11,9 @@ from ocannl_core.dtypes import DType
 from ocannl_core.host_arrays import plain_number
 from ocannl_core.origin import caller_location
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.capture import Capture
+from ocannl_core.tensor.dimension import Capture
 from ocannl_core.tensor.operation import Operation, define_operation
-from ocannl_core.tensor.pointwise import identity, power_primitive
+from ocannl_core.tensor.pointwise_operations import identity, power_primitive
 from ocannl_core.tensor.slots import Slot, SlotApplication
 from ocannl_core.tensor.tensor import Tensor
 

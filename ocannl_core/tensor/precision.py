@@ -110,12 +110,12 @@ class Precision:
         return Precision(wanted, Why.USE, origin=origin)
 
 
-def chosen(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
+def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
     """Returns the format that is stated, or the default one, which uses may replace."""
     return Precision.by_default(default) if dtype is None else Precision.stated(dtype)
 
 
-def of_result(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
+def result_precision(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
     """Returns the precision of an operation's result.
 
     Args:
@@ -149,7 +149,7 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 
-def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
+def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     """Returns the format, or float32 in its place if its range is narrow and literal cells come
     near the end of that. Files are not read for this.
     """
@@ -171,12 +171,12 @@ class TypedOperand(Protocol):
         """The number that it stands for, if it is one that states no format."""
 
 
-def among(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
+def operand_precisions(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
     """Return the precisions of operands beside each other: whole numbers that state no format are
     integers beside integers.
     """
     found = [operand.precision for operand in operands]
-    beside = format_beside(op, operands)
+    beside = format_for_numbers(op, operands)
     if beside is None or not beside.is_integer:
         return found
     numbers = [operand.free_number for operand in operands]
@@ -186,7 +186,7 @@ def among(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
     ]
 
 
-def format_beside(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
+def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
     """Return the format that numbers among the operands of a primitive take, if there is one: the
     promotion of the others, of which the condition of `where` is none.
 

@@ -11,7 +11,7 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.definitions import Applied, GradientOf, ancestors
 from ocannl_core.tensor.precision import Why
-from ocannl_core.tensor.resolve import mentioned
+from ocannl_core.tensor.resolve import mentioned_tensors
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -62,7 +62,7 @@ def precision_report(subject: Tensor | Computation) -> PrecisionReport:
             where=str(caller_location() or ""),
             fix="oc.precision_report(loss)",
         )
-    found = [subject] if isinstance(subject, Tensor) else list(mentioned(subject.steps))
+    found = [subject] if isinstance(subject, Tensor) else list(mentioned_tensors(subject.steps))
     tensors = ancestors(found)
     return PrecisionReport(
         tuple(

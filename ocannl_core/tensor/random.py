@@ -33,11 +33,11 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import NumbersOfWords
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.leaves import filled, word_leaf
+from ocannl_core.tensor.constants import fill_tensor, word_constant
 from ocannl_core.tensor.literals import number
 from ocannl_core.tensor.operation import Operation
-from ocannl_core.tensor.pointwise import cast, cos, lift, log, maximum, mul, sqrt
-from ocannl_core.tensor.precision import Precision, chosen
+from ocannl_core.tensor.pointwise_operations import cast, cos, lift, log, maximum, mul, sqrt
+from ocannl_core.tensor.precision import Precision, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -49,7 +49,7 @@ _LEAST = {float32: 2.0**-25, float64: 2.0**-65}
 """Half of the least uniform number above 0, which stands for 0 in logarithms."""
 
 
-class _OfWords(Operation):
+class _WordOperation(Operation):
     """A primitive that makes words, or numbers of words: its result has a format of its own."""
 
     def precision(
@@ -63,7 +63,7 @@ class _OfWords(Operation):
             operand.note_use(origin)
         if self.primitive is UnaryOp.UNIFORM or self.primitive is None:
             # shorter floats are random patterns, NaN included
-            return chosen(dtype, promote(session.default_dtype, float16))
+            return choose_precision(dtype, promote(session.default_dtype, float16))
         return Precision.stated(uint4x32)
 
 
@@ -79,16 +79,16 @@ def _to_numbers(v: Any, v1: Any) -> None:
     v.fill_from_words(v1)
 
 
-_word_of_number = _OfWords(
+_word_of_number = _WordOperation(
     name="word", operands=1, logic=".", forward=_to_word, primitive=UnaryOp.WORD
 )
 threefry4x32 = lift("threefry4x32", BinaryOp.THREEFRY4X32)
 _threefry4x32_12 = lift("threefry4x32_12", BinaryOp.THREEFRY4X32_12)
 
-_number_of_word = _OfWords(
+_number_of_word = _WordOperation(
     name="uniform", operands=1, logic=".", forward=_to_number, primitive=UnaryOp.UNIFORM
 )
-_numbers_of_word = _OfWords(name="uniform", operands=1, logic=".", forward=_to_numbers)
+_numbers_of_word = _WordOperation(name="uniform", operands=1, logic=".", forward=_to_numbers)
 
 
 def random_words(*, counter: Counter | None = None, label: str | None = None) -> Tensor:
@@ -101,8 +101,8 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
     session = sessions.current()
     hashed = threefry4x32 if session.threefry_rounds == 20 else _threefry4x32_12
     shape = session.environment.fresh_shape(name="offsets")
-    offsets = filled(session, RangeOverOffsets, shape, uint32, "offsets")
-    key = hashed(word_leaf(session, lambda: offsets.id, "identity"), _seed(session))
+    offsets = fill_tensor(session, RangeOverOffsets, shape, uint32, "offsets")
+    key = hashed(word_constant(session, lambda: offsets.id, "identity"), _seed(session))
     if counter is not None:
         key = hashed(key, _counter(counter))
     result: Tensor = hashed(key, word(offsets), label=label or "words")
@@ -112,7 +112,7 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
 def _seed(session: Session) -> Tensor:
     """Returns the seed that all random numbers of a session share."""
     if session.random_seed is None:
-        session.random_seed = word_leaf(session, lambda: session.seed & (2**64 - 1), "seed")
+        session.random_seed = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
     seed: Tensor = session.random_seed
     return seed
 
@@ -135,7 +135,7 @@ def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
     """
     if isinstance(value, Integral):
         bits = int(value) & (2**64 - 1)
-        return word_leaf(sessions.current(), lambda: bits, label or "word")
+        return word_constant(sessions.current(), lambda: bits, label or "word")
     words: Tensor = _word_of_number(value, label=label)
     return words
 
@@ -259,7 +259,7 @@ def kaiming(
         dtype: As for `uniform` and `normal`.
     """
     _check_choice("mode", mode, get_args(Mode))
-    return _spread(
+    return _scale_numbers(
         lambda inputs, outputs: gain / math.sqrt(_fan(mode, inputs, outputs)), distribution, dtype
     )
 
@@ -289,7 +289,7 @@ def default_initializer() -> Tensor:
     Without input axes the range is [-0.25, 0.25).
     """
     narrow = 0.25 / math.sqrt(3.0)
-    return _spread(
+    return _scale_numbers(
         lambda inputs, _: 1.0 / math.sqrt(_fan("fan_in", inputs, ())) if inputs else narrow,
         "uniform",
         None,
@@ -312,7 +312,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         )
 
 
-def _spread(
+def _scale_numbers(
     deviation: Callable[[tuple[int, ...], tuple[int, ...]], float],
     distribution: Distribution,
     dtype: DType | str | None,
@@ -333,6 +333,6 @@ def _spread(
         shape = session.environment.view(numbers.terms)
         return Constant(factor * deviation(shape.input.sizes, shape.output.sizes))
 
-    precision = chosen(dtype, session.default_dtype)
-    result: Tensor = centred * filled(session, scale, closed_shape(), precision, "scale")
+    precision = choose_precision(dtype, session.default_dtype)
+    result: Tensor = centred * fill_tensor(session, scale, closed_shape(), precision, "scale")
     return result

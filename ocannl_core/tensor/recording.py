@@ -23,6 +23,16 @@ from ocannl_core.origin import Origin, caller_location, returns_of
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation
+from ocannl_core.tensor.computation_steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    UpdateGradients,
+    ZeroGradients,
+)
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -36,26 +46,16 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
-from ocannl_core.tensor.pointwise import identity
-from ocannl_core.tensor.precision import among, of_result
+from ocannl_core.tensor.pointwise_operations import identity
+from ocannl_core.tensor.precision import operand_precisions, result_precision
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.specifications import naming
-from ocannl_core.tensor.steps import (
-    Argument,
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    Titled,
-    UpdateGradients,
-    ZeroGradients,
-)
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 P = ParamSpec("P")
 
 
-class Unreduced(Expression):
+class RecordedPrimitive(Expression):
     """A primitive with a logic of its own: the assignment that it stands in says how it reduces.
 
     Attributes:
@@ -137,9 +137,9 @@ class CodeRecorder:
 
     def unreduced(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
-    ) -> Unreduced:
+    ) -> RecordedPrimitive:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
-        return Unreduced(operation, operands, logic, self._now, self.recording)
+        return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
         """Notes an assignment."""
@@ -158,18 +158,18 @@ class CodeRecorder:
                 fix="build both inside one `with oc.Session():`, or without any",
             )
         origin = Origin(f"assignment to {target.label[0]}", caller_location())
-        if isinstance(value, Unreduced):
+        if isinstance(value, RecordedPrimitive):
             step = self._reduction(target, value, combine, reset, origin)
         else:
             argument = self._settle(target, value, reset)
             step = Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
-        operands = _tensors(step)
+        operands = _operand_tensors(step)
         self._label(target, operands)
         check_recorded_here(operands, self.recording)
         if not isinstance(step.logic, IndexMaps):
-            with naming(operands, target):
+            with describe_operands(operands, target):
                 self.session.environment.relate(
                     step.logic, target.terms, [operand.terms for operand in operands], origin
                 )
@@ -203,7 +203,12 @@ class CodeRecorder:
         )
 
     def _reduction(
-        self, target: Tensor, value: Unreduced, combine: BinaryOp, reset: bool, origin: Origin
+        self,
+        target: Tensor,
+        value: RecordedPrimitive,
+        combine: BinaryOp,
+        reset: bool,
+        origin: Origin,
     ) -> Assign:
         """Returns the assignment that reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
@@ -242,7 +247,9 @@ class CodeRecorder:
         """Gives a declared tensor the number format of what is assigned to it, unless it states
         one.
         """
-        found = of_result(step.op, among(step.op, operands), self.session.default_dtype)
+        found = result_precision(
+            step.op, operand_precisions(step.op, operands), self.session.default_dtype
+        )
         is_declared = isinstance(step.target.definition, Declared)
         step.target.note_use(step.origin, found.dtype if is_declared and found.positions else None)
         for operand in operands:
@@ -288,11 +295,11 @@ class CodeRecorder:
 
     def finish(self, name: str) -> Computation:
         """Returns what was recorded: assignments, and the code of the tensors that they need."""
-        used = list(_used(self._entries[0]))
+        used = list(_read_tensors(self._entries[0]))
         updates = [t for t in self._made if _changes_state(t)]
         used += updates
         needed = set(ancestors(used)) if used else set()
-        steps = _Steps(self.session, self._made, needed)
+        steps = _StepBuilder(self.session, self._made, needed)
         return Computation(
             steps.of(self._entries[0]),
             frozenset(self.results),
@@ -303,7 +310,7 @@ class CodeRecorder:
 
 
 @dataclass(slots=True)
-class _Steps:
+class _StepBuilder:
     """Turns entries into steps: tensors where they were made, others before their first use."""
 
     session: Session
@@ -320,12 +327,12 @@ class _Steps:
                         steps += self.outside(entry.operands)
                         steps.append(Forward((entry,), is_written_here=True))
                 case Assign():
-                    steps += self.outside(_tensors(entry))
+                    steps += self.outside(_operand_tensors(entry))
                     steps.append(entry)
                 case _Section(title, inner):
                     steps.append(Titled(title, self.of(inner)))
                 case _:
-                    self.written.update(_computed(entry))
+                    self.written.update(_computed_tensors(entry))
                     steps.append(entry)
         return tuple(steps)
 
@@ -356,37 +363,37 @@ def _changes_state(tensor: Tensor) -> bool:
     return isinstance(definition, ResultOf) and definition.application.changes_state
 
 
-def _used(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
+def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
     """Yields the tensors that assignments and other code read."""
     for entry in entries:
         match entry:
             case Assign():
-                yield from _tensors(entry)
+                yield from _operand_tensors(entry)
             case Forward(tensors):
                 yield from tensors
             case ZeroGradients(roots) | Backpropagate(roots) | UpdateGradients(roots):
                 yield from roots
             case _Section(_, inner) | Titled(_, inner):
-                yield from _used(inner)
+                yield from _read_tensors(inner)
             case Tensor():
                 pass
 
 
-def _computed(step: Step) -> Iterator[Tensor]:
+def _computed_tensors(step: Step) -> Iterator[Tensor]:
     """Yields the tensors whose forward code a step contains."""
     match step:
         case Forward(tensors):
             yield from tensors
         case Titled(_, inner):
             for each in inner:
-                yield from _computed(each)
+                yield from _computed_tensors(each)
         case UpdateGradients(losses):
             yield from ancestors(list(losses))
         case Assign() | ZeroGradients() | Backpropagate():
             pass
 
 
-def _tensors(step: Assign) -> list[Tensor]:
+def _operand_tensors(step: Assign) -> list[Tensor]:
     """Returns the tensors that an assignment reads."""
     return [
         arg.tensor if isinstance(arg, MergeBuffer) else arg

@@ -31,7 +31,7 @@ def require_shape(tensor: Tensor, text: str) -> Tensor:
     readable = text.replace("(", " ").replace(")", " ")
     if ";" in readable:
         raise _no_shape(text, origin)
-    _demand(readable, [tensor], origin)
+    _require(readable, [tensor], origin)
     return tensor
 
 
@@ -57,10 +57,10 @@ def require_shapes(text: str, *tensors: Tensor) -> None:
             found=names or "no tensors",
             where=str(origin),
         )
-    _demand(text, tensors, origin)
+    _require(text, tensors, origin)
 
 
-def _demand(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
+def _require(text: str, tensors: Sequence[Tensor], origin: Origin) -> None:
     if "=>" in text:
         raise _no_shape(text, origin)
     statement = parse_statement(f"=>{text}")

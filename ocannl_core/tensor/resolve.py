@@ -30,9 +30,20 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.absorb import absorb
-from ocannl_core.tensor.calls import Calls, backpropagated, with_siblings
-from ocannl_core.tensor.capture import Dimension
+from ocannl_core.tensor.computation_steps import (
+    Argument,
+    Assign,
+    Backpropagate,
+    Forward,
+    Step,
+    Titled,
+    UpdateGradients,
+    ZeroGradients,
+    depends_on_gradients,
+    expand_updates,
+    is_gradient,
+)
+from ocannl_core.tensor.copy_elimination import eliminate_copies
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -44,6 +55,8 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
     ancestors,
 )
+from ocannl_core.tensor.dimension import Dimension
+from ocannl_core.tensor.external_calls import ExternalCalls, backpropagation_tensors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.margins import node_info
 from ocannl_core.tensor.projection_checks import (
@@ -54,24 +67,11 @@ from ocannl_core.tensor.projection_checks import (
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.slot_code import SlotCode
 from ocannl_core.tensor.slots import slot_names
-from ocannl_core.tensor.steps import (
-    Argument,
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    Titled,
-    UpdateGradients,
-    ZeroGradients,
-    depends_on_gradients,
-    expanded,
-    is_gradient,
-)
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Resolved:
+class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
@@ -89,9 +89,9 @@ def resolve(
     name: str,
     temporaries: frozenset[Tensor],
     declared: frozenset[Tensor],
-) -> Resolved:
+) -> ResolvedComputation:
     """Returns steps as assignments over closed shapes."""
-    tensors = mentioned(steps)
+    tensors = mentioned_tensors(steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
         by_session.setdefault(tensor.session, []).append(tensor)
@@ -111,8 +111,8 @@ def resolve(
         session.environment.close(shapes, captured, f"the code {name}")
         for tensor in members:
             tensor.settle()
-    steps = absorb(expanded(steps), temporaries)
-    emitter = _AssignmentEmitter(differentiated(steps))
+    steps = eliminate_copies(expand_updates(steps), temporaries)
+    emitter = _AssignmentEmitter(differentiated_tensors(steps))
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -126,10 +126,12 @@ def resolve(
         name,
     )
     program = emitter.passed_on(emitter.calls.settled(program))
-    return Resolved(program, {n: t for n, t in emitter.tensors.items() if n in program.nodes})
+    return ResolvedComputation(
+        program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
+    )
 
 
-def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
+def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     """Returns every tensor whose shape the steps need."""
     found: set[Tensor] = set()
     for step in steps:
@@ -143,11 +145,11 @@ def mentioned(steps: tuple[Step, ...]) -> set[Tensor]:
             case ZeroGradients(roots):
                 found.update(with_siblings(ancestors(list(roots))))
             case Backpropagate(roots):
-                found.update(*map(backpropagated, roots))
+                found.update(*map(backpropagation_tensors, roots))
             case UpdateGradients():
-                found |= mentioned(step.steps)
+                found |= mentioned_tensors(step.steps)
             case Titled(_, inner):
-                found |= mentioned(inner)
+                found |= mentioned_tensors(inner)
             case _:
                 assert_never(step)
     return found
@@ -157,7 +159,7 @@ def _tensor_of(argument: Tensor | MergeBuffer) -> Tensor:
     return argument.tensor if isinstance(argument, MergeBuffer) else argument
 
 
-def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
+def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
     """Return the tensors whose gradients the steps pass on to operands."""
     found: set[Tensor] = set()
     for step in steps:
@@ -165,7 +167,7 @@ def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
             case Backpropagate(roots) | UpdateGradients(roots):
                 found.update(t for t in ancestors(list(roots)) if t.grad is not None)
             case Titled(_, inner):
-                found |= differentiated(inner)
+                found |= differentiated_tensors(inner)
             case Assign() | Forward() | ZeroGradients():
                 pass
             case _:
@@ -199,7 +201,7 @@ class _AssignmentEmitter:
         """Gradients of what is not computed, with what losses have contributed since a gradient was
         read, or a tensor that has one assigned.
         """
-        self.calls = Calls(self)
+        self.calls = ExternalCalls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Returns a tensor's node, listed among the program's nodes."""

@@ -41,11 +41,11 @@ from ocannl_core.tensor.operation import Code, result_dtype
 from ocannl_core.tensor.projection_checks import check_margins, has_margins
 from ocannl_core.tensor.slots import (
     ALL,
+    ResultRecorder,
     Slot,
     SlotApplication,
     SlotEmitter,
     SlotValue,
-    Written,
     accumulation_of,
     as_application,
     as_operand,
@@ -447,7 +447,7 @@ class SlotCode:
         """Return how the forward function accumulates, and what, in the number format of the
         result.
         """
-        written = Written()
+        written = ResultRecorder()
         forward = self._definition.operation.forward
         forward(*(self._slot(name, written) for name in slot_names(forward)))
         match written.found:

@@ -225,7 +225,7 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
     """Returns the accumulation with which a defining function writes the result; None for plain
     assignment.
     """
-    written = Written()
+    written = ResultRecorder()
 
     def slot(name: str) -> Slot | tuple[Slot, ...]:
         empty = Slot(name, Scalar(0.0), float32, (), (), written)
@@ -235,7 +235,7 @@ def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | N
     return next((each for each, _ in written.found if each is not BinaryOp.SECOND), None)
 
 
-class Written:
+class ResultRecorder:
     """Collects the values that a defining function assigns to the result, and how it combines
     them.
     """
@@ -254,7 +254,7 @@ class Written:
 @lru_cache(maxsize=1024)
 def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     """Returns how a defining function lines up axes that states this in each assignment."""
-    parts = Parts()
+    parts = PartRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
         return Slot(name, Scalar(0.0), float32, (), (), parts, position)
@@ -269,7 +269,7 @@ def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
     return Several(tuple(dict.fromkeys(parts.found)))
 
 
-class Parts:
+class PartRecorder:
     """Collects how the assignments of a defining function line up axes."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from ocannl_core.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.einsum_ast import ShapeSpec, Spec, axis_names
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
-from ocannl_core.tensor.placement import refuse_unreachable
+from ocannl_core.tensor.concatenation import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -57,7 +57,7 @@ def stated_logic(
 # ----- labels that look forgotten -----------------------------------------------------------------
 
 
-def summed_once(spec: Spec) -> tuple[str, ...]:
+def labels_summed_once(spec: Spec) -> tuple[str, ...]:
     """Returns the labels that occur once among several operands, and not in the result.
 
     Such an axis of one operand is summed before it meets anything, as `j` and `k` in `ij;k=>i`,
@@ -78,7 +78,7 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
 
 def warn_about_summed_once(spec: Spec, name: str) -> None:
     """Warns if a label of a specification looks forgotten, unless the settings say otherwise."""
-    labels = summed_once(spec)
+    labels = labels_summed_once(spec)
     if not labels or not settings.current().warn_summed_once:
         return
     listed = ", ".join(f"`{label}`" for label in labels)
@@ -102,7 +102,7 @@ _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed
 
 
 @contextmanager
-def composing(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
+def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
     """Has messages name an operation that others make up, and its operands, in place of these."""
     token = _composed.set((name, operands))
     try:
@@ -111,14 +111,14 @@ def composing(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
         _composed.reset(token)
 
 
-def composed_name() -> str | None:
+def composite_name() -> str | None:
     """Returns what the operation is called that is being made up of others; None if none is."""
     composed = _composed.get()
     return composed[0] if composed else None
 
 
 @contextmanager
-def naming(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
+def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
     """Adds shapes and lines of the tensors concerned to the shape errors of an operation."""
     try:
         yield
@@ -127,16 +127,16 @@ def naming(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator
         if composed := _composed.get():
             operands = [each for each in composed[1] if isinstance(each, Tensor)]
         if target is not None:
-            lines.append(f"the target is {_described(target)}")
+            lines.append(f"the target is {_describe_tensor(target)}")
         for position, operand in enumerate(operands):
             name = operand_name(position) if len(operands) > 1 else "the operand"
-            lines.append(f"{name} is {_described(operand)}")
+            lines.append(f"{name} is {_describe_tensor(operand)}")
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=error.fix
         ) from error
 
 
-def _described(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     name = "_".join(tensor.label)
     made = "" if tensor.origin.operation == name else f", made by {tensor.origin.operation}"
     at = f", at {tensor.origin.location}" if tensor.origin.location else ""

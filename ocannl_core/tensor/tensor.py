@@ -39,7 +39,13 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
-from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
+from ocannl_core.tensor.precision import (
+    Precision,
+    Why,
+    operand_precisions,
+    result_precision,
+    widen_for_range,
+)
 from ocannl_core.tensor.session import Session
 
 
@@ -277,7 +283,7 @@ class Tensor(Assignable):
             return False
         match self.definition:
             case Literal(array):
-                dtype = roomy(dtype, array)
+                dtype = widen_for_range(dtype, array)
             case _ if is_unpacked(self.definition):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
         before, self._precision = self._precision, self._precision.used(dtype, origin)
@@ -305,7 +311,9 @@ class Tensor(Assignable):
         """
         assert isinstance(self.definition, Applied)
         primitive = self.definition.operation.primitive
-        found = of_result(primitive, among(primitive, self.operands), self.session.default_dtype)
+        found = result_precision(
+            primitive, operand_precisions(primitive, self.operands), self.session.default_dtype
+        )
         before = self._precision
         if before.why is not Why.STATED:
             self._precision = found

@@ -17,7 +17,7 @@ from ocannl_core.ops import HASHES, LOGICAL, PRIMITIVES, UnaryOp
 from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.operators import primitive_operations
-from ocannl_core.tensor.pointwise import power_primitive
+from ocannl_core.tensor.pointwise_operations import power_primitive
 from ocannl_core.testing.gradients import Point, check_gradients
 
 POINTWISE = {

@@ -11,7 +11,7 @@ from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor.definitions import Backward, GradientOf, ancestors
-from ocannl_core.tensor.specifications import naming
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import Tensor
 
 
@@ -28,7 +28,7 @@ def backward(node: ApplyInterface) -> Backward[Tensor]:
     contributions = tuple(_contributions(node, _gradients(node)))
     found = [value for _, value in contributions if isinstance(value, Tensor)]
     code = tuple(ancestors(found))
-    return Backward(code, _renewed(code), contributions)
+    return Backward(code, _gradient_dependents(code), contributions)
 
 
 def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
@@ -75,7 +75,7 @@ def _contributions(
         if not isinstance(value, Tensor):
             raise _error(node, f"{type(value).__name__} {value!r} for input {position}")
         origin = Origin(f"gradient of {node.op!r} for input {position}", node.origin.location)
-        with naming([value], variable):
+        with describe_operands([value], variable):
             environment = variable.session.environment
             if node.op.broadcasts:
                 repeated = environment.fresh_shape()
@@ -96,7 +96,7 @@ def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
     )
 
 
-def _renewed(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
+def _gradient_dependents(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
     """Returns the tensors that depend on gradients."""
     depends: set[Tensor] = set()
     for tensor in code:

@@ -17,8 +17,7 @@ from typing import assert_never
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor.definitions import Applied, ancestors
-from ocannl_core.tensor.steps import (
+from ocannl_core.tensor.computation_steps import (
     Assign,
     Backpropagate,
     Forward,
@@ -27,13 +26,14 @@ from ocannl_core.tensor.steps import (
     UpdateGradients,
     ZeroGradients,
 )
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 
-def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
+def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
     """Returns the steps with absorbed tensors left out. Shapes must be closed."""
-    order = list(_flat(steps))
-    uses = _uses(order)
+    order = list(_flatten(steps))
+    uses = _count_uses(order)
     places = {
         t: i for i, step in enumerate(order) if isinstance(step, Forward) for t in step.tensors
     }
@@ -45,25 +45,25 @@ def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Ste
         (value,) = step.args
         if not isinstance(value, Tensor) or value not in temporaries or uses[value] != 1:
             continue
-        fused = _fused(step, value)
+        fused = _substitute(step, value)
         if fused is None or value not in places:
             continue
         between = order[places[value] + 1 : position]
-        if not any(_writes(each, value.operands) for each in between):
+        if not any(_may_write(each, value.operands) for each in between):
             absorbed.add(value)
             replaced[step] = fused
-    return tuple(_rebuilt(steps, absorbed, replaced)) if absorbed else steps
+    return tuple(_rebuild(steps, absorbed, replaced)) if absorbed else steps
 
 
-def _flat(steps: tuple[Step, ...]) -> Iterator[Step]:
+def _flatten(steps: tuple[Step, ...]) -> Iterator[Step]:
     for step in steps:
         if isinstance(step, Titled):
-            yield from _flat(step.steps)
+            yield from _flatten(step.steps)
         else:
             yield step
 
 
-def _uses(order: list[Step]) -> Counter[Tensor]:
+def _count_uses(order: list[Step]) -> Counter[Tensor]:
     """Returns how often each tensor is read."""
     uses: Counter[Tensor] = Counter()
     for step in order:
@@ -82,7 +82,7 @@ def _uses(order: list[Step]) -> Counter[Tensor]:
     return uses
 
 
-def _fused(step: Assign, value: Tensor) -> Assign | None:
+def _substitute(step: Assign, value: Tensor) -> Assign | None:
     """Returns the assignment that computes the tensor that it copied, or None."""
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
@@ -105,7 +105,7 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     return fused
 
 
-def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
+def _may_write(step: Step, tensors: tuple[Tensor, ...]) -> bool:
     """True if a step may write one of the tensors."""
     match step:
         case Assign(target=target):
@@ -120,7 +120,7 @@ def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
             assert_never(step)
 
 
-def _rebuilt(
+def _rebuild(
     steps: tuple[Step, ...], absorbed: set[Tensor], replaced: dict[Assign, Assign]
 ) -> Iterator[Step]:
     for step in steps:
@@ -131,6 +131,6 @@ def _rebuilt(
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
                     yield replace(step, tensors=kept)
             case Titled(title, inner):
-                yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
+                yield Titled(title, tuple(_rebuild(inner, absorbed, replaced)))
             case _:
                 yield step

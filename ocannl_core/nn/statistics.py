@@ -9,11 +9,11 @@ from ocannl_core.indexing import variables
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
+from ocannl_core.tensor.constants import fill_tensor
 from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.leaves import filled
 from ocannl_core.tensor.operation import as_tensor
-from ocannl_core.tensor.pointwise import equal, exp, maximum, stop_gradient, where
+from ocannl_core.tensor.pointwise_operations import equal, exp, maximum, stop_gradient, where
 from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -28,7 +28,7 @@ def mean(spec: str, x: Tensor) -> Tensor:
     The number of cells is that of the inferred shape; it is a constant of the compiled program.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
-    result: Tensor = total / _terms(total)
+    result: Tensor = total / _count_terms(total)
     return result
 
 
@@ -67,7 +67,7 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     return result
 
 
-def _terms(total: Tensor) -> Tensor:
+def _count_terms(total: Tensor) -> Tensor:
     """Returns how many cells each cell of a sum adds up: a constant, known when shapes are."""
     definition = total.definition
     assert isinstance(definition, Applied)
@@ -79,4 +79,4 @@ def _terms(total: Tensor) -> Tensor:
         extents = (extent for var, extent in found.domain if var not in kept)
         return Constant(float(math.prod(extents)))
 
-    return filled(total.session, count, closed_shape(), total.dtype, "count")
+    return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")

@@ -40,7 +40,7 @@ class NestedAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Nested:
+class NestedLiteral:
     """A nested literal.
 
     Attributes:
@@ -75,7 +75,7 @@ def is_array(value: object) -> bool:
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
-def nested(value: Any, where: str) -> Nested:
+def parse_nested(value: Any, where: str) -> NestedLiteral:
     """Returns a literal taken apart. A value that is no container is a single leaf.
 
     Raises:
@@ -91,8 +91,8 @@ def nested(value: Any, where: str) -> Nested:
         level = level[0]
     if prod(axis.n for axis in axes) == 0:
         _check_empty(value, axes, where)
-        return Nested(tuple(axes), ())
-    return Nested(tuple(axes), tuple(_leaves(value, axes, "", where)))
+        return NestedLiteral(tuple(axes), ())
+    return NestedLiteral(tuple(axes), tuple(_leaves(value, axes, "", where)))
 
 
 def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
@@ -156,7 +156,7 @@ def _at(path: str) -> str:
 # ----- cells --------------------------------------------------------------------------------------
 
 
-def cells_of(literal: Nested, where: str) -> Array:
+def cells_of(literal: NestedLiteral, where: str) -> Array:
     """Returns the cells of a literal without tensors: axes in the order of the nesting, then those
     of the arrays at its leaves.
 
@@ -224,7 +224,7 @@ def as_array(value: Any, where: str) -> Array:
 # ----- shapes -------------------------------------------------------------------------------------
 
 
-def in_buffer_order(
+def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
     """Returns cells with their axes ordered batch, output, input; and the shape.

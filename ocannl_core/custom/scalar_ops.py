@@ -77,7 +77,7 @@ class _Pointwise(Op):
         """Returns the inputs with the axes of the output, of size 1 where they are repeated."""
         (result,) = node.results
         return [
-            aligned(array, variable.shape, result.shape)
+            align_axes(array, variable.shape, result.shape)
             for array, variable in zip(inputs, node.inputs, strict=True)
         ]
 
@@ -190,7 +190,7 @@ def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ScalarStep:
     """One number of a composite: an input, a constant, or a primitive of numbers before it."""
 
     primitive: Primitive | None = None
@@ -224,7 +224,7 @@ class Composite(_Pointwise):
         return f"Composite({', '.join(each.value.name for each in primitives if each)})"
 
     def make_node(self, *inputs: Any) -> Apply:
-        return self.applied(sum(each == _Step() for each in self.steps), inputs)
+        return self.applied(sum(each == _ScalarStep() for each in self.steps), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         dtype = node.results[0].dtype
@@ -237,9 +237,9 @@ class Composite(_Pointwise):
         output_storage[0][0] = np.asarray(found, dtype.numpy)
 
 
-def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
+def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
     """Returns the graph of a result, its inputs first."""
-    steps = [_Step() for _ in inputs]
+    steps = [_ScalarStep() for _ in inputs]
     positions = {tensor: position for position, tensor in enumerate(inputs)}
     for tensor in ancestors([result]):
         if tensor in positions:
@@ -247,10 +247,10 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
         positions[tensor] = len(steps)
         match tensor.definition:
             case Filled(source) if isinstance(number := source(), Constant):
-                steps.append(_Step(constant=float(number.value).hex()))
+                steps.append(_ScalarStep(constant=float(number.value).hex()))
             case Applied(operation, operands, Pointwise()) if operation.primitive is not None:
                 at = tuple(positions[operand] for operand in operands)
-                steps.append(_Step(operation.primitive, at))
+                steps.append(_ScalarStep(operation.primitive, at))
             case _:
                 raise UsageError(
                     "A composite is made of pointwise primitives, its inputs and numbers.",
@@ -262,7 +262,7 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _value(steps: Sequence[_Step], numbers: list[Any], dtype: DType) -> Any:
+def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> Any:
     """Returns the last number of a graph; every step is rounded to the format."""
     known = list(numbers)
     for step in steps[len(numbers) :]:
@@ -274,7 +274,7 @@ def _value(steps: Sequence[_Step], numbers: list[Any], dtype: DType) -> Any:
     return known[-1]
 
 
-def aligned(array: Array, shape: Shape, result: Shape) -> Array:
+def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
     """Returns an array with the axes of a result that it is repeated over, of size 1."""
     dims: tuple[int, ...] = ()
     for kind, row in result.rows():

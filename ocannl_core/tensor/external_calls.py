@@ -37,7 +37,7 @@ def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(found)
 
 
-def backpropagated(root: Tensor) -> set[Tensor]:
+def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     """Returns every tensor whose shape backpropagation from a tensor needs."""
     found = set(ancestors([root]))
     for tensor in list(found):
@@ -62,7 +62,7 @@ class CallEmitter(Protocol):
     def operand(self, argument: Tensor | float) -> Operand: ...
 
 
-class Calls:
+class ExternalCalls:
     """The applications of user-written operations that a computation has emitted so far."""
 
     def __init__(self, emitter: CallEmitter) -> None:

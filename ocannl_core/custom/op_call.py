@@ -146,7 +146,7 @@ class OpCall:
                 f"it returned {type(returned).__name__}",
                 "output_storage[0][0] = ...",
             )
-        same = len(storage) == len(cells) and all(map(_is, storage, cells))
+        same = len(storage) == len(cells) and all(map(_is_same_object, storage, cells))
         if not same or any(len(cell) != 1 for cell in cells):
             raise self._error(
                 "`perform` reads and sets element 0 of each storage, and changes no list beyond.",
@@ -231,7 +231,7 @@ class OpCall:
         return f"<call of {self._node!r}>"
 
 
-def _is(one: object, other: object) -> bool:
+def _is_same_object(one: object, other: object) -> bool:
     return one is other
 
 

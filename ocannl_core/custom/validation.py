@@ -13,7 +13,7 @@ Problem = tuple[str, str, str]
 """What must hold, what was found, and what to do."""
 
 
-def problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
+def find_problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
     """Yields what is wrong with the inputs, the output types and the maps of an application.
 
     Later ones may presuppose that there are no earlier ones.

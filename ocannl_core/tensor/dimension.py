@@ -14,7 +14,7 @@ from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import Filled
-from ocannl_core.tensor.precision import Precision, chosen
+from ocannl_core.tensor.precision import Precision, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -144,7 +144,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
             default float.
     """
     session = sessions.current()
-    return Dimension(name, session, chosen(dtype, session.default_dtype))
+    return Dimension(name, session, choose_precision(dtype, session.default_dtype))
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:

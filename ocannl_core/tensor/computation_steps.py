@@ -106,23 +106,23 @@ class Titled:
 Step = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients | Titled
 
 
-def expanded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return the steps with gradient updates taken apart. Those between which nothing is assigned
     are one: backpropagation runs once, from all their losses.
     """
     found: list[Step] = []
-    for step in _joined(steps):
+    for step in _merge_updates(steps):
         match step:
             case UpdateGradients():
                 found += step.steps
             case Titled(title, inner):
-                found.append(Titled(title, expanded(inner)))
+                found.append(Titled(title, expand_updates(inner)))
             case _:
                 found.append(step)
     return tuple(found)
 
 
-def _joined(steps: tuple[Step, ...]) -> list[Step]:
+def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
     found: list[Step] = []
     last: int | None = None
     """The place of the gradient update that the next one may join."""

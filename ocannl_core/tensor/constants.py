@@ -14,7 +14,7 @@ from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
 
-def filled(
+def fill_tensor(
     session: Session,
     source: Callable[[], FetchSource],
     shape: Shape,
@@ -28,9 +28,9 @@ def filled(
     return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
 
-def word_leaf(session: Session, source: Callable[[], int], label: str) -> Tensor:
+def word_constant(session: Session, source: Callable[[], int], label: str) -> Tensor:
     """Returns one 128-bit word whose low half is an integer known once shapes are closed."""
-    return filled(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
+    return fill_tensor(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
 
 
 def constant(
@@ -43,7 +43,7 @@ def constant(
     """Returns a constant of one cell; operands of this kind are printed as numbers and never
     stored.
     """
-    return filled(
+    return fill_tensor(
         session,
         lambda: Constant(value),
         closed_shape(),
