@@ -4,7 +4,7 @@ Lowering, the passes, the interpreter, the code generators, the reference page a
 this table; nothing else lists primitives by their properties. A meaning is a function of Python
 numbers (exact for integers, double precision for floats, an exact fraction where one rounding is
 the meaning); the caller rounds its result to the number format at hand with `dtypes.round_to`.
-Gradients stand beside the operations on tensors, in `tensor.pointwise`.
+Gradients stand beside the operations on tensors, in `tensor.pointwise_operations`.
 """
 
 from __future__ import annotations

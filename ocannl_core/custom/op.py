@@ -318,7 +318,7 @@ class Apply:
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
         session = self._session()
-        if self._joins(session, types):
+        if self._join_equal(session, types):
             return
         try:
             self._make(session, types)
@@ -344,7 +344,7 @@ class Apply:
             )
         return found[0] if found else sessions.current()
 
-    def _joins(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
+    def _join_equal(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
         """True if there is an equal application, whose outputs these are then.
 
         Recorded code means a place, so that nothing is shared there.
@@ -394,7 +394,7 @@ class Apply:
         for position, each in enumerate(types):
             if isinstance(each, TensorType):
                 self._check_shape_is_stated(each)
-                shape = each.shape or self._overwritten(position, len(shapes))
+                shape = each.shape or self._destroyed_shape(position, len(shapes))
                 shapes.append(shape or environment.fresh_shape(name=each.label or op.name))
         terms = [variable.terms for variable in self.inputs]
         with describe_operands(self.inputs):
@@ -410,7 +410,7 @@ class Apply:
             shape = next(remaining)
             result = Tensor(
                 session,
-                ResultOf(self, self._updated(position, each.dtype, shape)),
+                ResultOf(self, self._updated_tensor(position, each.dtype, shape)),
                 shape,
                 each.dtype,
                 (each.label or op.name,),
@@ -419,7 +419,7 @@ class Apply:
             )
             self.outputs.append(result)
             if recorder is not None:
-                recorder.made(result, is_named=False)
+                recorder.add_tensor(result, is_named=False)
 
     def _constraints(
         self, terms: list[Shape], shapes: list[Shape], fresh: FreshVariables
@@ -443,7 +443,7 @@ class Apply:
                 'spec = "... => ...", or TensorType.of(x) in make_node',
             )
 
-    def _overwritten(self, position: int, among_tensors: int) -> Shape | None:
+    def _destroyed_shape(self, position: int, among_tensors: int) -> Shape | None:
         """Returns the shape of the input that an output overwrites, if the op says they agree."""
         for source in self.op.destroy_map.get(position, ()):
             if self.op.spec is None:
@@ -454,7 +454,7 @@ class Apply:
                 return self.inputs[source].terms
         return None
 
-    def _updated(self, position: int, dtype: DType, shape: Shape) -> Tensor | None:
+    def _updated_tensor(self, position: int, dtype: DType, shape: Shape) -> Tensor | None:
         """Returns the tensor that an output updates in place: one that outlives its routine."""
         for source in self.op.destroy_map.get(position, ()):
             variable = self.inputs[source]

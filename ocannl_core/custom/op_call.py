@@ -158,11 +158,11 @@ class OpCall:
         cells = [cell for k, cell in enumerate(storage) if k not in self._objects]
         positions = [k for k in range(len(storage)) if k not in self._objects]
         return [
-            self._checked(cell[0], target, k)
+            self._check(cell[0], target, k)
             for k, cell, target in zip(positions, cells, targets, strict=True)
         ]
 
-    def _checked(self, value: Any, target: Array, position: int) -> Array:
+    def _check(self, value: Any, target: Array, position: int) -> Array:
         what = f"output {position} of {self._node.op!r}"
         if value is None:
             raise self._unset(position, f"None for {what}")

@@ -49,7 +49,7 @@ class _Pointwise(Op):
     def destroy_map(self) -> Aliases:  # type: ignore[override]
         return {0: [0]} if self.inplace else {}
 
-    def applied(self, count: int, inputs: Sequence[Any]) -> Apply:
+    def apply(self, count: int, inputs: Sequence[Any]) -> Apply:
         """Returns the op applied to `count` inputs of any shapes that broadcast."""
         if len(inputs) != count:
             raise UsageError(
@@ -98,8 +98,8 @@ class Broadcast(_Pointwise):
 
     def make_node(self, *inputs: Any) -> Apply:
         if isinstance(self.scalar, np.ufunc):
-            return self.applied(self.scalar.nin, inputs)
-        return self.applied(len(inspect.signature(self.scalar).parameters), inputs)
+            return self.apply(self.scalar.nin, inputs)
+        return self.apply(len(inspect.signature(self.scalar).parameters), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         arrays = self.arrays(node, inputs)
@@ -224,7 +224,7 @@ class Composite(_Pointwise):
         return f"Composite({', '.join(each.value.name for each in primitives if each)})"
 
     def make_node(self, *inputs: Any) -> Apply:
-        return self.applied(sum(each == _ScalarStep() for each in self.steps), inputs)
+        return self.apply(sum(each == _ScalarStep() for each in self.steps), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         dtype = node.results[0].dtype

@@ -14,8 +14,8 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.constants import constant
 from ocannl_core.tensor.literals import tensor as literal
+from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 

@@ -9,10 +9,9 @@ from ocannl_core.indexing import variables
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.constants import fill_tensor
 from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.operation import as_tensor
+from ocannl_core.tensor.operands import as_tensor, fill_tensor
 from ocannl_core.tensor.pointwise_operations import equal, exp, maximum, stop_gradient, where
 from ocannl_core.tensor.tensor import Tensor
 

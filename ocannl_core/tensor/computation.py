@@ -38,8 +38,7 @@ from ocannl_core.tensor.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.external_calls import backpropagation_tensors
-from ocannl_core.tensor.gradient_flow import refuse_stopped_gradient
-from ocannl_core.tensor.operation import check_recorded_here
+from ocannl_core.tensor.operands import check_recorded_here
 from ocannl_core.tensor.parameter_set import Parameters
 from ocannl_core.tensor.resolve import ResolvedComputation, mentioned_tensors, resolve
 from ocannl_core.tensor.tensor import Tensor
@@ -97,7 +96,7 @@ class Computation:
                 "of that one's code",
                 stacklevel=caller_depth(),
             )
-        program = self._resolved().program
+        program = self._resolution().program
         for tensor in mentioned_tensors(self.steps):
             consumed = tensor.session.consumed
             if tensor not in self.temporaries and tensor not in consumed:
@@ -106,7 +105,7 @@ class Computation:
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
         """Returns the host's arrays behind the literal nodes that the computation reads."""
-        tensors = self._resolved().tensors
+        tensors = self._resolution().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
     @property
@@ -121,9 +120,9 @@ class Computation:
         """Returns the tensor behind each node of the resolved program; intermediate nodes have
         none.
         """
-        return self._resolved().tensors
+        return self._resolution().tensors
 
-    def _resolved(self) -> ResolvedComputation:
+    def _resolution(self) -> ResolvedComputation:
         if not self._cache:
             self._cache.append(
                 resolve(self.steps, self.results, self.name, self.temporaries, self.declared)
@@ -131,7 +130,7 @@ class Computation:
         return self._cache[0]
 
     def __str__(self) -> str:
-        return to_text(self._resolved().program)
+        return to_text(self._resolution().program)
 
 
 def _make_computation(
@@ -203,7 +202,7 @@ def _gradients(tensor: Tensor) -> frozenset[Tensor]:
 
 def _require_gradient(tensor: Tensor) -> None:
     """Raises UsageError unless a tensor has a gradient."""
-    refuse_stopped_gradient(tensor)
+    _refuse_stopped_gradient(tensor)
     if tensor.grad is not None:
         return
     if any(isinstance(t.definition, GradientOf) for t in ancestors([tensor])):
@@ -221,6 +220,39 @@ def _require_gradient(tensor: Tensor) -> None:
         where=str(tensor.origin),
         fix='make what is to be trained with oc.param("w"); give requires_grad=True to inputs '
         "whose gradients are wanted",
+    )
+
+
+def _refuse_stopped_gradient(loss: Tensor) -> None:
+    """Raises UsageError if a loss depends on parameters, but no gradient flows to any of them.
+
+    The message names the operations that let none through.
+    """
+    if loss.grad is not None:
+        return
+    graph = ancestors([loss])
+    if not any(tensor.is_parameter for tensor in graph):
+        return
+    stops = [
+        tensor
+        for tensor in graph
+        if isinstance(tensor.definition, Applied | ResultOf)
+        and tensor.grad is None
+        and any(operand.grad is not None for operand in tensor.operands)
+    ]
+    if not stops:
+        raise UsageError(
+            "Gradients are computed of a tensor that depends on parameters that are trained.",
+            found=f"{loss!r} depends only on parameters made with requires_grad=False",
+            where=str(loss.origin),
+            fix="leave out requires_grad=False where a parameter is to be trained",
+        )
+    raise UsageError(
+        "Gradients flow from a loss to its parameters only through operations that have one.",
+        found="\n".join(f"{tensor!r} passes no gradient on to its operands" for tensor in stops),
+        where="\n".join(str(tensor.origin) for tensor in stops),
+        fix="keep oc.stop_gradient, comparisons and roundings out of the only way from the loss "
+        "to the parameters",
     )
 
 

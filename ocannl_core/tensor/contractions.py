@@ -18,7 +18,8 @@ from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.concatenation import covers_result
 from ocannl_core.tensor.dimension import Capture
-from ocannl_core.tensor.operation import Operation, as_tensor, define_operation
+from ocannl_core.tensor.operands import as_tensor
+from ocannl_core.tensor.operation import Operation, define_operation
 from ocannl_core.tensor.pointwise_operations import add, first, lift, maximum
 from ocannl_core.tensor.pointwise_operations import where as where_pointwise
 from ocannl_core.tensor.slots import Slot, SlotApplication, slot_application

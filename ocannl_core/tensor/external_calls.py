@@ -125,7 +125,7 @@ class ExternalCalls:
         )
         self._emitter.embedded.add(target)
 
-    def settled(self, program: AssignProgram) -> AssignProgram:
+    def settle_calls(self, program: AssignProgram) -> AssignProgram:
         """Returns the program with calls where they may stand, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
         persistent = {

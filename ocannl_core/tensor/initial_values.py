@@ -16,10 +16,10 @@ from ocannl_core.origin import Origin
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row
-from ocannl_core.tensor.constants import constant
 from ocannl_core.tensor.definitions import Filled, Literal
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.nested_literals import as_array, is_array
+from ocannl_core.tensor.operands import constant
 from ocannl_core.tensor.random import default_initializer
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor

@@ -33,7 +33,6 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.constants import constant, fill_tensor
 from ocannl_core.tensor.contractions import stack
 from ocannl_core.tensor.definitions import LITERAL, Literal
 from ocannl_core.tensor.nested_literals import (
@@ -46,6 +45,7 @@ from ocannl_core.tensor.nested_literals import (
     parse_nested,
     to_buffer_order,
 )
+from ocannl_core.tensor.operands import constant, fill_tensor
 from ocannl_core.tensor.precision import Precision, choose_precision, widen_for_range
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor

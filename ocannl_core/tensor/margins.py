@@ -102,6 +102,11 @@ def margins_of(projections: Projections, position: int | None) -> Margins:
     return widest([projections.margins[position]] if projections.margins else [])
 
 
+def has_margins(projections: Projections) -> tuple[bool, ...]:
+    """Returns, for each operand, whether it is read beyond its axes."""
+    return tuple(bool(margins_of(projections, i)) for i in range(len(projections.rhs)))
+
+
 def widest(margins: Iterable[Margins]) -> Margins:
     """Returns the maximum per axis and side; empty when no axis has a margin."""
     result: Margins = ()

@@ -187,7 +187,7 @@ def declare(
     precision = choose_precision(dtype, session.default_dtype)
     result = Tensor(session, Declared(), shape, precision, (name,), origin)
     if session.recorder is not None:
-        session.recorder.declared(result)
+        session.recorder.add_declaration(result)
     return result
 
 

@@ -97,7 +97,7 @@ class Precision:
                 fix='state a float format, as in dtype="float32", or leave requires_grad out',
             )
 
-    def used(self, dtype: DType, origin: Origin) -> Precision:
+    def after_use(self, dtype: DType, origin: Origin) -> Precision:
         """Returns the precision after a use in an operation that computes in a format.
 
         Integers and words stay what they are; a float becomes no integer.
@@ -197,3 +197,15 @@ def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -
     others = operands[1:] if op is TernaryOp.WHERE else operands
     formats = [e.precision.dtype for e in others if e is not None and e.free_number is None]
     return promote(*formats) if formats else None
+
+
+def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
+    """Returns the format of a primitive's result: the promotion of what it computes with, a float
+    where it must be.
+    """
+    if op is TernaryOp.WHERE:
+        dtypes = dtypes[1:]
+    promoted = promote(*dtypes)
+    if op is not None and op.value.is_real and not promoted.is_float:
+        return default
+    return promoted

@@ -33,8 +33,8 @@ from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import NumbersOfWords
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.constants import fill_tensor, word_constant
 from ocannl_core.tensor.literals import number
+from ocannl_core.tensor.operands import fill_tensor, word_constant
 from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.pointwise_operations import cast, cos, lift, log, maximum, mul, sqrt
 from ocannl_core.tensor.precision import Precision, choose_precision

@@ -45,7 +45,8 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.operation import Operation, check_recorded_here, note_accesses
+from ocannl_core.tensor.operands import check_recorded_here, note_accesses
+from ocannl_core.tensor.operation import Operation
 from ocannl_core.tensor.pointwise_operations import identity
 from ocannl_core.tensor.precision import operand_precisions, result_precision
 from ocannl_core.tensor.session import Session
@@ -116,7 +117,7 @@ class CodeRecorder:
 
     # ----- what operators call --------------------------------------------------------------------
 
-    def made(self, tensor: Tensor, *, is_named: bool) -> None:
+    def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
         """Notes that an operator made a tensor here."""
         tensor.recording = self.recording
         self._entries[-1].append(tensor)
@@ -124,7 +125,7 @@ class CodeRecorder:
         if is_named:
             self._named.add(tensor)
 
-    def declared(self, tensor: Tensor) -> None:
+    def add_declaration(self, tensor: Tensor) -> None:
         """Notes that a tensor was declared here: it is kept only if it is read before written."""
         self._declared.add(tensor)
 
@@ -135,7 +136,7 @@ class CodeRecorder:
         self._now += 1
         self._spliced = self._now
 
-    def unreduced(
+    def record_primitive(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
     ) -> RecordedPrimitive:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""

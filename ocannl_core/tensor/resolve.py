@@ -26,9 +26,11 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     IndexMap,
     Projections,
+    variables,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.origin import Origin
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.computation_steps import (
     Argument,
@@ -58,14 +60,9 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.dimension import Dimension
 from ocannl_core.tensor.external_calls import ExternalCalls, backpropagation_tensors, with_siblings
 from ocannl_core.tensor.index_maps import IndexMaps
-from ocannl_core.tensor.margins import node_info
-from ocannl_core.tensor.projection_checks import (
-    check_margins,
-    has_margins,
-    refuse_repeated_writes,
-)
+from ocannl_core.tensor.margins import has_margins, node_info
 from ocannl_core.tensor.session import Session
-from ocannl_core.tensor.slot_code import SlotCode
+from ocannl_core.tensor.slot_code import SlotCode, check_margins
 from ocannl_core.tensor.slots import slot_names
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -125,7 +122,7 @@ def resolve(
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )
-    program = emitter.passed_on(emitter.calls.settled(program))
+    program = emitter.with_passed_gradients(emitter.calls.settle_calls(program))
     return ResolvedComputation(
         program, {n: t for n, t in emitter.tensors.items() if n in program.nodes}
     )
@@ -260,7 +257,7 @@ class _AssignmentEmitter:
             found = project(step.logic, step.target.shape, shapes, step.origin)
         check_margins(found, step.target, tensors, step.origin)
         if step.combine is BinaryOp.SECOND:
-            refuse_repeated_writes(found, step.origin)
+            _refuse_repeated_writes(found, step.origin)
         maps = iter(zip(found.rhs, found.rhs_dims, has_margins(found), strict=True))
         operands: list[tuple[Operand, IndexMap, tuple[int, ...]]] = []
         for arg in step.args:
@@ -372,7 +369,7 @@ class _AssignmentEmitter:
         self._set.add(gradient)
         self._passed_on.discard(gradient)
 
-    def passed_on(self, program: AssignProgram) -> AssignProgram:
+    def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
         """Returns the program with the gradients that it leaves passed on to operands."""
         passed, carried = (
             frozenset(each.node for each in found if each.node in program.nodes)
@@ -432,3 +429,19 @@ def _constant_value(tensor: Tensor) -> float | None:
         return None
     source = tensor.definition.source()
     return source.value if isinstance(source, Constant) else None
+
+
+def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
+    """Refuses a plain assignment that would keep the last of several values of a cell.
+
+    Raises:
+        UsageError: naming the assignment.
+    """
+    kept = {var for index in projections.lhs for var in variables(index)}
+    if any(extent > 1 and var not in kept for var, extent in projections.domain):
+        raise UsageError(
+            "A plain assignment writes each cell once: what is reduced is accumulated.",
+            found="an assignment whose operands have axes that the target has not",
+            where=str(origin),
+            fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",
+        )

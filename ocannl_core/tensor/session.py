@@ -28,11 +28,11 @@ class Recorder(Protocol):
 
     recording: Any
 
-    def made(self, tensor: Any, *, is_named: bool) -> None:
+    def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
         """Notes that an operator made a tensor here."""
         ...
 
-    def declared(self, tensor: Any) -> None:
+    def add_declaration(self, tensor: Any) -> None:
         """Notes that a tensor was declared here."""
         ...
 
@@ -40,7 +40,7 @@ class Recorder(Protocol):
         """Notes steps that are written elsewhere."""
         ...
 
-    def unreduced(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
+    def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
         """Returns a primitive with a logic of its own, for an assignment to absorb."""
         ...
 

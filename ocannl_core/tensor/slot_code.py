@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import NoReturn, Protocol
@@ -31,14 +31,14 @@ from ocannl_core.indexing import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
-from ocannl_core.origin import Location, returns_of
+from ocannl_core.origin import Location, Origin, returns_of
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.logic import Several
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.margins import Margins, margins_of
-from ocannl_core.tensor.operation import Code, result_dtype
-from ocannl_core.tensor.projection_checks import check_margins, has_margins
+from ocannl_core.tensor.margins import Margins, has_margins, margins_of
+from ocannl_core.tensor.operation import Code
+from ocannl_core.tensor.precision import result_dtype
 from ocannl_core.tensor.slots import (
     ALL,
     ResultRecorder,
@@ -152,7 +152,7 @@ class SlotCode:
     ) -> Slot | SlotApplication | tuple[Slot, ...]:
         stated = slot_of(name)
         if stated.role == "selection":
-            return self._selected()
+            return self._select()
         if stated.position != ALL:
             return self._slot_at(name, stated.role, stated.position, emitter)
         count = len(self._definition.operands)
@@ -216,7 +216,7 @@ class SlotCode:
         node = target.operand.node
         if node not in self._writable:
             self._refuse(f"it writes {target.name}")
-        target, value = self._lined_up(target, value)
+        target, value = self._align(target, value)
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         self._check_order(node, combine, reset)
@@ -257,7 +257,7 @@ class SlotCode:
             )
         )
 
-    def _lined_up(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
+    def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
         """Returns what an assignment writes and reads; where it states a logic of its own, with the
         index maps of that.
         """
@@ -354,9 +354,9 @@ class SlotCode:
         dtype: DType = result_dtype(
             value.op, _formats(value.op, args, self._tensor.dtype, default), self._tensor.dtype
         )
-        return self._stored(SlotApplication(value.op, args), args, dtype)
+        return self._store(SlotApplication(value.op, args), args, dtype)
 
-    def _stored(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
+    def _store(self, value: SlotValue, args: tuple[Slot | int | float, ...], dtype: DType) -> Slot:
         """Return a new node that holds a value of settled arguments."""
         name = value.op.value.name if isinstance(value, SlotApplication) else "converted"
         varying = set().union(*(value_variables(arg) for arg in args))
@@ -419,7 +419,7 @@ class SlotCode:
         assert isinstance(first.operand, Cells)
         return first.operand.node
 
-    def _selected(self) -> SlotApplication:
+    def _select(self) -> SlotApplication:
         """Return the comparison of every position with that of the selected cell."""
         _, _, position = self._candidates()
         node = self._selection or self.selection()
@@ -465,7 +465,18 @@ class SlotCode:
             return value
         op, args = as_application(value)
         settled = tuple(self._settle(arg) for arg in args)
-        return self._stored(SlotApplication(op, settled), settled, dtype)
+        return self._store(SlotApplication(op, settled), settled, dtype)
+
+
+def check_margins(
+    projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
+) -> None:
+    """Raises ShapeError unless an operation finds the margins that it needs."""
+    positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
+    for position, tensor in positions:
+        needed = margins_of(projections, position)
+        if needed:
+            tensor.layout.check(needed, tensor.describe(), origin)
 
 
 def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:

@@ -286,7 +286,7 @@ class Tensor(Assignable):
                 dtype = widen_for_range(dtype, array)
             case _ if is_unpacked(self.definition):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
-        before, self._precision = self._precision, self._precision.used(dtype, origin)
+        before, self._precision = self._precision, self._precision.after_use(dtype, origin)
         return self._precision.dtype is not before.dtype
 
     def add_dependent(self, result: Tensor) -> None:
