@@ -16,8 +16,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 def backward(node: ApplyInterface) -> Backward[Tensor]:
-    """Returns the gradients of an application, which are made once and used by every
-    backpropagation.
+    """Return the gradients of an application, built once and shared by all backpropagations.
 
     Raises:
         MissingGradientError: if the op does not define `grad`.
@@ -97,7 +96,7 @@ def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
 
 
 def _gradient_dependents(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
-    """Returns the tensors that depend on gradients."""
+    """Return the tensors that depend on gradients."""
     depends: set[Tensor] = set()
     for tensor in code:
         if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):

@@ -1,6 +1,4 @@
-"""The interface of ops and their applications to the modules that check, run and differentiate
-them.
-"""
+"""Interfaces of ops and their applications, for validation, calls and differentiation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops made from functions of numbers: applied cell by cell, over axes, or several as one."""
+"""Ops made from functions of numbers: cell by cell, as reductions, or fused into one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 
 
 class _Pointwise(Op):
-    """What ops have in common that treat each cell for itself: operands broadcast."""
+    """Base class of ops that treat each cell by itself: operands broadcast."""
 
     gradient: Gradient | None = None
     inplace: bool = False
@@ -42,7 +42,7 @@ class _Pointwise(Op):
 
     @property
     def grad(self) -> Gradient | None:
-        """The gradient that was given; None is as if there were no `grad`."""
+        """The gradient function; None means an op without `grad`."""
         return self.gradient
 
     @property
@@ -50,7 +50,7 @@ class _Pointwise(Op):
         return {0: [0]} if self.inplace else {}
 
     def apply(self, count: int, inputs: Sequence[Any]) -> Apply:
-        """Returns the op applied to `count` inputs of any shapes that broadcast."""
+        """Return the op applied to `count` inputs of any shapes that broadcast."""
         if len(inputs) != count:
             raise UsageError(
                 f"{self!r} takes {count} inputs.",
@@ -74,7 +74,7 @@ class _Pointwise(Op):
         return said
 
     def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
-        """Returns the inputs with the axes of the output, of size 1 where they are repeated."""
+        """Return the inputs with the axes of the output, of size 1 where they are repeated."""
         (result,) = node.results
         return [
             align_axes(array, variable.shape, result.shape)
@@ -118,12 +118,12 @@ class Broadcast(_Pointwise):
 
 @dataclass(frozen=True)
 class Reduce(Op):
-    """A function of two numbers, applied over output axes until one number is left of each.
+    """A reduction over output axes with a function of two numbers.
 
     Attributes:
         scalar: The function: a NumPy ufunc, or any function of two Python numbers.
-        axes: The output axes that it reduces, counted from the right: -1 is the last. One, or
-            several, of which the first is the slowest; kept as a tuple.
+        axes: The reduced output axes, counted from the right: -1 is the last. One, or several, of
+            which the first is the slowest; kept as a tuple.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
 
@@ -171,10 +171,10 @@ class Reduce(Op):
 
 
 def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """Returns positions of axes from the right, in the order given.
+    """Return positions of axes from the right, in the order given.
 
     Raises:
-        UsageError: if they are something else.
+        UsageError: for anything but distinct negative integers.
     """
     found: list[int] = []
     with suppress(TypeError):
@@ -206,7 +206,7 @@ class Composite(_Pointwise):
     Composites of the same graph are equal.
 
     Args:
-        function: Makes the graph: a function of tensors made of pointwise primitives.
+        function: A function of tensors that consists of pointwise primitives.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
 
@@ -238,7 +238,7 @@ class Composite(_Pointwise):
 
 
 def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
-    """Returns the graph of a result, its inputs first."""
+    """Return the graph of a result, its inputs first."""
     steps = [_ScalarStep() for _ in inputs]
     positions = {tensor: position for position, tensor in enumerate(inputs)}
     for tensor in ancestors([result]):
@@ -263,7 +263,7 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
 
 
 def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> Any:
-    """Returns the last number of a graph; every step is rounded to the format."""
+    """Return the last number of a graph; every step is rounded to the format."""
     known = list(numbers)
     for step in steps[len(numbers) :]:
         if step.primitive is None:
@@ -275,7 +275,7 @@ def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> An
 
 
 def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
-    """Returns an array with the axes of a result that it is repeated over, of size 1."""
+    """Return an array with the axes of a result that it is repeated over, of size 1."""
     dims: tuple[int, ...] = ()
     for kind, row in result.rows():
         sizes = shape.row(kind).sizes

@@ -1,4 +1,4 @@
-"""What makes an application of a user-written operation well formed, beside types and shapes."""
+"""Validation of the arguments of `Apply`, beside types and shapes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ocannl_core.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.tensor import Tensor
 
 Problem = tuple[str, str, str]
-"""What must hold, what was found, and what to do."""
+"""The rule, the violation, and the fix."""
 
 
 def find_problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
-    """Yields what is wrong with the inputs, the output types and the maps of an application.
+    """Yield the problems of the inputs, the output types and the maps of an application.
 
-    Later ones may presuppose that there are no earlier ones.
+    Later checks may presuppose that earlier ones found no problem.
     """
     for title, given in (("inputs", inputs), ("outputs", types)):
         if not isinstance(given, list | tuple):
