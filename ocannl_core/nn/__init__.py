@@ -1,5 +1,5 @@
-"""Network blocks with the textbook definitions. No block asks for a size that data or a hidden
-width determines.
+"""Network blocks with the textbook definitions; sizes that follow from data or hidden widths are
+inferred.
 """
 
 from ocannl_core.nn.attention import attention, causal_mask, multi_head_attention
