@@ -83,17 +83,17 @@ class Assignable(Expression):
 
     @property
     def is_assignable(self) -> bool:
-        """True when this expression may be written; else in-place operators rebind."""
+        """Return True when this expression may be written; else in-place operators rebind."""
         return True
 
     @abstractmethod
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes the assignment `self = self combine value`, after a reset if asked for."""
+        """Record the assignment `self = self combine value`, after a reset if asked for."""
 
     def assign(
         self, value: object, *, logic: str | None = None, projections: str | None = None
     ) -> None:
-        """Records `self[:] = value`.
+        """Record `self[:] = value`.
 
         Args:
             value: A tensor, a number or a merge buffer; in recorded code also a primitive.
@@ -113,7 +113,7 @@ class Assignable(Expression):
         logic: str | None = None,
         projections: str | None = None,
     ) -> None:
-        """Records the accumulation of a value.
+        """Record the accumulation of a value.
 
         Args:
             value: What is accumulated.
@@ -126,7 +126,7 @@ class Assignable(Expression):
         self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)
 
     def target(self, key: object) -> LeftHandSide | None:
-        """Returns the left-hand side of an in-place operator on `self[key]`, if it is one."""
+        """Return the left-hand side of an in-place operator on `self[key]`, if it is one."""
         if is_everything(key):
             return LeftHandSide(self, reset=False)
         parts = key if isinstance(key, tuple) else (key,)
@@ -178,7 +178,7 @@ class LeftHandSide:
     __iand__ = _in_place_operator(BinaryOp.AND, "&")
 
     def record(self, value: object, combine: BinaryOp, symbol: str) -> RecordedAssignment:
-        """Notes the assignment.
+        """Record the assignment.
 
         Raises:
             UsageError: for `c[:] += e`, which NumPy's readers would take for plain accumulation.
@@ -197,12 +197,12 @@ class LeftHandSide:
 
 
 def is_everything(key: object) -> bool:
-    """True for the key of `c[:]`."""
+    """Return True for the key of `c[:]`."""
     return isinstance(key, slice) and key == slice(None)
 
 
 def key_text(key: object) -> str:
-    """Returns a key as it is written between brackets."""
+    """Return a key as it is written between brackets."""
     match key:
         case tuple() if key:
             return ", ".join(map(key_text, key))
@@ -218,7 +218,7 @@ def key_text(key: object) -> str:
 
 
 def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
-    """Returns whether to reset, and the accumulating primitive, for the key of `c[key] = e`."""
+    """Return True if to reset, and the accumulating primitive, for the key of `c[key] = e`."""
     if is_everything(key):
         return False, BinaryOp.SECOND
     parts = key if isinstance(key, tuple) else (key,)
@@ -243,12 +243,12 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
 
 
 def _is_power(operation: object) -> bool:
-    """True for `oc.power`, which is a function that chooses between operations."""
+    """Return True for `oc.power`, which is a function that chooses between operations."""
     return operation is operations.power
 
 
 def accumulator(operation: object) -> BinaryOp:
-    """Returns the primitive with which an operation accumulates.
+    """Return the primitive with which an operation accumulates.
 
     Raises:
         UsageError: if it has no neutral element.
@@ -269,7 +269,7 @@ def accumulator(operation: object) -> BinaryOp:
 
 
 def _apply_logic(value: object, logic: str | None, projections: str | None) -> object:
-    """Returns a value as an operand of an assignment with a logic of its own, if one is stated."""
+    """Return a value as an operand of an assignment with a logic of its own, if one is stated."""
     if logic is None and projections is None:
         return value
     rearranged: object = operations.identity(value, logic=logic, projections=projections)

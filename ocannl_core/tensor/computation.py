@@ -81,7 +81,7 @@ class Computation:
         )
 
     def resolve(self) -> AssignProgram:
-        """Returns the computation as assignments over closed shapes, for a context to compile.
+        """Return the computation as assignments over closed shapes, for a context to compile.
 
         From then on code that is recorded reads the tensors that are computed here. Warns about
         code that does nothing.
@@ -104,7 +104,7 @@ class Computation:
         return program
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
-        """Returns the host's arrays behind the literal nodes that the computation reads."""
+        """Return the host's arrays behind the literal nodes that the computation reads."""
         tensors = self._resolution().tensors
         return {node: t.literal for node, t in tensors.items() if t.literal is not None}
 
@@ -117,7 +117,7 @@ class Computation:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Returns the tensor behind each node of the resolved program; intermediate nodes have
+        """Return the tensor behind each node of the resolved program; intermediate nodes have
         none.
         """
         return self._resolution().tensors
@@ -136,7 +136,7 @@ class Computation:
 def _make_computation(
     session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
 ) -> Computation:
-    """Returns steps as a computation; while code is recorded they become a part of it instead."""
+    """Return steps as a computation; while code is recorded they become a part of it instead."""
     if session.recorder is not None:
         session.recorder.splice(steps, results)
         return Computation((), frozenset(), name)
@@ -144,7 +144,7 @@ def _make_computation(
 
 
 def require_tensor(value: object, call: str) -> None:
-    """Raises UsageError unless what code is asked for is a tensor."""
+    """Raise UsageError unless what code is asked for is a tensor."""
     if isinstance(value, Tensor):
         return
     raise UsageError(
@@ -156,7 +156,7 @@ def require_tensor(value: object, call: str) -> None:
 
 
 def forward(tensor: Tensor, name: str = "forward") -> Computation:
-    """Returns the code that computes a tensor from parameters, placeholders and literals.
+    """Return the code that computes a tensor from parameters, placeholders and literals.
 
     Called while code is recorded, it adds that code there.
 
@@ -168,14 +168,14 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
 
 
 def forward_step(tensor: Tensor) -> Forward:
-    """Returns the own code of a tensor and of everything it is computed from."""
+    """Return the own code of a tensor and of everything it is computed from."""
     recorder = tensor.session.recorder
     check_recorded_here([tensor], None if recorder is None else recorder.recording)
     return Forward(tuple(ancestors([tensor])))
 
 
 def zero_gradients(tensor: Tensor) -> Computation:
-    """Returns the code that sets the gradients of a tensor and of all it is computed from to 0."""
+    """Return the code that sets the gradients of a tensor and of all it is computed from to 0."""
     _require_gradient(tensor)
     return _make_computation(
         tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
@@ -183,7 +183,7 @@ def zero_gradients(tensor: Tensor) -> Computation:
 
 
 def backpropagate(tensor: Tensor) -> Computation:
-    """Returns the code that adds to the gradients of all that a tensor is computed from."""
+    """Return the code that adds to the gradients of all that a tensor is computed from."""
     _require_gradient(tensor)
     return _make_computation(
         tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"
@@ -191,7 +191,7 @@ def backpropagate(tensor: Tensor) -> Computation:
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
-    """Returns the gradients that backpropagation is for: those of what is not computed."""
+    """Return the gradients that backpropagation is for: those of what is not computed."""
     leaves = (
         t
         for t in ancestors([tensor])
@@ -201,7 +201,7 @@ def _gradients(tensor: Tensor) -> frozenset[Tensor]:
 
 
 def _require_gradient(tensor: Tensor) -> None:
-    """Raises UsageError unless a tensor has a gradient."""
+    """Raise UsageError unless a tensor has a gradient."""
     _refuse_stopped_gradient(tensor)
     if tensor.grad is not None:
         return
@@ -224,7 +224,7 @@ def _require_gradient(tensor: Tensor) -> None:
 
 
 def _refuse_stopped_gradient(loss: Tensor) -> None:
-    """Raises UsageError if a loss depends on parameters, but no gradient flows to any of them.
+    """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
 
     The message names the operations that let none through.
     """
@@ -256,11 +256,11 @@ def _refuse_stopped_gradient(loss: Tensor) -> None:
     )
 
 
-# ----- code that is given out once ----------------------------------------------------------------
+# ----- code that is consumed once -----------------------------------------------------------------
 
 
 def consume_forward(tensor: Tensor) -> Computation:
-    """Returns a tensor's forward code, once.
+    """Return a tensor's forward code, once.
 
     Raises:
         UsageError: if some of it is contained in a computation already.
@@ -284,7 +284,7 @@ def consume_forward(tensor: Tensor) -> Computation:
 
 
 def consume_backprop(tensor: Tensor) -> Computation:
-    """Returns a tensor's code for backpropagation, once.
+    """Return a tensor's code for backpropagation, once.
 
     Raises:
         UsageError: if it was consumed before.
@@ -313,7 +313,7 @@ def consume_backprop(tensor: Tensor) -> Computation:
 
 
 def gradient_update(loss: Tensor) -> Computation:
-    """Returns the code that computes a tensor and the gradients of the sum of its cells in
+    """Return the code that computes a tensor and the gradients of the sum of its cells in
     everything it depends on.
 
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
@@ -336,7 +336,7 @@ def gradient_update(loss: Tensor) -> Computation:
 
 
 def initialize(parameter: Tensor) -> Computation:
-    """Returns the code that computes a parameter's first value from its initialiser."""
+    """Return the code that computes a parameter's first value from its initialiser."""
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
     environment = parameter.session.environment

@@ -143,12 +143,12 @@ def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
 
 
 def is_gradient(tensor: Tensor) -> bool:
-    """Return whether backpropagation computes a tensor."""
+    """Return True if backpropagation computes a tensor."""
     return isinstance(tensor.definition, GradientOf)
 
 
 def depends_on_gradients(tensor: Tensor) -> bool:
-    """Return whether computing a tensor reads a gradient, or changes another tensor."""
+    """Return True if computing a tensor reads a gradient, or changes another tensor."""
     definition = tensor.definition
     changes = isinstance(definition, ResultOf) and definition.application.changes_state
     return changes or any(map(is_gradient, tensor.operands))

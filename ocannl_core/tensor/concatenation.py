@@ -10,7 +10,7 @@ from ocannl_core.shape.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis
 
 
 def covers_result(spec: Spec, where: str) -> bool:
-    """True if every part of the result of a concatenation has an operand.
+    """Return True if every part of the result of a concatenation has an operand.
 
     Args:
         spec: The specification.
@@ -52,7 +52,7 @@ def covers_result(spec: Spec, where: str) -> bool:
 
 
 def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
-    """Refuses a specification by which no cell would ever be accessed.
+    """Refuse a specification by which no cell would ever be accessed.
 
     Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
     so `a^b => a, b` asks for two parts of one axis at once. A number is a part that is skipped.
@@ -78,7 +78,7 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
 
 
 def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
-    """True if some choice of parts has cells on all axes."""
+    """Return True if some choice of parts has cells on all axes."""
     concats = [axis for axis in axes if isinstance(axis, Concat)]
     named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
     alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}
@@ -95,7 +95,7 @@ def _names(shape: ShapeSpec) -> set[str]:
 
 
 def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | int]) -> bool:
-    """True if an operand has cells where these parts of the result meet."""
+    """Return True if an operand has cells where these parts of the result meet."""
     for row in operand.rows():
         for axis in row.axes:
             if isinstance(axis, Concat):

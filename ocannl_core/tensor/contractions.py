@@ -190,7 +190,7 @@ def fma(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
+    """Return `a @ b + c`; with `logic="."`, and inside the code of an operation, the fused
     primitive `a * b + c`, which rounds once.
     """
     if any(isinstance(each, Slot | SlotApplication) for each in (a, b, c)):
@@ -215,7 +215,7 @@ def where(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns `a` where the condition is not 0, and `b` elsewhere.
+    """Return `a` where the condition is not 0, and `b` elsewhere.
 
     With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are chosen first and
     then summed over the axes that the result does not mention. In recorded code the assignment says
@@ -258,7 +258,7 @@ def einsum(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns the sum of the products of the operands' cells, lined up by a specification.
+    """Return the sum of the products of the operands' cells, lined up by a specification.
 
         oc.einsum("ij;jk=>ik", a, b)         # a product of matrices written as rows of output axes
         oc.einsum("...|... => 0", a)         # the sum of all cells
@@ -318,7 +318,7 @@ def einmax(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns the greatest cells of the operand over the axes that the specification's result does
+    """Return the greatest cells of the operand over the axes that the specification's result does
     not mention.
 
     `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Windows that leave an axis find
@@ -355,7 +355,7 @@ def outer_sum(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
+    """Return sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
     Axes that the result does not mention are summed. Arguments are those of `einsum`.
     """
@@ -384,7 +384,7 @@ def tropical(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns the greatest sums of the operands' cells over the axes that the specification's
+    """Return the greatest sums of the operands' cells over the axes that the specification's
     result does not mention.
 
     This is einsum with maxima for sums and sums for products. With zeros as the second operand,
@@ -422,7 +422,7 @@ def concat(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns the operands one after the other along axes of the result.
+    """Return the operands one after the other along axes of the result.
 
     `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
     `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a matrix of blocks, with zeros where there is no
@@ -466,7 +466,7 @@ def stack(
     label: str | None = None,
     dtype: DType | str | None = None,
 ) -> Any:
-    """Returns the operands along a new axis, each repeated to the shape of the others as operands
+    """Return the operands along a new axis, each repeated to the shape of the others as operands
     of a sum are.
 
     Args:
@@ -487,7 +487,7 @@ def stack(
 def _stack_along(
     name: str, operands: tuple[Any, ...], axis: str, label: str | None, dtype: DType | str | None
 ) -> Any:
-    """Returns a stack as a part of the operation of some name."""
+    """Return a stack as a part of the operation of some name."""
     single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
     widening = f"{single} => {stacked.format(0)}"
     if len(operands) == 1:
@@ -508,7 +508,7 @@ def _stack_along(
 def interleave(
     a: Any, b: Any, *, label: str | None = None, dtype: DType | str | None = None
 ) -> Any:
-    """Returns a tensor whose last output axis alternates between the cells of two tensors.
+    """Return a tensor whose last output axis alternates between the cells of two tensors.
 
     The first operand is at the even positions, which `oc.einsum("..., 2*i => ..., i", x)` takes out
     again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
@@ -520,7 +520,7 @@ def interleave(
 
 
 def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
-    """Returns the part of a tensor at given positions of its leftmost batch axes.
+    """Return the part of a tensor at given positions of its leftmost batch axes.
 
     A static index is read when the routine runs; an integer is fixed.
 

@@ -31,7 +31,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
-    """Returns the steps with absorbed tensors left out. Shapes must be closed."""
+    """Return the steps with absorbed tensors left out. Shapes must be closed."""
     order = list(_flatten(steps))
     uses = _count_uses(order)
     places = {
@@ -64,7 +64,7 @@ def _flatten(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def _count_uses(order: list[Step]) -> Counter[Tensor]:
-    """Returns how often each tensor is read."""
+    """Return how often each tensor is read."""
     uses: Counter[Tensor] = Counter()
     for step in order:
         match step:
@@ -83,7 +83,7 @@ def _count_uses(order: list[Step]) -> Counter[Tensor]:
 
 
 def _substitute(step: Assign, value: Tensor) -> Assign | None:
-    """Returns the assignment that computes the tensor that it copied, or None."""
+    """Return the assignment that computes the tensor that it copied, or None."""
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
         return None
@@ -106,7 +106,7 @@ def _substitute(step: Assign, value: Tensor) -> Assign | None:
 
 
 def _may_write(step: Step, tensors: tuple[Tensor, ...]) -> bool:
-    """True if a step may write one of the tensors."""
+    """Return True if a step may write one of the tensors."""
     match step:
         case Assign(target=target):
             return any(target is tensor for tensor in tensors)

@@ -135,15 +135,15 @@ class OpApplication(Protocol[T]):
 
     @property
     def changes_state(self) -> bool:
-        """True if it changes a parameter or a declared tensor, so that it matters by itself."""
+        """Return True if it changes a parameter or a declared tensor: it has a side effect."""
         ...
 
     def call(self, node_of: Callable[[T], TensorNode]) -> ExternalCall:
-        """Returns the assignment that computes all outputs; shapes are closed."""
+        """Return the assignment that computes all outputs; shapes are closed."""
         ...
 
     def backward(self) -> Backward[T]:
-        """Returns what the gradients of the outputs contribute to those of the inputs.
+        """Return what the gradients of the outputs contribute to those of the inputs.
 
         Raises:
             MissingGradientError: if the operation does not say.
@@ -194,7 +194,7 @@ Definition = (
 
 
 def kind_of(definition: Definition[T]) -> str:
-    """Returns what messages call a tensor of that definition."""
+    """Return what messages call a tensor of that definition."""
     match definition:
         case Parameter():
             return "parameter"
@@ -262,7 +262,7 @@ def is_unpacked(definition: Definition[T]) -> bool:
 
 
 def check_label(*parts: object) -> None:
-    """Raises UsageError unless every part of a label is a text, or is not given."""
+    """Raise UsageError unless every part of a label is a text, or is not given."""
     for part in parts:
         if part is not None and not isinstance(part, str):
             raise UsageError(
@@ -274,7 +274,9 @@ def check_label(*parts: object) -> None:
 
 
 def has_name(definition: Definition[T], label: tuple[str, ...]) -> bool:
-    """True if a label tells more than what made the tensor: an operation, a number, a literal."""
+    """Return True if a label tells more than what made the tensor: an operation, a number, a
+    literal.
+    """
     match definition:
         case Applied(operation):
             return label != (operation.name,)

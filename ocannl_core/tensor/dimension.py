@@ -54,7 +54,7 @@ class Dimension(Tensor):
         return self.session.environment.size_of(self.reference)
 
     def require(self, size: int | Dimension, *, times: int = 1) -> None:
-        """Demands a size: a number, that of another dimension, or a multiple of that.
+        """Require a size: a number, that of another dimension, or a multiple of that.
 
             d.require(64)                # d == 64
             d.require(e)                 # d == e
@@ -127,7 +127,7 @@ Capture = Sequence[Dimension] | Mapping[str, Dimension]
 
 
 def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
-    """Returns the size of an axis, or of a row of axes, as a number to calculate with.
+    """Return the size of an axis, or of a row of axes, as a number to calculate with.
 
     The operation whose specification names the axis captures it:
 
@@ -148,7 +148,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:
-    """Returns the references that an operation fills, by names of its specification.
+    """Return the references that an operation fills, by names of its specification.
 
     Raises:
         UsageError: if something else than dimensions of the session is captured.

@@ -30,7 +30,7 @@ def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Ope
 
 
 def _not_an_operand(other: object) -> Any:
-    """Refuses arrays, lists, indices and None with advice; leaves other objects to their own
+    """Refuse arrays, lists, indices and None with advice; leaves other objects to their own
     operators.
     """
     if isinstance(other, StaticIndex):

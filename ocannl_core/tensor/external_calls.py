@@ -29,7 +29,7 @@ _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
 
 
 def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the tensors and what user-written operations compute together with them."""
+    """Return the tensors and what user-written operations compute together with them."""
     found = dict.fromkeys(tensors)
     for tensor in tensors:
         if isinstance(tensor.definition, ResultOf):
@@ -38,7 +38,7 @@ def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:
-    """Returns every tensor whose shape backpropagation from a tensor needs."""
+    """Return every tensor whose shape backpropagation from a tensor needs."""
     found = set(ancestors([root]))
     for tensor in list(found):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
@@ -72,7 +72,7 @@ class ExternalCalls:
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node; that of an update of another tensor is its own until calls are
+        """Return a tensor's node; that of an update of another tensor is its own until calls are
         settled.
         """
         if tensor.memory is tensor:
@@ -80,7 +80,7 @@ class ExternalCalls:
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
 
     def forward(self, application: OpApplication[Tensor]) -> None:
-        """Emits the call that computes all outputs of an application, once."""
+        """Emit the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
         self._applied.add(application)
@@ -95,7 +95,7 @@ class ExternalCalls:
         self._passed = set()
 
     def backpropagate(self, application: OpApplication[Tensor]) -> None:
-        """Emits what the gradients of the outputs contribute to those of the inputs."""
+        """Emit what the gradients of the outputs contribute to those of the inputs."""
         if application in self._passed:
             return
         self._passed.add(application)
@@ -111,7 +111,7 @@ class ExternalCalls:
                 self._add_gradient(tensor.grad, value)
 
     def _add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
-        """Emits the accumulation of a value, summed over axes that the gradient lacks."""
+        """Emit the accumulation of a value, summed over axes that the gradient lacks."""
         given = closed_shape() if isinstance(value, float) else value.shape
         common = broadcast_shape(gradient.shape, given)
         found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
@@ -126,7 +126,7 @@ class ExternalCalls:
         self._emitter.embedded.add(target)
 
     def settle_calls(self, program: AssignProgram) -> AssignProgram:
-        """Returns the program with calls where they may stand, over the memory that they share."""
+        """Return the program with calls where they may stand, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
         persistent = {
             node for node, each in definitions.items() if isinstance(each, Parameter | Declared)

@@ -48,7 +48,7 @@ class IndexMaps:
     def projections(
         self, result: tuple[int, ...], operands: Sequence[tuple[int, ...]], origin: Origin
     ) -> Projections:
-        """Returns the index maps as projections over tensors of these extents.
+        """Return the index maps as projections over tensors of these extents.
 
         Raises:
             ShapeError: if a tensor has another number of axes, or a position lies outside.
@@ -85,7 +85,7 @@ class IndexMaps:
 
 
 def index_maps(text: str, operands: int, where: str) -> IndexMaps:
-    """Returns the index maps that a text states.
+    """Return the index maps that a text states.
 
     Args:
         text: `operand; operand => result over variable<extent, ...`.

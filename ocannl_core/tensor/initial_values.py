@@ -48,7 +48,7 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Returns the tensor that gives a parameter its first value, and the parameter's shape.
+    """Return the tensor that gives a parameter its first value, and the parameter's shape.
 
     Args:
         session: The session.
@@ -81,7 +81,7 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Returns what an initialiser function gives: it takes nothing, or the parameter's shape."""
+    """Return what an initialiser function gives: it takes nothing, or the parameter's shape."""
     try:
         positional = [
             each
@@ -102,7 +102,7 @@ def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
 
 
 def _shape_with(session: Session, initial: Tensor, stated: StatedShape) -> Shape:
-    """Returns the shape of a parameter that starts as a tensor.
+    """Return the shape of a parameter that starts as a tensor.
 
     A leaf with axes of its own has the parameter's shape. One without any, and the axes of an
     expression that are still open, take it when the first value is computed.
@@ -123,7 +123,7 @@ def _shape_with(session: Session, initial: Tensor, stated: StatedShape) -> Shape
 
 
 def _from_array(init: Any, stated: StatedShape) -> tuple[Tensor, Shape]:
-    """Returns an initial array and the shape that it fixes.
+    """Return an initial array and the shape that it fixes.
 
     Its trailing axes are input axes as far as `input` states sizes. Where `input` has `...`, the
     number of input axes is the one with which all stated sizes agree.
@@ -145,7 +145,7 @@ def _from_array(init: Any, stated: StatedShape) -> tuple[Tensor, Shape]:
 
 
 def _fitting_counts(dims: tuple[int, ...], stated: StatedShape) -> Iterator[int]:
-    """Yields the numbers of trailing axes that can be the input axes."""
+    """Yield the numbers of trailing axes that can be the input axes."""
     for count in range(len(dims) + 1):
         cut = len(dims) - count
         rows = ((closed_row(*dims[:cut]), stated.output), (closed_row(*dims[cut:]), stated.input))
@@ -154,7 +154,7 @@ def _fitting_counts(dims: tuple[int, ...], stated: StatedShape) -> Iterator[int]
 
 
 def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
-    """Returns the shape of an initial array, which must agree with sizes stated beside it."""
+    """Return the shape of an initial array, which must agree with sizes stated beside it."""
     given = ((RowKind.OUTPUT, stated.output), (RowKind.INPUT, stated.input))
     for kind, axes in given:
         row = _unify_row(shape.row(kind), axes)
@@ -183,7 +183,7 @@ def _axes_text(axes: OpenAxes | None) -> str:
 
 
 def _unify_row(found: Row, axes: OpenAxes | None) -> Row | None:
-    """Returns a row with stated bases added; None if sizes are not as stated.
+    """Return a row with stated bases added; None if sizes are not as stated.
 
     `...` stands for any number of axes.
     """
@@ -203,7 +203,7 @@ def _unify_row(found: Row, axes: OpenAxes | None) -> Row | None:
 
 
 def _merge_sizes(found: Dim, stated: int | Size | None) -> Dim | None:
-    """Returns an axis with the basis that either side states; None if the two disagree."""
+    """Return an axis with the basis that either side states; None if the two disagree."""
     if stated is None or not isinstance(found, Size):
         return found
     wanted = stated if isinstance(stated, Size) else Size(stated)

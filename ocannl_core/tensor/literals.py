@@ -79,7 +79,7 @@ def tensor(
     label: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Returns a tensor with the given cells; its shape is exactly that of the value.
+    """Return a tensor with the given cells; its shape is exactly that of the value.
 
     In nested Python literals, lists are output axes, tuples input axes and `oc.batch(...)` batch
     axes: `[(1, 2, 3), (4, 5, 6)]` has the shape `3->2`. The axes of an array are output axes, but
@@ -145,7 +145,7 @@ def number(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor of one cell: a constant, or the value of a static index at run time.
+    """Return a tensor of one cell: a constant, or the value of a static index at run time.
 
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
@@ -183,7 +183,7 @@ def from_function(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor whose cells are a function of their indices.
+    """Return a tensor whose cells are a function of their indices.
 
         oc.from_function(lambda o, i: 1.0 if o == i else 0.0, input=[3], output=[3])
 
@@ -224,7 +224,7 @@ def mapped(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor whose cells are in a file, which is read when they go to a device.
+    """Return a tensor whose cells are in a file, which is read when they go to a device.
 
     A `.npy` file states its shape and format. Any other file holds cells of a stated format, one
     after the other; the sizes of one entry are stated, and the length of the file gives the number
@@ -270,7 +270,7 @@ def mapped(
 
 
 def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
-    """Returns the given cells, in row-major order, in whatever shape their use asks for.
+    """Return the given cells, in row-major order, in whatever shape their use asks for.
 
     Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
     Their order is that of the axes batch, output, input, the last one fastest. A few cells (the
@@ -318,7 +318,7 @@ def offsets(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
+    """Return a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
 
     Without sizes it takes the shape that its use asks for. With some, it has these axes and no
     others, but where `...` stands among them.
@@ -340,7 +340,7 @@ def arange(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
+    """Return one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
 
     `arange(n)` starts at 0, as `range` does.
     """
@@ -367,7 +367,7 @@ def arange(
 
 
 def _check_indices(function: Callable[..., float], axes: int, where: str) -> None:
-    """Raises UsageError unless a function takes as many indices as there are axes."""
+    """Raise UsageError unless a function takes as many indices as there are axes."""
     try:
         signature(function).bind(*range(axes))
     except TypeError as error:
@@ -416,7 +416,7 @@ def _make_literal(
 def _to_format(
     session: Session, cells: Array, dtype: DType | str | None, where: str, *, is_literal: bool
 ) -> tuple[Array, Precision]:
-    """Returns cells in the tensor's number format, and the format.
+    """Return cells in the tensor's number format, and the format.
 
     Cells of files are converted on the way to a device. Those that a use may ask for in another
     format keep their digits until that is settled.
@@ -452,7 +452,7 @@ def _to_format(
 def _kinds(
     literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int, where: str
 ) -> list[RowKind]:
-    """Returns the kind of each axis of a literal's cells."""
+    """Return the kind of each axis of a literal's cells."""
     if literal.states_kinds:
         if batch_axes or input_axes:
             raise UsageError(
@@ -475,7 +475,7 @@ def _kinds(
 
 
 def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
-    """Returns what the positions of each axis mean."""
+    """Return what the positions of each axis mean."""
     if basis is None:
         return [None] * axes
     names: list[str | None] = (
@@ -494,7 +494,7 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
 def _stack_tensors(
     literal: NestedLiteral, stated: dict[str, object], label: str | None, where: str
 ) -> Tensor:
-    """Returns a literal that holds tensors: stacks of them, innermost first."""
+    """Return a literal that holds tensors: stacks of them, innermost first."""
     if any(stated.values()):
         names = ", ".join(name for name, value in stated.items() if value)
         raise UsageError(
@@ -527,7 +527,7 @@ def _stack_tensors(
 
 
 def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
-    """Returns a constant in the shape and the format of the tensors beside it."""
+    """Return a constant in the shape and the format of the tensors beside it."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     session = tensors[0].session
     shape = session.environment.fresh_shape()
@@ -540,7 +540,7 @@ def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
 def _map_entries(
     file: Path, entry: tuple[int, ...], dtype: DType | str | None, where: str
 ) -> np.memmap[Any, Any]:
-    """Returns the cells of a file without a header, with the entries along the first axis."""
+    """Return the cells of a file without a header, with the entries along the first axis."""
     if dtype is None:
         raise UsageError(
             "The number format of cells in a file without a header is stated.",

@@ -49,7 +49,7 @@ class WindowAccess:
     capture: Mapping[str, DimRef]
 
     def margins(self, environment: Environment) -> Margins:
-        """Returns the margins that the access needs, as far as shapes are known or would be
+        """Return the margins that the access needs, as far as shapes are known or would be
         guessed now; nothing is decided.
 
         An operation whose shapes cannot be completed yet needs none.
@@ -73,7 +73,7 @@ def window_accesses(
     origin: Origin,
     capture: Mapping[str, DimRef],
 ) -> Iterator[WindowAccess]:
-    """Yields the accesses of an operation that may leave the tensor they address."""
+    """Yield the accesses of an operation that may leave the tensor they address."""
     if not isinstance(logic, Einsum):
         return
     specs: list[tuple[int | None, ShapeSpec]] = [
@@ -87,7 +87,7 @@ def window_accesses(
 
 
 def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
-    """False if the positions that an axis of a specification stands for are surely its own."""
+    """Return True unless the positions of an axis of a specification are surely inside."""
     if not isinstance(axis, Affine):
         return False
     window = axis.window
@@ -96,19 +96,19 @@ def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
 
 
 def margins_of(projections: Projections, position: int | None) -> Margins:
-    """Returns the margins that an operation needs around an operand, or (None) its result."""
+    """Return the margins that an operation needs around an operand, or (None) its result."""
     if position is None:
         return widest([projections.lhs_margins])
     return widest([projections.margins[position]] if projections.margins else [])
 
 
 def has_margins(projections: Projections) -> tuple[bool, ...]:
-    """Returns, for each operand, whether it is read beyond its axes."""
+    """Return, for each operand, whether it is read beyond its axes."""
     return tuple(bool(margins_of(projections, i)) for i in range(len(projections.rhs)))
 
 
 def widest(margins: Iterable[Margins]) -> Margins:
-    """Returns the maximum per axis and side; empty when no axis has a margin."""
+    """Return the maximum per axis and side; empty when no axis has a margin."""
     result: Margins = ()
     for each in margins:
         result = (
@@ -149,7 +149,7 @@ class Layout:
     decided_at: Location | None
 
     def check(self, needed: Margins, name: str, origin: Origin) -> None:
-        """Raises ShapeError unless an operation finds the margins that it needs."""
+        """Raise ShapeError unless an operation finds the margins that it needs."""
         have = self.margins or (Margin(),) * len(needed)
         for axis, (wanted, found) in enumerate(zip(needed, have, strict=True)):
             if wanted.left > found.left or wanted.right > found.right:

@@ -23,7 +23,7 @@ class Batch(tuple[Any, ...]):
 
 
 def batch(*entries: Any) -> Batch:
-    """Returns a batch axis for a nested literal; lists are output axes, tuples input axes."""
+    """Return a batch axis for a nested literal; lists are output axes, tuples input axes."""
     return Batch(entries)
 
 
@@ -61,7 +61,7 @@ class NestedLiteral:
 
     @property
     def states_kinds(self) -> bool:
-        """True if a container other than a list says what kind its axis is."""
+        """Return True if a container other than a list says what kind its axis is."""
         return any(axis.kind is not RowKind.OUTPUT for axis in self.axes)
 
     def _types(self) -> set[type]:
@@ -69,14 +69,14 @@ class NestedLiteral:
 
 
 def is_array(value: object) -> bool:
-    """True for arrays of any library, and for NumPy's scalars; tensors are none."""
+    """Return True for arrays of any library, and for NumPy's scalars; tensors are none."""
     if isinstance(value, Tensor):
         return False
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
 def parse_nested(value: Any, where: str) -> NestedLiteral:
-    """Returns a literal taken apart. A value that is no container is a single leaf.
+    """Return a literal taken apart. A value that is no container is a single leaf.
 
     Raises:
         UsageError: for entries of one axis that differ in kind or length, and for leaves that are
@@ -124,7 +124,7 @@ def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterat
 
 
 def _check_empty(value: Any, axes: list[NestedAxis], where: str) -> None:
-    """Checks the containers around an axis without positions."""
+    """Check the containers around an axis without positions."""
     entries = [("", value)]
     for axis in axes:
         for path, entry in entries:
@@ -157,7 +157,7 @@ def _at(path: str) -> str:
 
 
 def cells_of(literal: NestedLiteral, where: str) -> Array:
-    """Returns the cells of a literal without tensors: axes in the order of the nesting, then those
+    """Return the cells of a literal without tensors: axes in the order of the nesting, then those
     of the arrays at its leaves.
 
     Raises:
@@ -181,7 +181,7 @@ def cells_of(literal: NestedLiteral, where: str) -> Array:
 
 
 def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
-    """Returns numbers as an array: integers of 64 bits if they all are, else double precision."""
+    """Return numbers as an array: integers of 64 bits if they all are, else double precision."""
     if leaves and all(isinstance(leaf, int) for leaf in leaves):
         low, high = min(leaves), max(leaves)
         for dtype in (np.int64, np.uint64):
@@ -191,7 +191,7 @@ def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Returns an array of any library as one of NumPy, without a copy where that is possible.
+    """Return an array of any library as one of NumPy, without a copy where that is possible.
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.
@@ -227,7 +227,7 @@ def as_array(value: Any, where: str) -> Array:
 def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
-    """Returns cells with their axes ordered batch, output, input; and the shape.
+    """Return cells with their axes ordered batch, output, input; and the shape.
 
     Args:
         cells: The cells.

@@ -58,7 +58,7 @@ class Block(Generic[R]):
         self._applied = False
 
     def __call__(self, *args: Any, **named: Any) -> R:
-        """Returns the body applied to tensors, by position or by name."""
+        """Return the body applied to tensors, by position or by name."""
         tensors = self._bound(args, named)
         session = sessions.current()
         application = BlockApplication(self, session.block)
@@ -84,7 +84,7 @@ class Block(Generic[R]):
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns the tensors for the positional parameters of the body.
+        """Return the tensors for the positional parameters of the body.
 
         Raises:
             UsageError: if the body takes others.
@@ -124,7 +124,7 @@ class BlockApplication:
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:
-        """Returns how often a key has been asked for before in this application."""
+        """Return how often a key has been asked for before in this application."""
         seen = self._occurrences.get(key, 0)
         self._occurrences[key] = seen + 1
         return seen
@@ -143,7 +143,7 @@ class BlockFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
-        """Returns the function as a method of an object, which is no tensor of the body."""
+        """Return the function as a method of an object, which is no tensor of the body."""
         if instance is None:
             return self
         return BlockFunction(self._function.__get__(instance, owner))
@@ -168,7 +168,7 @@ class BlockFunction(Generic[P, R]):
         return block(*args, **named) if args or named else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
-        """Returns a new block, or inside another block's body the sub-block that belongs in this
+        """Return a new block, or inside another block's body the sub-block that belongs in this
         place.
         """
         application: BlockApplication | None = sessions.current().block
@@ -210,7 +210,7 @@ class BlockFunction(Generic[P, R]):
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
-    """Makes a function of tensors into a block: parameters inside are made once per configured
+    """Make a function of tensors into a block: parameters inside are made once per configured
     block.
 
         @oc.op
@@ -226,7 +226,7 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Returns the parameter of that name in the block being applied, made by `create` when it is
+    """Return the parameter of that name in the block being applied, made by `create` when it is
     new.
 
     Raises:
@@ -275,7 +275,7 @@ def shared_parameter(
 
 
 def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
-    """Returns what tells one value of a configuration from others, in every application alike.
+    """Return what tells one value of a configuration from others, in every application alike.
 
     Args:
         value: The value.
@@ -317,7 +317,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """Yields the tensors in what a body returned: one, or a nest of tuples, lists and dicts."""
+    """Yield the tensors in what a body returned: one, or a nest of tuples, lists and dicts."""
     pending = [result]
     while pending:
         match pending.pop(0):
@@ -332,7 +332,7 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the name of what a body is applied to, if it has one: the last part of the label of
+    """Return the name of what a body is applied to, if it has one: the last part of the label of
     the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
 
     A tensor that is only called after its operation has the name of what it is computed from:
@@ -358,6 +358,6 @@ _LOOKED_AT = 64
 
 
 def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Labels a tensor that a body made; one that it only passed on keeps its own label."""
+    """Label a tensor that a body made; one that it only passed on keeps its own label."""
     if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
         tensor.relabel(label)

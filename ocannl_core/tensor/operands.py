@@ -32,14 +32,14 @@ def fill_tensor(
     label: str,
     number: float | None = None,
 ) -> Tensor:
-    """Returns a tensor filled by a fetch that is made once shapes are closed."""
+    """Return a tensor filled by a fetch that is made once shapes are closed."""
     origin = Origin(label, caller_location())
     session.environment.leaf(shape, origin)
     return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
 
 def word_constant(session: Session, source: Callable[[], int], label: str) -> Tensor:
-    """Returns one 128-bit word whose low half is an integer known once shapes are closed."""
+    """Return one 128-bit word whose low half is an integer known once shapes are closed."""
     return fill_tensor(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
 
 
@@ -50,7 +50,7 @@ def constant(
     dtype: DType | Precision | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns a constant of one cell; operands of this kind are printed as numbers and never
+    """Return a constant of one cell; operands of this kind are printed as numbers and never
     stored.
     """
     return fill_tensor(
@@ -67,7 +67,7 @@ def constant(
 
 
 def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = None) -> Tensor:
-    """Returns a tensor for an operand; a number becomes a constant of the given format."""
+    """Return a tensor for an operand; a number becomes a constant of the given format."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
@@ -84,7 +84,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
 
 
 def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) -> tuple[Tensor, ...]:
-    """Returns tensors for operands.
+    """Return tensors for operands.
 
     A number takes the format of the tensors beside it, unless it has a fraction and they are
     integers.
@@ -112,7 +112,7 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
 def assignment_operands(
     args: Sequence[Any], session: Session
 ) -> tuple[Tensor | MergeBuffer | float, ...]:
-    """Returns the operands of a primitive that an assignment applies: numbers stay numbers."""
+    """Return the operands of a primitive that an assignment applies: numbers stay numbers."""
     return tuple(
         float(arg)
         if isinstance(arg, Real)
@@ -145,7 +145,7 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
 
 
 def suggest_operand(operand: object) -> str:
-    """Returns what to write in place of something that is no operand."""
+    """Return what to write in place of something that is no operand."""
     if operand is None:
         return "a tensor that needs no gradient has None as its .grad"
     if isinstance(operand, str) and "=>" in operand:
@@ -156,7 +156,7 @@ def suggest_operand(operand: object) -> str:
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
-    """Raises UsageError if a tensor is a part of other recorded code than the one given."""
+    """Raise UsageError if a tensor is a part of other recorded code than the one given."""
     for tensor in tensors:
         if tensor.recording is not None and tensor.recording is not recording:
             raise UsageError(
@@ -175,7 +175,7 @@ def note_accesses(
     origin: Origin,
     capture: Mapping[str, DimRef] | None = None,
 ) -> None:
-    """Tells tensors of an operation that accesses them through padded windows."""
+    """Tell tensors of an operation that accesses them through padded windows."""
     shapes = [operand.terms for operand in operands]
     for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]

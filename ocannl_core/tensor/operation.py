@@ -113,7 +113,7 @@ class Operation:
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> Any:
-        """Returns the operation applied to expressions and numbers.
+        """Return the operation applied to expressions and numbers.
 
         Args:
             args: As many operands as the operation takes.
@@ -167,7 +167,7 @@ class Operation:
         return slot_application(self.primitive, args, logic)
 
     def _refuse_beside_slots(self, **stated: object) -> None:
-        """Raises an error about arguments that are for tensors.
+        """Raise an error about arguments that are for tensors.
 
         Raises:
             UsageError: if one is given.
@@ -209,7 +209,7 @@ class Operation:
         return self._new_tensor(session, args, logic, captured, options)
 
     def _fold(self, args: tuple[Any, ...]) -> Any:
-        """Returns what an operator with a Python 0 is, or None.
+        """Return what an operator with a Python 0 is, or None.
 
         0 * x  -->  0        x + 0  -->  x        x - 0  -->  x
         """
@@ -247,7 +247,7 @@ class Operation:
         )
 
     def _refuse_format(self, dtype: DType | str | None) -> None:
-        """Raises an error about a format for a primitive that makes no tensor.
+        """Raise an error about a format for a primitive that makes no tensor.
 
         Raises:
             UsageError: if a format is given.
@@ -302,7 +302,7 @@ class Operation:
         origin: Origin | None = None,
         capture: Mapping[str, DimRef] | None = None,
     ) -> Tensor:
-        """Returns a new tensor that holds the result, with its constraints added to the session's
+        """Return a new tensor that holds the result, with its constraints added to the session's
         environment.
 
         Raises:
@@ -357,7 +357,7 @@ class Operation:
         session: Session,
         origin: Origin,
     ) -> Precision:
-        """Returns the number format that the operands decide, and gives it to those that follow."""
+        """Return the number format that the operands decide, and gives it to those that follow."""
         beside = format_for_numbers(self.primitive, operands)
         for operand in operands:
             if beside is not None and operand.free_number is not None:
@@ -378,7 +378,7 @@ class Operation:
             check_number(number, beside, where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
-        """Returns the operation as messages name it."""
+        """Return the operation as messages name it."""
         if isinstance(logic, IndexMaps):
             return f'{self.name} "{logic.text}"'
         spec = getattr(logic, "spec", None)
@@ -405,7 +405,7 @@ class Operation:
 
     @property
     def _is_bare(self) -> bool:
-        """True if the operation is one primitive without an accumulation."""
+        """Return True if the operation is one primitive without an accumulation."""
         return self.primitive is not None and self.combine is None
 
     def _stated_logic(self, options: CallOptions) -> Logic:
@@ -461,7 +461,7 @@ def define_operation(
     combine: BinaryOp | None = None,
     operands: int | None = None,
 ) -> Operation:
-    """Returns a new operation on tensors, defined by two functions whose parameter names are slots.
+    """Return a new operation on tensors, defined by two functions whose parameter names are slots.
 
     Inside these functions an operator is the bare primitive, and the operation's logic says which
     cells meet:
@@ -549,7 +549,7 @@ def define_operation(
 
 
 def _check_parts(name: str, slots: Sequence[str], *, is_lifted: bool) -> None:
-    """Raises UsageError for what an operation without one logic cannot have."""
+    """Raise UsageError for what an operation without one logic cannot have."""
     if is_lifted:
         raise UsageError(
             "An operation that lifts a primitive has one logic.",

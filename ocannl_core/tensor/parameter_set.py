@@ -69,7 +69,7 @@ class Parameters(Set[P]):
         return self._hash()
 
     def __getitem__(self, name: str) -> P:
-        """Returns the parameter of a name.
+        """Return the parameter of a name.
 
         Raises:
             UsageError: if there is none.
@@ -86,19 +86,19 @@ class Parameters(Set[P]):
         return found
 
     def keys(self) -> KeysView[str]:
-        """Returns the names, oldest parameter first."""
+        """Return the names, oldest parameter first."""
         return self._by_name.keys()
 
     def values(self) -> ValuesView[P]:
-        """Returns the parameters, oldest first."""
+        """Return the parameters, oldest first."""
         return self._by_name.values()
 
     def items(self) -> ItemsView[str, P]:
-        """Returns pairs of name and parameter, oldest first."""
+        """Return pairs of name and parameter, oldest first."""
         return self._by_name.items()
 
     def name_of(self, parameter: P) -> str:
-        """Returns the name of a parameter.
+        """Return the name of a parameter.
 
         Raises:
             UsageError: if it is none of these.
@@ -122,7 +122,7 @@ class Parameters(Set[P]):
 
 
 def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
-    """Returns parameters by the paths of the blocks that made them."""
+    """Return parameters by the paths of the blocks that made them."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
     names: dict[str, P] = {}
@@ -139,7 +139,7 @@ def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
 
 
 def _unique_name(name: str, taken: set[str]) -> str:
-    """Returns the name, numbered if it is taken; takes it."""
+    """Return the name, numbered if it is taken; takes it."""
     free, number = name, 1
     while free in taken:
         number += 1

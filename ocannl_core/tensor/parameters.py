@@ -33,7 +33,7 @@ def param(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """Returns a parameter: initialised once, trained by updates, shared by the applications of its
+    """Return a parameter: initialised once, trained by updates, shared by the applications of its
     block.
 
     Inside a block the same name means the same parameter in every application of the block.
@@ -86,7 +86,7 @@ def _check_name(kind: str, name: object) -> None:
 
 
 def _check_cells(name: str, **rows: OpenAxes | None) -> None:
-    """Refuses parameters without cells; other mistakes are found where shapes are made."""
+    """Refuse parameters without cells; other mistakes are found where shapes are made."""
     for kind, axes in rows.items():
         sizes = axes if isinstance(axes, list | tuple) else ()
         if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
@@ -144,7 +144,7 @@ def placeholder(
     dtype: DType | str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Returns a tensor that the host fills between calls: `ctx[x] = array`.
+    """Return a tensor that the host fills between calls: `ctx[x] = array`.
 
     Args:
         name: The name in printed code and messages.
@@ -175,7 +175,7 @@ def declare(
     output: Axes | None = None,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns a tensor for recorded code to write: zero at first, kept between calls, without a
+    """Return a tensor for recorded code to write: zero at first, kept between calls, without a
     gradient.
 
     The shape follows from what is assigned to it; rows can be stated.
@@ -192,7 +192,7 @@ def declare(
 
 
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
-    """Returns an integer that a routine takes when it is called: `step(i=3)`.
+    """Return an integer that a routine takes when it is called: `step(i=3)`.
 
     Args:
         name: The keyword of the call.

@@ -18,7 +18,7 @@ _LN2 = math.log(2.0)
 
 
 def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
-    """Returns the operation that applies a primitive cell by cell."""
+    """Return the operation that applies a primitive cell by cell."""
 
     def unary(v: Any, v1: Any) -> None:
         v[:] = operation(v1)
@@ -148,7 +148,7 @@ identity = lift("identity", UnaryOp.IDENTITY, _identity)
 
 
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
-    """Returns a tensor in another number format; gradients flow back in the tensor's own one."""
+    """Return a tensor in another number format; gradients flow back in the tensor's own one."""
     return identity(x, dtype=dtype, label=label or "cast")
 
 

@@ -20,7 +20,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 @cache
 def _power_by(exponent: float) -> Operation:
-    """Returns the operation that raises to a fixed power; no gradient flows into the exponent."""
+    """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
 
     def forward(v: Any, v1: Any) -> None:
         v[:] = power_primitive(v1, exponent)
@@ -51,7 +51,7 @@ def power(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Returns `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
+    """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
         base: The base.
@@ -88,6 +88,8 @@ def power(
 
 
 def _makes_floats(base: Any, exponent: Any) -> bool:
-    """True if integers are raised to a fraction, which gives floats as multiplying by one does."""
+    """Return True if integers are raised to a fraction, which gives floats as multiplying by one
+    does.
+    """
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer
     return is_whole and not float(exponent).is_integer()

@@ -60,7 +60,7 @@ class Precision:
 
     @classmethod
     def stated(cls, dtype: DType | str | np.dtype[Any]) -> Precision:
-        """Returns a final format.
+        """Return a final format.
 
         Raises:
             UsageError: if there is none of this name.
@@ -69,26 +69,26 @@ class Precision:
 
     @classmethod
     def by_default(cls, dtype: DType) -> Precision:
-        """Returns a format that the first use replaces."""
+        """Return a format that the first use replaces."""
         return cls(dtype, Why.DEFAULT)
 
     @property
     def decides(self) -> bool:
-        """True if operations on the tensor follow its format."""
+        """Return True if operations on the tensor follow its format."""
         return self.why in (Why.STATED, Why.OPERANDS)
 
     @property
     def follows(self) -> bool:
-        """True if the tensor follows the formats of operations on it."""
+        """Return True if the tensor follows the formats of operations on it."""
         return self.why in (Why.USE, Why.DEFAULT)
 
     @property
     def is_free(self) -> bool:
-        """True if what the tensor is made for may choose its format."""
+        """Return True if what the tensor is made for may choose its format."""
         return self.follows or self.rests_on_default
 
     def check_differentiable(self, origin: Origin) -> None:
-        """Raises UsageError for a gradient of what is no real number."""
+        """Raise UsageError for a gradient of what is no real number."""
         if not self.dtype.is_float:
             raise UsageError(
                 "Gradients are computed with respect to real numbers.",
@@ -98,7 +98,7 @@ class Precision:
             )
 
     def after_use(self, dtype: DType, origin: Origin) -> Precision:
-        """Returns the precision after a use in an operation that computes in a format.
+        """Return the precision after a use in an operation that computes in a format.
 
         Integers and words stay what they are; a float becomes no integer.
         """
@@ -111,12 +111,12 @@ class Precision:
 
 
 def choose_precision(dtype: DType | str | np.dtype[Any] | None, default: DType) -> Precision:
-    """Returns the format that is stated, or the default one, which uses may replace."""
+    """Return the format that is stated, or the default one, which uses may replace."""
     return Precision.by_default(default) if dtype is None else Precision.stated(dtype)
 
 
 def result_precision(op: Op | None, operands: Sequence[Precision], default: DType) -> Precision:
-    """Returns the precision of an operation's result.
+    """Return the precision of an operation's result.
 
     Args:
         op: The primitive that the operation lifts, if it does.
@@ -150,7 +150,7 @@ def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Preci
 
 
 def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
-    """Returns the format, or float32 in its place if its range is narrow and literal cells come
+    """Return the format, or float32 in its place if its range is narrow and literal cells come
     near the end of that. Files are not read for this.
     """
     if dtype not in SHORT_RANGE or isinstance(cells, np.memmap):
@@ -200,7 +200,7 @@ def format_for_numbers(op: Op | None, operands: Sequence[TypedOperand | None]) -
 
 
 def result_dtype(op: Op | None, dtypes: Sequence[DType], default: DType) -> DType:
-    """Returns the format of a primitive's result: the promotion of what it computes with, a float
+    """Return the format of a primitive's result: the promotion of what it computes with, a float
     where it must be.
     """
     if op is TernaryOp.WHERE:

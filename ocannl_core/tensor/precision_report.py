@@ -47,7 +47,7 @@ class PrecisionReport:
 
 
 def precision_report(subject: Tensor | Computation) -> PrecisionReport:
-    """Returns the number formats of a tensor and everything it is computed from, or of all tensors
+    """Return the number formats of a tensor and everything it is computed from, or of all tensors
     of a computation. Asking decides nothing.
 
     Gradients have the formats of their tensors, and no rows of their own.

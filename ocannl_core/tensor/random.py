@@ -92,7 +92,7 @@ _numbers_of_word = _WordOperation(name="uniform", operands=1, logic=".", forward
 
 
 def random_words(*, counter: Counter | None = None, label: str | None = None) -> Tensor:
-    """Returns random words of 128 bits, in whatever shape their use asks for.
+    """Return random words of 128 bits, in whatever shape their use asks for.
 
     Args:
         counter: A number that the words depend on besides: every value gives other words.
@@ -110,7 +110,7 @@ def random_words(*, counter: Counter | None = None, label: str | None = None) ->
 
 
 def _seed(session: Session) -> Tensor:
-    """Returns the seed that all random numbers of a session share."""
+    """Return the seed that all random numbers of a session share."""
     if session.random_seed is None:
         session.random_seed = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
     seed: Tensor = session.random_seed
@@ -128,7 +128,7 @@ def _counter(counter: Counter) -> Tensor:
 
 
 def word(value: Tensor | int, *, label: str | None = None) -> Tensor:
-    """Returns the bits of numbers as words of 128 bits, for keys and counters of hashes.
+    """Return the bits of numbers as words of 128 bits, for keys and counters of hashes.
 
     The bits are the low lanes of a word. Those of 32-bit integers are spread over its four lanes; a
     Python integer counts as one of 64 bits.
@@ -147,7 +147,7 @@ def uniform_of(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns the numbers that random words stand for.
+    """Return the numbers that random words stand for.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
     always less than 1. Integers are the bits of a word themselves, and so are 8-bit floats, NaN and
@@ -177,7 +177,7 @@ def uniform(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns random numbers in [0, 1), in whatever shape their use asks for.
+    """Return random numbers in [0, 1), in whatever shape their use asks for.
 
     Numbers of float16, bfloat16 and float64 are rounded, so that 1 may occur. Integers are
     uniform over their whole format.
@@ -206,7 +206,7 @@ def normal(
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and variance 1, in whatever shape their use asks for.
+    """Return random numbers of mean 0 and variance 1, in whatever shape their use asks for.
 
     They are made of two uniform numbers each (Box and Muller), in float32, or in float64 if that is
     the format. No magnitude is more than 5.9 in float32, and 9.5 in float64.
@@ -247,7 +247,7 @@ def kaiming(
     distribution: Distribution = "uniform",
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
+    """Return random numbers of mean 0 and standard deviation `gain / sqrt(fan)`.
 
     He et al., "Delving deep into rectifiers"; the default gain is right before a relu.
 
@@ -270,7 +270,7 @@ def xavier(
     distribution: Distribution = "uniform",
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in +
+    """Return random numbers of mean 0 and standard deviation `gain * sqrt(2 / (fan_in +
     fan_out))`.
 
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks".
@@ -284,7 +284,7 @@ def xavier(
 
 
 def default_initializer() -> Tensor:
-    """Returns what parameters are at first: uniform, centred, with variance 1 / fan-in.
+    """Return what parameters are at first: uniform, centred, with variance 1 / fan-in.
 
     Without input axes the range is [-0.25, 0.25).
     """
@@ -297,7 +297,7 @@ def default_initializer() -> Tensor:
 
 
 def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-    """Returns how many cells a sum in which the numbers are coefficients has, by a rule."""
+    """Return how many cells a sum in which the numbers are coefficients has, by a rule."""
     fans = {"fan_in": math.prod(inputs), "fan_out": math.prod(outputs)}
     found = fans[mode] if mode in fans else sum(fans.values()) / 2
     return max(found, 1)
@@ -317,7 +317,7 @@ def _scale_numbers(
     distribution: Distribution,
     dtype: DType | str | None,
 ) -> Tensor:
-    """Returns random numbers of mean 0 whose standard deviation follows from the sizes of their
+    """Return random numbers of mean 0 whose standard deviation follows from the sizes of their
     input and output axes.
     """
     _check_choice("distribution", distribution, get_args(Distribution))

@@ -115,10 +115,10 @@ class CodeRecorder:
         self._spliced = 0
         self._now = 0
 
-    # ----- what operators call --------------------------------------------------------------------
+    # ----- interface for operators ----------------------------------------------------------------
 
     def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
-        """Notes that an operator made a tensor here."""
+        """Record that an operator made a tensor here."""
         tensor.recording = self.recording
         self._entries[-1].append(tensor)
         self._made.add(tensor)
@@ -126,11 +126,11 @@ class CodeRecorder:
             self._named.add(tensor)
 
     def add_declaration(self, tensor: Tensor) -> None:
-        """Notes that a tensor was declared here: it is kept only if it is read before written."""
+        """Record that a tensor was declared here: it is kept only if it is read before written."""
         self._declared.add(tensor)
 
     def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
-        """Notes steps that are written elsewhere, such as the forward code of a tensor."""
+        """Record steps that are written elsewhere, such as the forward code of a tensor."""
         self._entries[-1] += steps
         self.results |= results
         self._now += 1
@@ -139,11 +139,11 @@ class CodeRecorder:
     def record_primitive(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
     ) -> RecordedPrimitive:
-        """Returns a primitive with a logic of its own, for an assignment to absorb."""
+        """Return a primitive with a logic of its own, for an assignment to absorb."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes an assignment."""
+        """Record an assignment."""
         if not target.is_assignable:
             raise UsageError(
                 "Declared tensors, parameters, placeholders and gradients can be assigned to.",
@@ -185,7 +185,7 @@ class CodeRecorder:
     # ----- inside ---------------------------------------------------------------------------------
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
-        """Returns what an assignment reads. A reset must not clear what is still to be read."""
+        """Return what an assignment reads. A reset must not clear what is still to be read."""
         if isinstance(value, Tensor):
             copied: Tensor = identity(value) if reset and value is target else value
             return copied
@@ -211,7 +211,7 @@ class CodeRecorder:
         reset: bool,
         origin: Origin,
     ) -> Assign:
-        """Returns the assignment that reduces as it accumulates."""
+        """Return the assignment that reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
         is_stale = max(last) > value.writes
@@ -245,7 +245,7 @@ class CodeRecorder:
         return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
     def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
-        """Gives a declared tensor the number format of what is assigned to it, unless it states
+        """Give a declared tensor the number format of what is assigned to it, unless it states
         one.
         """
         found = result_precision(
@@ -257,7 +257,7 @@ class CodeRecorder:
             operand.note_use(step.origin)
 
     def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
-        """Completes the label of a declared tensor with that of what is assigned to it first."""
+        """Complete the label of a declared tensor with that of what is assigned to it first."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = list(operands)
@@ -285,7 +285,7 @@ class CodeRecorder:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Takes back what was noted inside when it raises."""
+        """Take back what was noted inside when it raises."""
         entries = self._entries[-1]
         length = len(entries)
         try:
@@ -295,7 +295,7 @@ class CodeRecorder:
             raise
 
     def finish(self, name: str) -> Computation:
-        """Returns what was recorded: assignments, and the code of the tensors that they need."""
+        """Return what was recorded: assignments, and the code of the tensors that they need."""
         used = list(_read_tensors(self._entries[0]))
         updates = [t for t in self._made if _changes_state(t)]
         used += updates
@@ -338,7 +338,7 @@ class _StepBuilder:
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Returns the code of what was made outside and is contained in no computation yet; fills,
+        """Return the code of what was made outside and is contained in no computation yet; fills,
         which read nothing, are made wherever they are used.
         """
         fresh: set[Tensor] = set()
@@ -365,7 +365,7 @@ def _changes_state(tensor: Tensor) -> bool:
 
 
 def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
-    """Yields the tensors that assignments and other code read."""
+    """Yield the tensors that assignments and other code read."""
     for entry in entries:
         match entry:
             case Assign():
@@ -381,7 +381,7 @@ def _read_tensors(entries: Sequence[_Entry | Step]) -> Iterator[Tensor]:
 
 
 def _computed_tensors(step: Step) -> Iterator[Tensor]:
-    """Yields the tensors whose forward code a step contains."""
+    """Yield the tensors whose forward code a step contains."""
     match step:
         case Forward(tensors):
             yield from tensors
@@ -395,7 +395,7 @@ def _computed_tensors(step: Step) -> Iterator[Tensor]:
 
 
 def _operand_tensors(step: Assign) -> list[Tensor]:
-    """Returns the tensors that an assignment reads."""
+    """Return the tensors that an assignment reads."""
     return [
         arg.tensor if isinstance(arg, MergeBuffer) else arg
         for arg in step.args
@@ -404,7 +404,7 @@ def _operand_tensors(step: Assign) -> list[Tensor]:
 
 
 def cd(function: Callable[P, None]) -> Callable[P, Computation]:
-    """Makes a function that assigns to tensors into one that returns the recorded computation.
+    """Make a function that assigns to tensors into one that returns the recorded computation.
 
         @oc.cd
         def sgd_step(p, *, learning_rate):
@@ -450,7 +450,7 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
 
 @contextmanager
 def unchanged_roots() -> Iterator[None]:
-    """Builds and resolves code without laying claim to the code of the tensors that it mentions.
+    """Build and resolves code without laying claim to the code of the tensors that it mentions.
 
         with oc.unchanged_roots():
             a + b                            # only relates the shapes of a and b

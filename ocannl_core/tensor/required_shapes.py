@@ -12,7 +12,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 def require_shape(tensor: Tensor, text: str) -> Tensor:
-    """Returns the tensor, and demands that it has the shape that a text denotes.
+    """Return the tensor, and demands that it has the shape that a text denotes.
 
         oc.require_shape(x, "32|64")            # a batch of 32, one output axis of 64
         oc.require_shape(w, "n->n")             # as many inputs as outputs
@@ -36,7 +36,7 @@ def require_shape(tensor: Tensor, text: str) -> Tensor:
 
 
 def require_shapes(text: str, *tensors: Tensor) -> None:
-    """Demands that tensors have the shapes that a text denotes, `;` between them.
+    """Require that tensors have the shapes that a text denotes, `;` between them.
 
         oc.require_shapes("...|..n..; ..n..", x, gamma)    # gamma has the output axes of x
         oc.require_shapes("n->m; m->n", encoder, decoder)

@@ -87,7 +87,7 @@ def resolve(
     temporaries: frozenset[Tensor],
     declared: frozenset[Tensor],
 ) -> ResolvedComputation:
-    """Returns steps as assignments over closed shapes."""
+    """Return steps as assignments over closed shapes."""
     tensors = mentioned_tensors(steps)
     by_session: dict[Session, list[Tensor]] = {}
     for tensor in sorted(tensors, key=lambda t: t.id):
@@ -129,7 +129,7 @@ def resolve(
 
 
 def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
-    """Returns every tensor whose shape the steps need."""
+    """Return every tensor whose shape the steps need."""
     found: set[Tensor] = set()
     for step in steps:
         match step:
@@ -201,7 +201,7 @@ class _AssignmentEmitter:
         self.calls = ExternalCalls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node, listed among the program's nodes."""
+        """Return a tensor's node, listed among the program's nodes."""
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
@@ -310,7 +310,7 @@ class _AssignmentEmitter:
         )
 
     def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
-        """Returns what an assignment reads: cells, a merge buffer, or a number for constants of one
+        """Return what an assignment reads: cells, a merge buffer, or a number for constants of one
         cell.
 
         A constant has to be stored where it is read beyond its axis, as it differs there, and where
@@ -327,7 +327,7 @@ class _AssignmentEmitter:
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
-        """Emits the own code of one tensor: anew, or unless the tensor is up to date."""
+        """Emit the own code of one tensor: anew, or unless the tensor is up to date."""
         if depends_on_gradients(tensor):
             self._sums.clear()
         match tensor.definition:
@@ -352,7 +352,7 @@ class _AssignmentEmitter:
                 assert_never(tensor.definition)
 
     def constant_result(self, tensor: Tensor) -> None:
-        """Stores a constant, once; elsewhere constants are printed as numbers."""
+        """Store a constant, once; elsewhere constants are printed as numbers."""
         if isinstance(tensor.definition, Filled) and tensor.node not in self.embedded:
             node = self.node_of(tensor)
             self.body.append(Fetch(node, tensor.definition.source(), tensor.origin))
@@ -370,7 +370,7 @@ class _AssignmentEmitter:
         self._passed_on.discard(gradient)
 
     def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
-        """Returns the program with the gradients that it leaves passed on to operands."""
+        """Return the program with the gradients that it leaves passed on to operands."""
         passed, carried = (
             frozenset(each.node for each in found if each.node in program.nodes)
             for found in (self._passed_on, self._carried)
@@ -378,7 +378,7 @@ class _AssignmentEmitter:
         return replace(program, passed_on=passed, carried=carried)
 
     def backpropagate(self, tensor: Tensor) -> None:
-        """Emits what a tensor's gradient contributes to those of its operands."""
+        """Emit what a tensor's gradient contributes to those of its operands."""
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)
@@ -415,14 +415,14 @@ class _AssignmentEmitter:
 
 
 def selects(tensor: Tensor) -> bool:
-    """Return whether the gradient of a tensor belongs to cells that a maximum selects."""
+    """Return True if the gradient of a tensor belongs to cells that a maximum selects."""
     definition = tensor.definition
     gradient = definition.operation.gradient if isinstance(definition, Applied) else None
     return gradient is not None and "selected" in slot_names(gradient)
 
 
 def _constant_value(tensor: Tensor) -> float | None:
-    """Returns the number that every use of a constant of one cell is printed as; None for other
+    """Return the number that every use of a constant of one cell is printed as; None for other
     tensors.
     """
     if not isinstance(tensor.definition, Filled) or tensor.shape.size != 1:
@@ -432,7 +432,7 @@ def _constant_value(tensor: Tensor) -> float | None:
 
 
 def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
-    """Refuses a plain assignment that would keep the last of several values of a cell.
+    """Refuse a plain assignment that would keep the last of several values of a cell.
 
     Raises:
         UsageError: naming the assignment.

@@ -29,23 +29,23 @@ class Recorder(Protocol):
     recording: Any
 
     def add_tensor(self, tensor: Any, *, is_named: bool) -> None:
-        """Notes that an operator made a tensor here."""
+        """Record that an operator made a tensor here."""
         ...
 
     def add_declaration(self, tensor: Any) -> None:
-        """Notes that a tensor was declared here."""
+        """Record that a tensor was declared here."""
         ...
 
     def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
-        """Notes steps that are written elsewhere."""
+        """Record steps that are written elsewhere."""
         ...
 
     def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        """Returns a primitive with a logic of its own, for an assignment to absorb."""
+        """Return a primitive with a logic of its own, for an assignment to absorb."""
         ...
 
     def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Notes an assignment to a tensor."""
+        """Record an assignment to a tensor."""
         ...
 
 
@@ -164,7 +164,7 @@ class Session:
 
 
 def _float(keyword: str, value: DType | str) -> DType:
-    """Returns a number format for real numbers that state none."""
+    """Return a number format for real numbers that state none."""
     found = dtype_of(value)
     if not found.is_float:
         raise UsageError(
@@ -180,7 +180,7 @@ _current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None
 
 
 def current() -> Session:
-    """Returns the session in which new tensors are made."""
+    """Return the session in which new tensors are made."""
     session = _current.get()
     if session is None:
         session = Session()
@@ -189,7 +189,7 @@ def current() -> Session:
 
 
 def reset(seed: int | None = None) -> Session:
-    """Starts the current session afresh, so that a rebuilt model gets the same identities and
+    """Start the current session afresh, so that a rebuilt model gets the same identities and
     random numbers.
     """
     session = Session(seed)

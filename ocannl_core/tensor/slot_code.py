@@ -113,7 +113,7 @@ class SlotCode:
         self._found: tuple[BinaryOp, Slot, Slot] | None = None
 
     def forward(self) -> None:
-        """Emits what computes the result.
+        """Emit what computes the result.
 
         Raises:
             UsageError: if the defining function does not assign it.
@@ -127,13 +127,13 @@ class SlotCode:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
-        """Emits what the gradient of the result contributes to those of the operands."""
+        """Emit what the gradient of the result contributes to those of the operands."""
         gradients = [operand.grad for operand in self._definition.operands]
         self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
         self._run(code, self._gradients)
 
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
-        """Calls a defining function with the slots that its parameters name."""
+        """Call a defining function with the slots that its parameters name."""
         self._writable |= writable
         returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
         if returned is not None:
@@ -187,7 +187,7 @@ class SlotCode:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
     def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> Cells:
-        """Returns a new node for an intermediate tensor with the axes of a slot."""
+        """Return a new node for an intermediate tensor with the axes of a slot."""
         if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
             raise UsageError(
                 "Intermediate slots have no margins for windows that leave an axis.",
@@ -202,7 +202,7 @@ class SlotCode:
         return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emits one assignment to a slot; drops it when the slot is the gradient of a tensor that
+        """Emit one assignment to a slot; drops it when the slot is the gradient of a tensor that
         needs none.
         """
         if target.operand is None:
@@ -258,7 +258,7 @@ class SlotCode:
         )
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
-        """Returns what an assignment writes and reads; where it states a logic of its own, with the
+        """Return what an assignment writes and reads; where it states a logic of its own, with the
         index maps of that.
         """
         origin = self._tensor.origin
@@ -297,7 +297,7 @@ class SlotCode:
         return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuses accumulation into what has no value yet, and assignment to what has one."""
+        """Refuse accumulation into what has no value yet, and assignment to what has one."""
         is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
         if node in self._gradients and not is_sum:
             self._refuse("it writes a gradient by other means than += and -=")
@@ -308,7 +308,7 @@ class SlotCode:
         return "v" if node is self._tensor.node else node.label[0]
 
     def set_from_words(self, target: Slot, words: Slot) -> None:
-        """Emits the assignment of runs of cells, one for each word."""
+        """Emit the assignment of runs of cells, one for each word."""
         assert isinstance(target.operand, Cells), "results of operations are stored"
         if self._has_parts:
             self._refuse("random words become numbers, which is an operation with one logic")
@@ -319,7 +319,7 @@ class SlotCode:
         self._emitter.body.append(SetVector(target.operand.node, operand, projections, origin))
 
     def _refuse_reduction(self, target: Slot, value: SlotValue) -> None:
-        """Refuses a plain assignment that would keep the last of several values of a cell."""
+        """Refuse a plain assignment that would keep the last of several values of a cell."""
         extents = self._projections.extents
         reduced = value_variables(value) - value_variables(target)
         if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
@@ -335,7 +335,7 @@ class SlotCode:
     def _domain(
         self, result: IndexMap, used: set[IndexVar] | None
     ) -> tuple[tuple[LoopVar, int], ...]:
-        """Returns the operation's domain with the result's variables outermost, restricted to used
+        """Return the operation's domain with the result's variables outermost, restricted to used
         ones if given.
         """
         extents = self._projections.extents
@@ -344,7 +344,7 @@ class SlotCode:
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
     def _settle(self, value: SlotValue) -> Slot | int | float:
-        """Returns a value that an assignment can read; a nested application is stored in a node of
+        """Return a value that an assignment can read; a nested application is stored in a node of
         its own first.
         """
         if not isinstance(value, SlotApplication):
@@ -471,7 +471,7 @@ class SlotCode:
 def check_margins(
     projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
 ) -> None:
-    """Raises ShapeError unless an operation finds the margins that it needs."""
+    """Raise ShapeError unless an operation finds the margins that it needs."""
     positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
     for position, tensor in positions:
         needed = margins_of(projections, position)
@@ -480,7 +480,7 @@ def check_margins(
 
 
 def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
-    """Yields the concatenated axes that values are read at."""
+    """Yield the concatenated axes that values are read at."""
     for arg in args:
         if isinstance(arg, Slot):
             yield from (each for each in arg.index if isinstance(each, ConcatIndex))

@@ -59,7 +59,7 @@ _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 @cache
 def slot_of(name: str) -> SlotName:
-    """Returns what a parameter name stands for.
+    """Return what a parameter name stands for.
 
     Raises:
         KeyError: if it is not the name of a slot.
@@ -145,7 +145,7 @@ class Slot(Assignable):
         return target
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Passes an assignment on to the emitter."""
+        """Pass an assignment on to the emitter."""
         if not isinstance(value, Slot | SlotApplication | int | float):
             raise UsageError(
                 "The code of an operation is made of its slots, primitives and numbers.",
@@ -154,7 +154,7 @@ class Slot(Assignable):
         self.emitter.accumulate(self, combine, reset=reset, value=value)
 
     def fill_from_words(self, words: Slot) -> None:
-        """Assigns runs of cells the numbers that words are made of."""
+        """Assign runs of cells the numbers that words are made of."""
         self.emitter.set_from_words(self, words)
 
 
@@ -162,7 +162,7 @@ SlotValue = Slot | SlotApplication | int | float
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
-    """Returns a primitive applied to slots.
+    """Return a primitive applied to slots.
 
     Args:
         op: The primitive.
@@ -199,7 +199,7 @@ def _reject(arg: object) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def slot_names(function: Callable[..., None]) -> tuple[str, ...]:
-    """Returns the parameter names of a defining function.
+    """Return the parameter names of a defining function.
 
     Raises:
         UsageError: if a name is not that of a slot.
@@ -222,7 +222,7 @@ def _is_slot(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def accumulation_of(forward: Callable[..., None], operands: int) -> BinaryOp | None:
-    """Returns the accumulation with which a defining function writes the result; None for plain
+    """Return the accumulation with which a defining function writes the result; None for plain
     assignment.
     """
     written = ResultRecorder()
@@ -253,7 +253,7 @@ class ResultRecorder:
 
 @lru_cache(maxsize=1024)
 def logic_of_parts(forward: Callable[..., None], operands: int) -> Several:
-    """Returns how a defining function lines up axes that states this in each assignment."""
+    """Return how a defining function lines up axes that states this in each assignment."""
     parts = PartRecorder()
 
     def slot_at(name: str, position: int) -> Slot:
@@ -283,14 +283,14 @@ class PartRecorder:
 
 
 def part_of(target: Slot, value: SlotValue) -> ConcatPart:
-    """Returns how an assignment lines up axes."""
+    """Return how an assignment lines up axes."""
     stated = value.logic if isinstance(value, SlotApplication) else None
     sources = tuple(slot.position for slot in slots_in(value))
     return ConcatPart(target.position, sources, stated or Pointwise())
 
 
 def slots_in(value: SlotValue) -> Iterator[Slot]:
-    """Yields the slots that a value reads, one for each time it does."""
+    """Yield the slots that a value reads, one for each time it does."""
     match value:
         case Slot():
             yield value
@@ -302,7 +302,7 @@ def slots_in(value: SlotValue) -> Iterator[Slot]:
 
 
 def value_variables(value: SlotValue) -> set[IndexVar]:
-    """Returns the domain variables that a value depends on."""
+    """Return the domain variables that a value depends on."""
     match value:
         case Slot(index=index):
             return {var for each in index for var in variables(each)}
@@ -313,7 +313,7 @@ def value_variables(value: SlotValue) -> set[IndexVar]:
 
 
 def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int, ...]]:
-    """Returns the operand with its index map and extents; numbers have none."""
+    """Return the operand with its index map and extents; numbers have none."""
     if isinstance(value, Slot):
         assert value.operand is not None, "gradients of operands are not read"
         if isinstance(value.operand, Scalar):
@@ -323,7 +323,7 @@ def as_operand(value: Slot | int | float) -> tuple[Operand, IndexMap, tuple[int,
 
 
 def as_application(value: SlotValue) -> tuple[Op, tuple[SlotValue, ...]]:
-    """Returns the primitive and the arguments that compute a value; a bare value is its
+    """Return the primitive and the arguments that compute a value; a bare value is its
     identity.
     """
     if isinstance(value, SlotApplication):

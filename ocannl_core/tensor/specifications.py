@@ -28,7 +28,7 @@ def stated_logic(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Returns the logic that a text states for an application of an operation on the user's line.
+    """Return the logic that a text states for an application of an operation on the user's line.
 
     Warns about labels that are summed although they occur once.
 
@@ -58,7 +58,7 @@ def stated_logic(
 
 
 def labels_summed_once(spec: Spec) -> tuple[str, ...]:
-    """Returns the labels that occur once among several operands, and not in the result.
+    """Return the labels that occur once among several operands, and not in the result.
 
     Such an axis of one operand is summed before it meets anything, as `j` and `k` in `ij;k=>i`,
     which is rarely meant. With one operand, summing is what the specification is for.
@@ -77,7 +77,7 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
 
 
 def warn_about_summed_once(spec: Spec, name: str) -> None:
-    """Warns if a label of a specification looks forgotten, unless the settings say otherwise."""
+    """Warn if a label of a specification looks forgotten, unless the settings say otherwise."""
     labels = labels_summed_once(spec)
     if not labels or not settings.current().warn_summed_once:
         return
@@ -112,14 +112,14 @@ def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
 
 
 def composite_name() -> str | None:
-    """Returns what the operation is called that is being made up of others; None if none is."""
+    """Return what the operation is called that is being made up of others; None if none is."""
     composed = _composed.get()
     return composed[0] if composed else None
 
 
 @contextmanager
 def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
-    """Adds shapes and lines of the tensors concerned to the shape errors of an operation."""
+    """Add shapes and lines of the tensors concerned to the shape errors of an operation."""
     try:
         yield
     except ShapeError as error:

@@ -165,11 +165,11 @@ class Tensor(Assignable):
 
     @property
     def has_node(self) -> bool:
-        """True once the node has been asked for; before that no context can store the tensor."""
+        """Return True once the node exists; before that no context can store the tensor."""
         return self.memory._node is not None
 
     def relabel(self, label: tuple[str, ...]) -> None:
-        """Replaces the label, as long as nothing has asked for the node."""
+        """Replace the label, as long as nothing has asked for the node."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
             self.label = label
 
@@ -267,7 +267,7 @@ class Tensor(Assignable):
                 return None
 
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
-        """Notes an operation that uses the tensor.
+        """Record an operation that uses the tensor.
 
         Args:
             origin: The operation.
@@ -278,7 +278,7 @@ class Tensor(Assignable):
             self._reconsider_dependents()
 
     def _follow(self, dtype: DType, origin: Origin) -> bool:
-        """Takes the format of a use, if nothing else decides; returns whether that changed it."""
+        """Take the format of a use, if nothing else decides; returns whether that changed it."""
         if self._is_settled:
             return False
         match self.definition:
@@ -290,12 +290,12 @@ class Tensor(Assignable):
         return self._precision.dtype is not before.dtype
 
     def add_dependent(self, result: Tensor) -> None:
-        """Notes a result whose format rests on default formats, this tensor's among them."""
+        """Record a result whose format rests on default formats, this tensor's among them."""
         if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
             self._dependents.append(result)
 
     def _reconsider_dependents(self) -> None:
-        """Decides formats anew that rested on the default, now that this tensor's has changed."""
+        """Decide formats anew that rested on the default, now that this tensor's has changed."""
         pending: list[Tensor] = [self]
         while pending:
             changed = pending.pop()
@@ -306,7 +306,7 @@ class Tensor(Assignable):
                     pending += result._decide_anew()
 
     def _decide_anew(self) -> list[Tensor]:
-        """Derives the format of a result from its operands again, and gives it to those that follow
+        """Derive the format of a result from its operands again, and gives it to those that follow
         it; returns the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
@@ -324,7 +324,7 @@ class Tensor(Assignable):
         return changed
 
     def adopt(self, dtype: DType) -> None:
-        """Gives the tensor the format of what it is made for, unless something else decided its
+        """Give the tensor the format of what it is made for, unless something else decided its
         own; likewise what it is computed from.
 
         Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
@@ -340,7 +340,7 @@ class Tensor(Assignable):
                 pending += tensor.operands
 
     def settle(self) -> None:
-        """Makes the number format final: code has been made for it."""
+        """Make the number format final: code has been made for it."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -350,7 +350,7 @@ class Tensor(Assignable):
             self.definition = Literal(self._converted(self.definition.array))
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the array behind a literal in the tensor's format; that of a file stays there."""
+        """Return the array behind a literal in the tensor's format; that of a file stays there."""
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
         cells = converted(array, self.dtype, str(self.origin))
@@ -360,7 +360,7 @@ class Tensor(Assignable):
     # ----- margins --------------------------------------------------------------------------------
 
     def add_access(self, access: WindowAccess) -> None:
-        """Notes an operation that accesses the tensor through padded windows."""
+        """Record an operation that accesses the tensor through padded windows."""
         memory = self.memory
         memory._accesses = (*memory._accesses, access)
 
@@ -376,7 +376,7 @@ class Tensor(Assignable):
         return self._layout
 
     def _needed_margins(self) -> Margins:
-        """Returns the margins if they are final, else the maximum over the accesses so far.
+        """Return the margins if they are final, else the maximum over the accesses so far.
 
         A gradient is written through the same windows that the tensor is read through.
         """
@@ -470,7 +470,7 @@ class Tensor(Assignable):
         return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Returns the parameters that the tensor depends on, and those that their initialisers
+        """Return the parameters that the tensor depends on, and those that their initialisers
         need, oldest first.
         """
         found: set[Tensor] = set()
@@ -483,12 +483,12 @@ class Tensor(Assignable):
         return tuple(sorted(found, key=lambda t: t.id))
 
     def initialization(self) -> Any:
-        """Returns the computation of a parameter's first value."""
+        """Return the computation of a parameter's first value."""
         assert isinstance(self.definition, Parameter)
         return self.definition.code(self)
 
     def describe(self) -> str:
-        """Returns what and where the tensor is, for messages."""
+        """Return what and where the tensor is, for messages."""
         kind = kind_of(self.definition)
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
@@ -496,7 +496,7 @@ class Tensor(Assignable):
     # ----- code -----------------------------------------------------------------------------------
 
     def forward(self) -> Any:
-        """Returns the code that computes the tensor, each part once.
+        """Return the code that computes the tensor, each part once.
 
         It contains the code of everything that the tensor is computed from, up to parameters,
         placeholders and literals. While code is being recorded, it becomes a part of that code,
@@ -505,20 +505,20 @@ class Tensor(Assignable):
         return code.forward(self)
 
     def zero_grads(self) -> Any:
-        """Returns the code that sets the gradients of the tensor, and of everything that it is
+        """Return the code that sets the gradients of the tensor, and of everything that it is
         computed from, to zero.
         """
         return code.zero_grads(self)
 
     def backprop(self) -> Any:
-        """Returns the code that adds to the gradients of everything the tensor is computed from.
+        """Return the code that adds to the gradients of everything the tensor is computed from.
 
         The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
         """
         return code.backprop(self)
 
     def consume_forward(self) -> Any:
-        """Returns the tensor's forward code, which from then on is known to be contained there:
+        """Return the tensor's forward code, which from then on is known to be contained there:
         code recorded later reads the tensor instead of computing it.
 
         Raises:
@@ -527,7 +527,7 @@ class Tensor(Assignable):
         return code.consume_forward(self)
 
     def consume_backprop(self) -> Any:
-        """Returns the tensor's code for backpropagation, once.
+        """Return the tensor's code for backpropagation, once.
 
         Raises:
             UsageError: if it was consumed before.
@@ -552,7 +552,7 @@ class Tensor(Assignable):
         )
 
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Records an assignment to this tensor.
+        """Record an assignment to this tensor.
 
         Raises:
             UsageError: outside a function decorated with `@oc.cd`, or when the tensor cannot be
@@ -571,7 +571,7 @@ class Tensor(Assignable):
 
     @property
     def is_assignable(self) -> bool:
-        """True for tensors whose cells recorded code may write."""
+        """Return True for tensors whose cells recorded code may write."""
         return isinstance(self.definition, Declared | Parameter | Placeholder | GradientOf)
 
     def __repr__(self) -> str:
