@@ -1,4 +1,6 @@
-"""Left-hand sides: what `c[:] = e`, `c += e`, `c[oc.neutral] += e` and `c[oc.maximum] = e` mean."""
+"""Assignments to tensors and slots: `c[:] = e`, `c += e`, `c[oc.neutral] += e`, `c[oc.maximum] =
+e`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ neutral = Neutral()
 
 
 class Assignable(Expression):
-    """An expression whose cells code may write."""
+    """An expression with cells that code may write."""
 
     __slots__ = ()
 
@@ -88,7 +90,7 @@ class Assignable(Expression):
 
     @abstractmethod
     def assign_with(self, value: Any, combine: BinaryOp, *, reset: bool) -> None:
-        """Record the assignment `self = self combine value`, after a reset if asked for."""
+        """Record the assignment `self = self combine value`, after a reset if `reset`."""
 
     def assign(
         self, value: object, *, logic: str | None = None, projections: str | None = None
@@ -97,8 +99,8 @@ class Assignable(Expression):
 
         Args:
             value: A tensor, a number or a merge buffer; in recorded code also a primitive.
-            logic: How the axes of a tensor line up with those of this one: `"a => a^b"` writes the
-                first part of the axis and leaves the rest as it is.
+            logic: The correspondence between the axes of a tensor and those of this one: `"a =>
+                a^b"` writes the first part of the axis and leaves the rest as it is.
             projections: Index maps in place of a logic: `"i, j => j, i over i<2, j<3"`.
         """
         value = _apply_logic(value, logic, projections)
@@ -116,9 +118,9 @@ class Assignable(Expression):
         """Record the accumulation of a value.
 
         Args:
-            value: What is accumulated.
+            value: The accumulated value.
             with_: The accumulating operation; addition when not given.
-            reset: Starts from the neutral element.
+            reset: True to start from the neutral element.
             logic: As in `assign`.
             projections: As in `assign`.
         """
@@ -126,7 +128,7 @@ class Assignable(Expression):
         self.assign_with(_apply_logic(value, logic, projections), combine, reset=reset)
 
     def target(self, key: object) -> LeftHandSide | None:
-        """Return the left-hand side of an in-place operator on `self[key]`, if it is one."""
+        """Return the left-hand side of an in-place operator on `self[key]`, or None."""
         if is_everything(key):
             return LeftHandSide(self, reset=False)
         parts = key if isinstance(key, tuple) else (key,)
@@ -147,7 +149,9 @@ class Assignable(Expression):
 
 
 class RecordedAssignment:
-    """What an in-place operator on a target returns: the assignment has been noted already."""
+    """The result of an in-place operator on a left-hand side: the assignment is recorded already,
+    and storing the result does nothing.
+    """
 
 
 def _in_place_operator(
@@ -181,7 +185,7 @@ class LeftHandSide:
         """Record the assignment.
 
         Raises:
-            UsageError: for `c[:] += e`, which NumPy's readers would take for plain accumulation.
+            UsageError: for `c[:] += e`, which has another meaning in NumPy.
         """
         if not self._reset:
             raise UsageError(
@@ -243,7 +247,7 @@ def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
 
 
 def _is_power(operation: object) -> bool:
-    """Return True for `oc.power`, which is a function that chooses between operations."""
+    """Return True for `oc.power`, a function that selects an operation."""
     return operation is operations.power
 
 
@@ -269,7 +273,7 @@ def accumulator(operation: object) -> BinaryOp:
 
 
 def _apply_logic(value: object, logic: str | None, projections: str | None) -> object:
-    """Return a value as an operand of an assignment with a logic of its own, if one is stated."""
+    """Return the operand of an assignment, with the stated logic or index maps."""
     if logic is None and projections is None:
         return value
     rearranged: object = operations.identity(value, logic=logic, projections=projections)

@@ -1,6 +1,4 @@
-"""Computations: recorded code whose shapes are still open, and what resolves it into
-assignments.
-"""
+"""Computations: recorded code with open shapes, resolved into assignments."""
 
 from __future__ import annotations
 
@@ -52,11 +50,11 @@ class Computation:
     `Context.compile`, or earlier through `resolve`.
 
     Attributes:
-        steps: What to do.
+        steps: The steps.
         results: Tensors that stay readable by default.
         name: A name for printed code and files.
-        temporaries: Tensors that only this computation knows; an assignment that copies one may
-            compute it in place.
+        temporaries: Tensors local to this computation; an assignment that copies one may compute it
+            in place.
         declared: Tensors declared in the code itself; one that is written before it is read needs
             no memory between calls.
     """
@@ -83,8 +81,8 @@ class Computation:
     def resolve(self) -> AssignProgram:
         """Return the computation as assignments over closed shapes, for a context to compile.
 
-        From then on code that is recorded reads the tensors that are computed here. Warns about
-        code that does nothing.
+        Code recorded later reads the tensors computed here instead of computing them again. Warn
+        about code without assignments.
 
         Raises:
             ShapeError: if the shapes contradict each other, or leave a parameter's size open.
@@ -117,8 +115,8 @@ class Computation:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
     def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Return the tensor behind each node of the resolved program; intermediate nodes have
-        none.
+        """Return the tensor behind each node of the resolved program, except for intermediate
+        nodes.
         """
         return self._resolution().tensors
 
@@ -144,7 +142,7 @@ def _make_computation(
 
 
 def require_tensor(value: object, call: str) -> None:
-    """Raise UsageError unless what code is asked for is a tensor."""
+    """Raise UsageError unless the subject of a call for code is a tensor."""
     if isinstance(value, Tensor):
         return
     raise UsageError(
@@ -161,7 +159,7 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
     Called while code is recorded, it adds that code there.
 
     Raises:
-        UsageError: if it is asked for something else than a tensor.
+        UsageError: if the argument is no tensor.
     """
     require_tensor(tensor, "oc.train.forward")
     return _make_computation(tensor.session, (forward_step(tensor),), frozenset({tensor}), name)
@@ -191,7 +189,7 @@ def backpropagate(tensor: Tensor) -> Computation:
 
 
 def _gradients(tensor: Tensor) -> frozenset[Tensor]:
-    """Return the gradients that backpropagation is for: those of what is not computed."""
+    """Return the gradients of the leaves: literals, parameters and placeholders."""
     leaves = (
         t
         for t in ancestors([tensor])
@@ -226,7 +224,7 @@ def _require_gradient(tensor: Tensor) -> None:
 def _refuse_stopped_gradient(loss: Tensor) -> None:
     """Raise UsageError if a loss depends on parameters, but no gradient flows to any of them.
 
-    The message names the operations that let none through.
+    The message names the operations that stop it.
     """
     if loss.grad is not None:
         return
@@ -313,8 +311,8 @@ def consume_backprop(tensor: Tensor) -> Computation:
 
 
 def gradient_update(loss: Tensor) -> Computation:
-    """Return the code that computes a tensor and the gradients of the sum of its cells in
-    everything it depends on.
+    """Return the code that computes a tensor and the gradients of the sum of its cells in all its
+    dependencies.
 
     Forward code, gradients to zero, the tensor's own gradient to one, backpropagation. Called while
     code is recorded, it adds that code there.
@@ -327,9 +325,7 @@ def gradient_update(loss: Tensor) -> Computation:
     """
     require_tensor(loss, "oc.train.grad_update")
     _require_gradient(loss)
-    backpropagation_tensors(
-        loss
-    )  # an operation without a gradient is told here, not at compilation
+    backpropagation_tensors(loss)  # report operations without a gradient here, not at compilation
     return _make_computation(
         loss.session, (UpdateGradients((loss,)),), _gradients(loss) | {loss}, "grad_update"
     )
@@ -343,7 +339,9 @@ def initialize(parameter: Tensor) -> Computation:
     parameter.settle()
     initializer.adopt(parameter.dtype)
     what = f"the shape of {parameter.node.name}"
-    environment.close([parameter.terms], what=what)  # uses decide; the initialiser fills it
+    environment.close(
+        [parameter.terms], what=what
+    )  # sizes follow from uses; the initialiser fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(
         parameter,

@@ -1,4 +1,4 @@
-"""Which parts of concatenated axes are accessed together."""
+"""Checks of specifications with concatenated axes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def covers_result(spec: Spec, where: str) -> bool:
 
     Args:
         spec: The specification.
-        where: What to name in errors.
+        where: The location for errors.
 
     Raises:
-        SpecError: if an operand has an axis that the result has not, or two have the same place.
+        SpecError: if an operand has an axis that the result lacks, or two have the same place.
     """
     concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
     kept = _names(spec.result)
@@ -52,14 +52,14 @@ def covers_result(spec: Spec, where: str) -> bool:
 
 
 def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
-    """Refuse a specification by which no cell would ever be accessed.
+    """Refuse a specification that accesses no cell.
 
     Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
-    so `a^b => a, b` asks for two parts of one axis at once. A number is a part that is skipped.
+    so `a^b => a, b` needs two parts of one axis at once. A number is a part that is skipped.
 
     Args:
         spec: The specification.
-        where: What to name in errors.
+        where: The location for errors.
         apart: True when each operand is placed by itself, not multiplied with the others.
 
     Raises:

@@ -49,7 +49,7 @@ def _sum_of_sums(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _outer_sum_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    # once for every pair of cells: the other operand says which pairs there are
+    # once for every pair of cells: the other operand determines the pairs
     g1 += first(g, v2)
     g2 += first(g, v1)
 
@@ -217,9 +217,9 @@ def where(
 ) -> Any:
     """Return `a` where the condition is not 0, and `b` elsewhere.
 
-    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are chosen first and
-    then summed over the axes that the result does not mention. In recorded code the assignment says
-    how they are reduced.
+    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and
+    then summed over the axes that are not in the result. In recorded code the assignment states the
+    reduction.
     """
     operands = (condition, a, b)
     is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
@@ -267,21 +267,22 @@ def einsum(
 
     Operands come first, the result last. A row is written `batch|input->output`; `...` stands for
     all further axes of its kind, `..name..` for axes shared across kinds, an integer for a
-    position, `_` for an axis that lines up with nothing. Axes that the result does not mention are
+    position, `_` for an axis that lines up with nothing. Axes that are not in the result are
     summed. `2*i+3*k` is a window: its positions `i` are 2 apart (the stride), its cells `k` are 3
-    apart (the dilation). Marked `2*i<+3*k` it stays inside the axis; marked `2*i=+3*k` it may leave
-    the axis on both sides, where it finds zeros.
+    apart (the dilation). Marked `2*i<+3*k` it stays inside the axis; marked `2*i=+3*k` it is padded
+    with zeros on both sides.
 
     Args:
-        spec: The specification, with as many operands as are given.
+        spec: The specification, with one entry for each operand.
         operands: One to three tensors.
-        padded: Whether windows without a mark may leave their axis.
+        padded: True to pad windows without a mark.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
         label: A name for the result.
         dtype: The number format of the result and of its sums; it follows from the operands when
             not given.
-        requires_grad: Whether the result has a gradient; by default it has where an operand has.
+        requires_grad: True for a result with a gradient; by default it has one where an operand
+            has.
 
     Raises:
         SpecError: if the specification does not follow the notation or has another number of
@@ -318,18 +319,21 @@ def einmax(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Return the greatest cells of the operand over the axes that the specification's result does
-    not mention.
+    """Return the maximum of the operand's cells over the axes that are not in the specification's
+    result.
 
-    `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Windows that leave an axis find
-    nothing there. The gradient goes to the greatest cell, the first one of equal cells.
+    `oc.einmax("2*i<+k => i", x, values={"k": 2})` is max pooling. Padding never is the maximum. The
+    gradient goes to the maximum, the first one of equal cells.
 
     Args:
         spec: A specification with one operand.
         operand: The tensor.
-        padded: Whether windows without a mark may leave their axis.
+        padded: True to pad windows without a mark.
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: As for `einsum`.
     """
     return _einmax(
         operand,
@@ -357,7 +361,7 @@ def outer_sum(
 ) -> Any:
     """Return sums of the operands' cells, lined up by a specification: `i;j=>ij` is `a[i] + b[j]`.
 
-    Axes that the result does not mention are summed. Arguments are those of `einsum`.
+    Axes that are not in the result are summed. Arguments are those of `einsum`.
     """
     return _outer_sum(
         a,
@@ -384,12 +388,12 @@ def tropical(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Return the greatest sums of the operands' cells over the axes that the specification's
-    result does not mention.
+    """Return the maximum of sums of the operands' cells over the axes that are not in the
+    specification's result.
 
-    This is einsum with maxima for sums and sums for products. With zeros as the second operand,
-    which fix the size of windows, it is max pooling. The gradient goes to the pair of cells whose
-    sum is the maximum, the first one of equal sums.
+    This is einsum in the max-plus semiring. With zeros as the second operand, which fix the size of
+    windows, it is max pooling. The gradient goes to the pair of cells whose sum is the maximum, the
+    first one of equal sums.
     """
     return _tropical(
         a,
@@ -425,16 +429,19 @@ def concat(
     """Return the operands one after the other along axes of the result.
 
     `oc.concat("...,a; ...,b => ...,a^b", x, y)` concatenates along the last output axis, and
-    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a matrix of blocks, with zeros where there is no
-    operand. The parts of an axis are taken out by `oc.einsum("...,a^b => ...,a", xy)`.
+    `oc.concat("i,k; j,l => i^j,k^l", x, y)` makes a block matrix, with zeros where no operand is.
+    `oc.einsum("...,a^b => ...,a", xy)` extracts a part of an axis.
 
     Args:
         spec: A specification whose result has an axis `a^b^...`.
-        operands: As many tensors as the specification has operands.
+        operands: One tensor for each operand of the specification.
         capture: As for `einsum`.
+        label: A name for the result.
+        dtype: The number format of the result.
+        requires_grad: As for `einsum`.
 
     Raises:
-        SpecError: if an operand has an axis that the result has not, or two have the same place.
+        SpecError: if an operand has an axis that the result lacks, or two have the same place.
     """
     if not operands:
         raise UsageError(
@@ -466,13 +473,14 @@ def stack(
     label: str | None = None,
     dtype: DType | str | None = None,
 ) -> Any:
-    """Return the operands along a new axis, each repeated to the shape of the others as operands
-    of a sum are.
+    """Return the operands along a new axis, after broadcasting them to a common shape.
 
     Args:
         operands: One tensor or more, or numbers.
         axis: The kind of the new axis, which becomes the leftmost of its kind: "batch", "input" or
             "output".
+        label: A name for the result.
+        dtype: The number format of the result.
     """
     if axis not in _NEW_AXIS or not operands:
         raise UsageError(
@@ -510,8 +518,8 @@ def interleave(
 ) -> Any:
     """Return a tensor whose last output axis alternates between the cells of two tensors.
 
-    The first operand is at the even positions, which `oc.einsum("..., 2*i => ..., i", x)` takes out
-    again; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
+    The first operand is at the even positions, extracted again by `oc.einsum("..., 2*i => ..., i",
+    x)`; the second at the odd ones, `oc.einsum("..., 2*i+1 => ..., i", x)`.
     """
     spec = "...|...->parity,...,i => ...|...->...,2*i<+parity"
     stacked = _stack_along("interleave", (a, b), "output", None, dtype)
@@ -520,7 +528,7 @@ def interleave(
 
 
 def slice_batch(source: Any, *, indices: tuple[StaticIndex | int, ...]) -> Any:
-    """Return the part of a tensor at given positions of its leftmost batch axes.
+    """Return the slice of a tensor at given positions of its leftmost batch axes.
 
     A static index is read when the routine runs; an integer is fixed.
 

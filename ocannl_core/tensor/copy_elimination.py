@@ -1,11 +1,11 @@
-"""Absorption: an assignment that copies a tensor may compute it in place, when that is the same.
+"""Elimination of copies: an assignment of a temporary computes it in place.
 
     tmp = a * b;  c += tmp   -->   c += a * b
     tmp = a @ b;  c[:] = tmp -->   c[neutral] += a * b, composed
 
-The tensor must be known to the computation alone, be used by nothing else, have the format and the
-extents of the target, and be computed by one primitive; nothing that it reads may be written
-between its place and the assignment, nor be changed by the assignment while it is still to be read.
+The tensor must be local to the computation, have no other use, have the format and the extents of
+the target, and be computed by one primitive. Its operands must not be written between its
+definition and the assignment, nor by the assignment before they are read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _flatten(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def _count_uses(order: list[Step]) -> Counter[Tensor]:
-    """Return how often each tensor is read."""
+    """Return the number of reads of each tensor."""
     uses: Counter[Tensor] = Counter()
     for step in order:
         match step:

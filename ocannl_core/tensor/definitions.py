@@ -1,4 +1,4 @@
-"""Definitions: where the cells of a tensor come from, and the graph that definitions form."""
+"""Definitions: the sources of the cells of tensors, and the graph that definitions form."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.tensor.parameter_set import ParameterScope
 
 T = TypeVar("T")
-"""The type of tensors, which is defined on top of definitions."""
+"""The type of tensors. It is defined on top of definitions, which are generic."""
 
 
 class Differentiable(Protocol):
-    """What a tensor knows of the operation that made it: its code, as functions of slots."""
+    """The operation of a definition: its code, as functions of slots."""
 
     @property
     def name(self) -> str: ...
@@ -49,20 +49,20 @@ class Applied(Generic[T]):
     operands: tuple[T, ...]
     logic: Logic
     capture: Mapping[str, DimRef] = field(default_factory=dict)
-    """Names of the logic's specification, and the references to what they stand for."""
+    """Names of the logic's specification, and the references to their sizes."""
 
 
 LITERAL = "literal"
-"""What a tensor of given cells is called that nobody names."""
+"""The label of a literal without a name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """From an array of the host, copied when the tensor was made, or mapped from a file.
+    """An array of the host, copied when the tensor was made, or mapped from a file.
 
     Attributes:
         array: The cells in row-major order; converted to the tensor's number format when that is
-            settled, or, if it is a file's, on the way to a device.
+            final, or, if it is a file's, on the way to a device.
     """
 
     array: np.ndarray[Any, Any]
@@ -70,11 +70,10 @@ class Literal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """By a fetch that reads no other tensor; it may depend on shapes, so it is made once they are
-    closed.
+    """A fetch that reads no other tensor, created once shapes are closed, as it may depend on them.
 
     Attributes:
-        source: Makes the fetch.
+        source: Creates the fetch.
         number: The number in every cell, where the program states it.
     """
 
@@ -84,13 +83,13 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter(Generic[T]):
-    """By its initialiser, once, in a routine of its own; then by updates. The initialiser may be an
-    expression.
+    """An initialiser, run once in a routine of its own, and updates after that. The initialiser may
+    be an expression.
     """
 
     initializer: T
     code: Callable[[T], Any]
-    """Gives the computation of the first value of a parameter defined so."""
+    """Return the computation of the first value of a parameter with this definition."""
     scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
 
@@ -113,14 +112,14 @@ class GradientOf(Generic[T]):
 
 
 class NamedOperand(Protocol):
-    """An operation, as far as people see it."""
+    """An operation with a name for messages."""
 
     @property
     def name(self) -> str: ...
 
 
 class OpApplication(Protocol[T]):
-    """What tensors know of the application of a user-written operation."""
+    """An application of a user-written operation, as part of the graph of tensors."""
 
     @property
     def op(self) -> NamedOperand: ...
@@ -143,10 +142,10 @@ class OpApplication(Protocol[T]):
         ...
 
     def backward(self) -> Backward[T]:
-        """Return what the gradients of the outputs contribute to those of the inputs.
+        """Return the contributions of the outputs' gradients to those of the inputs.
 
         Raises:
-            MissingGradientError: if the operation does not say.
+            MissingGradientError: if the operation has no gradient.
         """
         ...
 
@@ -157,9 +156,9 @@ class Backward(Generic[T]):
 
     Attributes:
         code: The tensors that they consist of, oldest first.
-        renewed: Those of them that depend on gradients of outputs, so that they are computed anew
-            in every backpropagation.
-        contributions: What is added to the gradients of inputs.
+        renewed: Those that depend on gradients of outputs, and are computed anew in every
+            backpropagation.
+        contributions: The inputs, and the terms that are added to their gradients.
     """
 
     code: tuple[T, ...] = ()
@@ -169,7 +168,7 @@ class Backward(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultOf(Generic[T]):
-    """By a user-written operation, together with its other outputs.
+    """A user-written operation, which computes all its outputs at once.
 
     Attributes:
         application: The application of the operation.
@@ -194,7 +193,7 @@ Definition = (
 
 
 def kind_of(definition: Definition[T]) -> str:
-    """Return what messages call a tensor of that definition."""
+    """Return the noun for a tensor of that definition in messages."""
     match definition:
         case Parameter():
             return "parameter"
@@ -240,8 +239,8 @@ N = TypeVar("N", bound=GraphNode)
 
 
 def ancestors(tensors: list[N]) -> list[N]:
-    """Return tensors and all that they depend on, oldest first; initialisers of parameters are
-    left out.
+    """Return tensors and all their dependencies, oldest first; initialisers of parameters are left
+    out.
     """
     seen = set(tensors)
     pending = list(tensors)
@@ -274,9 +273,7 @@ def check_label(*parts: object) -> None:
 
 
 def has_name(definition: Definition[T], label: tuple[str, ...]) -> bool:
-    """Return True if a label tells more than what made the tensor: an operation, a number, a
-    literal.
-    """
+    """Return True if a label is a name, beyond the operation, the number or the literal itself."""
     match definition:
         case Applied(operation):
             return label != (operation.name,)

@@ -1,6 +1,4 @@
-"""Sizes as numbers: names of a specification that expressions use, and that a program says more
-of.
-"""
+"""Dimensions: sizes of axes of a specification as numbers in expressions."""
 
 from __future__ import annotations
 
@@ -22,10 +20,11 @@ from ocannl_core.tensor.tensor import Tensor
 class Dimension(Tensor):
     """The size of an axis that some specification names, as a tensor of one cell.
 
-    Of a row variable, the product of its axes. The cell is a constant of the compiled program.
+    For a row variable it is the product of its axes. The cell is a constant of the compiled
+    program.
 
     Attributes:
-        reference: What the name stands for.
+        reference: The reference to the named axis or row.
     """
 
     __slots__ = ("reference",)
@@ -48,7 +47,7 @@ class Dimension(Tensor):
 
     @property
     def size(self) -> int | None:
-        """The size, as far as it is known; asking never influences inference."""
+        """The size, if it is inferred already; reading it never influences inference."""
         if not self.is_captured:
             return None
         return self.session.environment.size_of(self.reference)
@@ -60,7 +59,7 @@ class Dimension(Tensor):
             d.require(e)                 # d == e
             d.require(e, times=4)        # d == 4 * e
 
-        Works in every direction, as equations between sizes do.
+        The equation is solved in every direction.
 
         Raises:
             ShapeError: if the size is another one; then nothing changes.
@@ -140,7 +139,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
     Args:
         name: The label of an axis, or the name of a row variable, in a specification.
-        dtype: The number format of the cell; by default that of what uses it, else the session's
+        dtype: The number format of the cell; by default that of its uses, else the session's
             default float.
     """
     session = sessions.current()
@@ -148,7 +147,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:
-    """Return the references that an operation fills, by names of its specification.
+    """Return the references that an operation resolves, by names of its specification.
 
     Raises:
         UsageError: if something else than dimensions of the session is captured.

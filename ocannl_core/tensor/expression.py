@@ -12,7 +12,7 @@ from ocannl_core.origin import caller_location
 from ocannl_core.tensor.bindings import operations
 
 Operand = Any
-"""What an operator accepts beside an expression: an expression or a Python number."""
+"""The other operand of an operator: an expression or a Python number."""
 
 
 def _apply(operation: Callable[..., Any], left: Expression, right: Operand) -> Any:
@@ -30,7 +30,7 @@ def _apply_reflected(operation: Callable[..., Any], right: Expression, left: Ope
 
 
 def _not_an_operand(other: object) -> Any:
-    """Refuse arrays, lists, indices and None with advice; leaves other objects to their own
+    """Refuse arrays, lists, indices and None with advice; leave other objects to their own
     operators.
     """
     if isinstance(other, StaticIndex):
@@ -126,7 +126,7 @@ class Expression:
 
     __hash__ = object.__hash__
 
-    # NumPy must not take expressions apart when an array stands on the left of an operator
+    # NumPy must not iterate over expressions when an array stands on the left of an operator
     __array_ufunc__ = None
     __iter__ = None
     __contains__ = None

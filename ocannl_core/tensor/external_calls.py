@@ -25,11 +25,11 @@ from ocannl_core.tensor.definitions import (
 from ocannl_core.tensor.tensor import Tensor
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
-"""Tensors whose cells are there before code runs, and must be there after it."""
+"""Definitions of tensors whose cells exist before code runs, and must exist after it."""
 
 
 def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors and what user-written operations compute together with them."""
+    """Return the tensors and the other outputs of the user-written operations that compute them."""
     found = dict.fromkeys(tensors)
     for tensor in tensors:
         if isinstance(tensor.definition, ResultOf):
@@ -47,7 +47,7 @@ def backpropagation_tensors(root: Tensor) -> set[Tensor]:
 
 
 class CallEmitter(Protocol):
-    """What calls need of the code that they are part of."""
+    """The code that calls are emitted to."""
 
     body: list[Assignment]
     embedded: set[TensorNode]
@@ -72,8 +72,8 @@ class ExternalCalls:
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Return a tensor's node; that of an update of another tensor is its own until calls are
-        settled.
+        """Return a tensor's node; an update of another tensor has a node of its own until
+        `settle_calls`.
         """
         if tensor.memory is tensor:
             return tensor.node
@@ -95,7 +95,7 @@ class ExternalCalls:
         self._passed = set()
 
     def backpropagate(self, application: OpApplication[Tensor]) -> None:
-        """Emit what the gradients of the outputs contribute to those of the inputs."""
+        """Emit the contributions of the outputs' gradients to those of the inputs."""
         if application in self._passed:
             return
         self._passed.add(application)
@@ -126,7 +126,7 @@ class ExternalCalls:
         self._emitter.embedded.add(target)
 
     def settle_calls(self, program: AssignProgram) -> AssignProgram:
-        """Return the program with calls where they may stand, over the memory that they share."""
+        """Return the program with calls at valid places, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
         persistent = {
             node for node, each in definitions.items() if isinstance(each, Parameter | Declared)

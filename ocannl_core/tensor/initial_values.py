@@ -1,4 +1,4 @@
-"""The first values of parameters: what `init=` may be, and what it says about shapes."""
+"""Initial values of parameters: conversion of `init=`, and constraints on shapes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OpenAxes = Sequence[int | Size | EllipsisType]
 
 @dataclass(frozen=True, slots=True)
 class StatedShape:
-    """What a program says about the shape of a parameter.
+    """The stated shape of a parameter.
 
     Attributes:
-        shape: The shape, with variables for what is not said.
+        shape: The shape, with variables for axes that are not stated.
         input: The input axes as they were written.
         output: The output axes as they were written.
         origin: The parameter.
@@ -48,16 +48,16 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Return the tensor that gives a parameter its first value, and the parameter's shape.
+    """Return the tensor that initialises a parameter, and the parameter's shape.
 
     Args:
         session: The session.
-        init: What the program gave.
-        stated: What it says about the shape.
+        init: The `init=` of the program.
+        stated: The stated shape.
         dtype: The parameter's number format.
 
     Raises:
-        UsageError: if the value is none, or does not have the stated shape.
+        UsageError: if the value is invalid, or does not have the stated shape.
         TransferError: if it is a number that an integer format does not have.
     """
     if _is_function(init):
@@ -81,7 +81,9 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Return what an initialiser function gives: it takes nothing, or the parameter's shape."""
+    """Return the value of an initialiser function, called with nothing or with the parameter's
+    shape.
+    """
     try:
         positional = [
             each
@@ -105,7 +107,7 @@ def _shape_with(session: Session, initial: Tensor, stated: StatedShape) -> Shape
     """Return the shape of a parameter that starts as a tensor.
 
     A leaf with axes of its own has the parameter's shape. One without any, and the axes of an
-    expression that are still open, take it when the first value is computed.
+    expression that are still open, are unified with it when the first value is computed.
     """
     environment = session.environment
     is_leaf = isinstance(initial.definition, Literal | Filled)
@@ -154,7 +156,7 @@ def _fitting_counts(dims: tuple[int, ...], stated: StatedShape) -> Iterator[int]
 
 
 def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
-    """Return the shape of an initial array, which must agree with sizes stated beside it."""
+    """Return the shape of an initial array, unified with the sizes stated beside it."""
     given = ((RowKind.OUTPUT, stated.output), (RowKind.INPUT, stated.input))
     for kind, axes in given:
         row = _unify_row(shape.row(kind), axes)

@@ -1,4 +1,4 @@
-"""Tensors whose cells are given: numbers, arrays, nested literals, files, functions of indices."""
+"""Literals: tensors of numbers, arrays, nested lists, files and functions of indices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 Basis = str | Sequence[str | None] | None
-"""What the positions of axes mean: one name, or one per axis of the value, outermost first."""
+"""Names for the positions of axes: one name, or one per axis of the value, outermost first."""
 
 # ----- exact shapes -------------------------------------------------------------------------------
 
@@ -90,12 +90,11 @@ def tensor(
     Args:
         value: A number, nested literals, a NumPy array, or an object with `__dlpack__`. Arrays are
             copied; a `np.memmap` is read when its cells go to a device.
-        batch_axes: How many leading axes of an array are batch axes.
-        input_axes: How many trailing axes of an array are input axes.
-        margins: For data that comes padded, the cells before and after the tensor's own ones, axis
-            by axis of the array; they are left out. What windows find there depends on the
-            operation.
-        basis: What the positions of an axis mean, such as "rgb": one name, or one for each axis of
+        batch_axes: The number of leading axes of an array that are batch axes.
+        input_axes: The number of trailing axes of an array that are input axes.
+        margins: For padded data, the cells before and after the tensor's own ones, axis by axis of
+            the array; they are left out. The padding of windows depends on the operation instead.
+        basis: Names for the positions of an axis, such as "rgb": one name, or one for each axis of
             the value, outermost first, with None where there is none. A number with a basis has one
             output axis.
         dtype: The number format. Without it, literals and float64 arrays get the session's default
@@ -192,7 +191,7 @@ def from_function(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of what uses it, else the session's default float.
+        dtype: The number format; by default that of its uses, else the session's default float.
         label: A name.
     """
     session = sessions.current()
@@ -232,10 +231,10 @@ def mapped(
 
     Args:
         path: The file.
-        batch_axes: How many leading axes of a `.npy` file are batch axes.
-        input_axes: How many trailing axes of a `.npy` file are input axes.
-        output: Of other files, the sizes of the output axes of one entry.
-        input: Of other files, the sizes of the input axes of one entry.
+        batch_axes: The number of leading axes of a `.npy` file that are batch axes.
+        input_axes: The number of trailing axes of a `.npy` file that are input axes.
+        output: For other files, the sizes of the output axes of one entry.
+        input: For other files, the sizes of the input axes of one entry.
         dtype: The number format of the cells in the file. For a `.npy` file, the format of the
             tensor, by default that of the file, or the session's default float for float64.
         label: A name; the file's by default.
@@ -270,7 +269,7 @@ def mapped(
 
 
 def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None = None) -> Tensor:
-    """Return the given cells, in row-major order, in whatever shape their use asks for.
+    """Return the given cells, in row-major order, in the shape that follows from their use.
 
     Only the number of cells is fixed: six of them fill a vector, a matrix, or a batch of either.
     Their order is that of the axes batch, output, input, the last one fastest. A few cells (the
@@ -278,7 +277,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
 
     Args:
         value: Nested literals or an array, whose own axes do not matter.
-        dtype: The number format, chosen as by `oc.tensor`.
+        dtype: The number format, with the default of `oc.tensor`.
         label: A name.
     """
     session = sessions.current()
@@ -320,8 +319,8 @@ def offsets(
 ) -> Tensor:
     """Return a tensor in which every cell holds its own row-major offset: 0, 1, 2, ...
 
-    Without sizes it takes the shape that its use asks for. With some, it has these axes and no
-    others, but where `...` stands among them.
+    Without sizes its shape follows from its use. With some, it has these axes and no others, but
+    where `...` stands among them.
     """
     session = sessions.current()
     precision = choose_precision(dtype, session.default_dtype)
@@ -418,8 +417,8 @@ def _to_format(
 ) -> tuple[Array, Precision]:
     """Return cells in the tensor's number format, and the format.
 
-    Cells of files are converted on the way to a device. Those that a use may ask for in another
-    format keep their digits until that is settled.
+    Cells of files are converted on the way to a device. Cells without a stated format keep their
+    digits until the format is final.
 
     Raises:
         TransferError: if a cell is NaN, or is not a number of the format.
@@ -427,7 +426,9 @@ def _to_format(
     cells = numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
     own = None if is_literal or cells.dtype == np.float64 else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
-        check_kind(cells, session.default_dtype, where)  # one of its fields would be numbers
+        check_kind(
+            cells, session.default_dtype, where
+        )  # NumPy would read one of its fields as numbers
     if dtype is None and own is not None and not is_format(own):
         raise UsageError(
             "An array without dtype= keeps its number format, which has to be one of the "
@@ -475,7 +476,7 @@ def _kinds(
 
 
 def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
-    """Return what the positions of each axis mean."""
+    """Return the name for the positions of each axis."""
     if basis is None:
         return [None] * axes
     names: list[str | None] = (
@@ -494,7 +495,7 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
 def _stack_tensors(
     literal: NestedLiteral, stated: dict[str, object], label: str | None, where: str
 ) -> Tensor:
-    """Return a literal that holds tensors: stacks of them, innermost first."""
+    """Return a literal of tensors: stacks of them, innermost first."""
     if any(stated.values()):
         names = ", ".join(name for name, value in stated.items() if value)
         raise UsageError(

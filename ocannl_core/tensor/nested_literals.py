@@ -1,4 +1,4 @@
-"""Nested literals taken apart: which container is which kind of axis, and what is at the leaves."""
+"""Nested literals: the kinds of their axes, and their leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(*entries: Any) -> Batch:
 
 
 CONTAINERS = (list, tuple, range)
-"""What nests; a range is a list of its numbers."""
+"""The types that nest; a range is a list of its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class NestedLiteral:
 
     Attributes:
         axes: The containers, outermost first.
-        leaves: What the innermost containers hold, in the order of the literal.
+        leaves: The entries of the innermost containers, in the order of the literal.
     """
 
     axes: tuple[NestedAxis, ...]
@@ -61,11 +61,11 @@ class NestedLiteral:
 
     @property
     def states_kinds(self) -> bool:
-        """Return True if a container other than a list says what kind its axis is."""
+        """Return True if a container other than a list states the kind of its axis."""
         return any(axis.kind is not RowKind.OUTPUT for axis in self.axes)
 
     def _types(self) -> set[type]:
-        return set(map(type, self.leaves))  # literals may be long: each type is looked at once
+        return set(map(type, self.leaves))  # literals may be long: each type is checked once
 
 
 def is_array(value: object) -> bool:
@@ -76,7 +76,7 @@ def is_array(value: object) -> bool:
 
 
 def parse_nested(value: Any, where: str) -> NestedLiteral:
-    """Return a literal taken apart. A value that is no container is a single leaf.
+    """Return the axes and leaves of a literal. A value that is no container is a single leaf.
 
     Raises:
         UsageError: for entries of one axis that differ in kind or length, and for leaves that are
@@ -161,7 +161,8 @@ def cells_of(literal: NestedLiteral, where: str) -> Array:
     of the arrays at its leaves.
 
     Raises:
-        UsageError: for leaves of different shapes, other than numbers, or too great for any format.
+        UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
+            formats.
     """
     dims = tuple(axis.n for axis in literal.axes)
     if not literal.holds_arrays:
@@ -232,7 +233,7 @@ def to_buffer_order(
     Args:
         cells: The cells.
         kinds: The kind of each axis.
-        basis: What the positions of each axis mean, where that is stated.
+        basis: The name for the positions of each axis, or None.
     """
     of_kind = {kind: [i for i, each in enumerate(kinds) if each is kind] for kind in RowKind}
     shape = Shape()

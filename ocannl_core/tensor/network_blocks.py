@@ -1,4 +1,4 @@
-"""Blocks: functions whose parameters are made once and shared by later applications."""
+"""Blocks: functions whose parameters are created once and shared by later applications."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ R = TypeVar("R")
 
 
 class Block(Generic[R]):
-    """A configured function of tensors. Calling it applies it; its parameters are made at the first
+    """A configured function of tensors. A call applies it; its parameters are created at the first
     application.
 
     Attributes:
         name: The function's name.
         label: The name given with `label=`.
-        title: How printed code names it: the label, or the function's name, numbered among the
-            sub-blocks of one block that the same function made.
-        parameters: The parameters made so far, by name.
-        blocks: The blocks that its body has configured, by key.
+        title: The name in printed code: the label, or the function's name, numbered among the
+            sub-blocks of one block with the same function.
+        parameters: The parameters created so far, by name.
+        blocks: The blocks configured in its body, by key.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Block(Generic[R]):
         """Return the tensors for the positional parameters of the body.
 
         Raises:
-            UsageError: if the body takes others.
+            UsageError: if they do not fit its signature.
         """
         signature = inspect.signature(self._function)
         try:
@@ -112,7 +112,7 @@ class Block(Generic[R]):
 
 
 class BlockApplication:
-    """One run of a block's body: knows which names it has asked for."""
+    """One run of a block's body, with the names of the parameters used so far."""
 
     def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
         self.block = block
@@ -120,11 +120,11 @@ class BlockApplication:
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
-        """True if the block, or one around it, has been applied before."""
+        """The block, or an enclosing one, has been applied before."""
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:
-        """Return how often a key has been asked for before in this application."""
+        """Return the number of earlier uses of a key in this application."""
         seen = self._occurrences.get(key, 0)
         self._occurrences[key] = seen + 1
         return seen
@@ -143,7 +143,7 @@ class BlockFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
-        """Return the function as a method of an object, which is no tensor of the body."""
+        """Return the function bound to an object, which is no tensor of the body."""
         if instance is None:
             return self
         return BlockFunction(self._function.__get__(instance, owner))
@@ -155,7 +155,7 @@ class BlockFunction(Generic[P, R]):
         check_label(label)
         parameters = self._signature.parameters
         if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
-            keywords["label"] = label  # the body takes the label of its block, too
+            keywords["label"] = label  # the body may have a parameter for the label, too
         named = {
             name: value
             for name, value in keywords.items()
@@ -168,9 +168,7 @@ class BlockFunction(Generic[P, R]):
         return block(*args, **named) if args or named else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
-        """Return a new block, or inside another block's body the sub-block that belongs in this
-        place.
-        """
+        """Return a new block; inside another block's body, the sub-block of this place."""
         application: BlockApplication | None = sessions.current().block
         if application is None:
             return Block(self._function, config, label)
@@ -210,7 +208,7 @@ class BlockFunction(Generic[P, R]):
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
-    """Make a function of tensors into a block: parameters inside are made once per configured
+    """Turn a function of tensors into a block: parameters inside are created once per configured
     block.
 
         @oc.op
@@ -226,12 +224,11 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Return the parameter of that name in the block being applied, made by `create` when it is
-    new.
+    """Return the parameter of that name in the running block, created by `create` when it is new.
 
     Raises:
-        UsageError: if the application has asked for the name before, or another one asked with
-            other arguments or in another session.
+        UsageError: if the name was used before in this application, or with other arguments or in
+            another session by an earlier one.
     """
     application: BlockApplication | None = session.block
     if application is None:
@@ -275,15 +272,15 @@ def shared_parameter(
 
 
 def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
-    """Return what tells one value of a configuration from others, in every application alike.
+    """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
         value: The value.
-        name: The keyword that it is given for.
+        name: The keyword of the value.
         around: The functions that capture it, for those that capture themselves.
 
     Raises:
-        UsageError: if nothing tells the value from others.
+        UsageError: if the value cannot be compared.
     """
     match value:
         case list() | tuple():
@@ -317,7 +314,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """Yield the tensors in what a body returned: one, or a nest of tuples, lists and dicts."""
+    """Yield the tensors in the result of a body: one, or a nest of tuples, lists and dicts."""
     pending = [result]
     while pending:
         match pending.pop(0):
@@ -332,10 +329,10 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the name of what a body is applied to, if it has one: the last part of the label of
+    """Return the name of the first argument of a body, if it has one: the last part of the label of
     the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
 
-    A tensor that is only called after its operation has the name of what it is computed from:
+    A tensor labelled after its operation has the name of its operand:
 
         layer(2.0 * x)  -->  layer_x        layer(oc.tensor([1, 2]))  -->  layer
     """
@@ -354,10 +351,10 @@ def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 _LOOKED_AT = 64
-"""About how many tensors are looked at for one that has a name."""
+"""About the greatest number of tensors searched for a name."""
 
 
 def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Label a tensor that a body made; one that it only passed on keeps its own label."""
+    """Label a tensor created by a body; one that is only passed on keeps its own label."""
     if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
         tensor.relabel(label)

@@ -32,14 +32,14 @@ def fill_tensor(
     label: str,
     number: float | None = None,
 ) -> Tensor:
-    """Return a tensor filled by a fetch that is made once shapes are closed."""
+    """Return a tensor filled by a fetch, which `source` creates once shapes are closed."""
     origin = Origin(label, caller_location())
     session.environment.leaf(shape, origin)
     return Tensor(session, Filled(source, number), shape, dtype, (label,), origin)
 
 
 def word_constant(session: Session, source: Callable[[], int], label: str) -> Tensor:
-    """Return one 128-bit word whose low half is an integer known once shapes are closed."""
+    """Return one 128-bit word whose low half is an integer, computed once shapes are closed."""
     return fill_tensor(session, lambda: ConstantBits(source()), closed_shape(), uint4x32, label)
 
 
@@ -86,8 +86,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
 def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) -> tuple[Tensor, ...]:
     """Return tensors for operands.
 
-    A number takes the format of the tensors beside it, unless it has a fraction and they are
-    integers.
+    A number takes the format of the other operands, unless it has a fraction and they are integers.
 
     Raises:
         TransferError: for an integer that does not fit the format, but in comparisons.
@@ -145,7 +144,7 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
 
 
 def suggest_operand(operand: object) -> str:
-    """Return what to write in place of something that is no operand."""
+    """Return the fix for something that is no operand."""
     if operand is None:
         return "a tensor that needs no gradient has None as its .grad"
     if isinstance(operand, str) and "=>" in operand:
@@ -156,7 +155,7 @@ def suggest_operand(operand: object) -> str:
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
-    """Raise UsageError if a tensor is a part of other recorded code than the one given."""
+    """Raise UsageError if a tensor belongs to other recorded code than the given one."""
     for tensor in tensors:
         if tensor.recording is not None and tensor.recording is not recording:
             raise UsageError(
@@ -175,7 +174,7 @@ def note_accesses(
     origin: Origin,
     capture: Mapping[str, DimRef] | None = None,
 ) -> None:
-    """Tell tensors of an operation that accesses them through padded windows."""
+    """Record with each tensor the padded windows through which an operation accesses it."""
     shapes = [operand.terms for operand in operands]
     for access in window_accesses(logic, result.terms, shapes, origin, capture or {}):
         tensor = result if access.position is None else operands[access.position]

@@ -79,16 +79,18 @@ class CallOptions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Operation:
-    """An operation on tensors; calling it applies it.
+    """An operation on tensors. A call applies it.
 
     Attributes:
-        name: The name that printed code, labels and messages use.
-        operands: How many tensors it takes.
-        logic: How axes line up: `"."`, `"@"`, `"T"`, or an einsum specification; None where each
-            assignment of the functions says that.
-        forward: Assigns the result slot `v` from the operand slots `v1`, `v2`, `v3`.
-        gradient: Accumulates into the gradient slots `g1`, `g2`, `g3`; None when no gradient flows.
-        primitive: The scalar primitive it lifts, if it does; used bare inside the code of other
+        name: The name in printed code, labels and messages.
+        operands: The number of tensors it takes.
+        logic: The correspondence of axes: `"."`, `"@"`, `"T"`, or an einsum specification; None
+            where each assignment of the functions states its own.
+        forward: A function that assigns the result slot `v` from the operand slots `v1`, `v2`,
+            `v3`.
+        gradient: A function that accumulates into the gradient slots `g1`, `g2`, `g3`; None when no
+            gradient flows.
+        primitive: The scalar primitive it lifts, or None; used bare inside the code of other
             operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
     """
@@ -116,18 +118,18 @@ class Operation:
         """Return the operation applied to expressions and numbers.
 
         Args:
-            args: As many operands as the operation takes.
-            logic: Replaces the operation's own logic.
+            args: The operands.
+            logic: A logic in place of the operation's own one.
             projections: In recorded code, for a primitive: the index maps and the domain of the
                 assignment, `"2*o + k; k => o over o<3, k<2"`.
-            padded: Whether windows of a specification that are marked neither `=` nor `<` may leave
-                the axes that they slide over.
+            padded: True to pad the windows of a specification that are marked neither `=` nor `<`.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
-            capture: Names in a specification whose sizes `oc.dim` is to stand for.
+            capture: Dimensions made by `oc.dim`, to stand for the sizes of names in a
+                specification.
             label: A name for the result.
             dtype: The number format of the result; it follows from the operands when not given.
-            requires_grad: False keeps gradients from flowing, True gives the result a gradient even
-                if no operand has one; by default it has one where an operand has.
+            requires_grad: False to stop gradients, True for a gradient even if no operand has one;
+                by default the result has one where an operand has.
         """
         self._check_operands(args)
         options = CallOptions(
@@ -187,8 +189,8 @@ class Operation:
     def _apply_in_recording(
         self, session: Session, recorder: Recorder, args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return a primitive for an assignment to reduce, or a tensor computed at this place of
-        the recorded code.
+        """Return a primitive for an assignment to reduce, or a tensor computed at this place of the
+        recorded code.
         """
         if (folded := self._fold(args)) is not None:
             return folded
@@ -209,7 +211,7 @@ class Operation:
         return self._new_tensor(session, args, logic, captured, options)
 
     def _fold(self, args: tuple[Any, ...]) -> Any:
-        """Return what an operator with a Python 0 is, or None.
+        """Fold an operator with a Python 0; return None where nothing folds.
 
         0 * x  -->  0        x + 0  -->  x        x - 0  -->  x
         """
@@ -229,7 +231,7 @@ class Operation:
     def _apply_with_maps(
         self, session: Session, recorder: Recorder, args: tuple[Any, ...], text: str
     ) -> Any:
-        """Return a primitive for an assignment whose index maps the user states."""
+        """Return a primitive for an assignment with index maps stated by the user."""
         if not self._is_bare:
             self._refuse_maps(text)
         operands = assignment_operands(args, session)
@@ -247,7 +249,7 @@ class Operation:
         )
 
     def _refuse_format(self, dtype: DType | str | None) -> None:
-        """Raise an error about a format for a primitive that makes no tensor.
+        """Raise an error about a format for a primitive that creates no tensor.
 
         Raises:
             UsageError: if a format is given.
@@ -357,7 +359,9 @@ class Operation:
         session: Session,
         origin: Origin,
     ) -> Precision:
-        """Return the number format that the operands decide, and gives it to those that follow."""
+        """Return the promotion of the operands' formats, and pass it on to the operands without a
+        stated format.
+        """
         beside = format_for_numbers(self.primitive, operands)
         for operand in operands:
             if beside is not None and operand.free_number is not None:
@@ -371,8 +375,8 @@ class Operation:
         return found
 
     def _check_number(self, number: float, beside: DType, where: str) -> None:
-        """Raise TransferError for a whole number beyond the integers that it stands beside, but in
-        comparisons.
+        """Raise TransferError for a whole number beyond the range of the other operand's integers,
+        except in comparisons.
         """
         if beside.is_integer and number % 1 == 0 and self.primitive not in LOGICAL:
             check_number(number, beside, where)
@@ -463,8 +467,8 @@ def define_operation(
 ) -> Operation:
     """Return a new operation on tensors, defined by two functions whose parameter names are slots.
 
-    Inside these functions an operator is the bare primitive, and the operation's logic says which
-    cells meet:
+    Inside these functions an operator is the bare primitive, and the operation's logic lines up the
+    cells:
 
         def forward(v, v1):
             v[:] = oc.log(1 + oc.exp(v1))
@@ -475,23 +479,25 @@ def define_operation(
         softplus = oc.define_operation("softplus", forward=forward, gradient=gradient)
 
     The slots are `v` for the result and `v1`, `v2`, `v3` for the operands (or `vs` for a tuple of
-    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. `selected` is 1 at the position that
-    a maximum or minimum takes its result from, the first one of equal cells, and 0 at the others. A
-    name that says a slot at its beginning or end, like `rhs1_mask` or `ratio_lhs`, is an
-    intermediate tensor with the axes of that slot.
+    all), and `g`, `g1`, `g2`, `g3`, `gs` for their gradients. `selected` is 1 at the position from
+    which a maximum or minimum takes its result, the first one of equal cells, and 0 at the others.
+    A name that begins or ends with a slot, like `rhs1_mask` or `ratio_lhs`, is an intermediate
+    tensor with the axes of that slot.
 
     Args:
-        name: The name that printed code, labels and messages use.
-        forward: Assigns the result slot `v` from the operand slots.
-        gradient: Accumulates into the gradient slots; leave out when no gradient flows.
-        logic: How axes line up: `"."` pointwise, `"@"` compose, `"T"` transpose, or an einsum
-            specification. With None each assignment says it, `v.assign(v1, logic="i => 2*i")`, or
-            `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`; without, it is pointwise.
-        primitive: The primitive that `forward` applies once, if it does: recorded assignments then
-            absorb the operation.
-        combine: The accumulation with which `forward` writes the result, if it does; only beside
+        name: The name in printed code, labels and messages.
+        forward: A function that assigns the result slot `v` from the operand slots.
+        gradient: A function that accumulates into the gradient slots; left out when no gradient
+            flows.
+        logic: The correspondence of axes: `"."` pointwise, `"@"` compose, `"T"` transpose, or an
+            einsum specification. With None each assignment states its own, `v.assign(v1, logic="i
+            => 2*i")`, or `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`; without, it is
+            pointwise.
+        primitive: The primitive that `forward` applies once, or None: recorded assignments compute
+            such an operation in place.
+        combine: The accumulation with which `forward` writes the result, or None; only beside
             `primitive`.
-        operands: How many tensors it takes, where the slots `vs` and `gs` stand for all of them.
+        operands: The number of operands, where the slots `vs` and `gs` stand for all of them.
 
     Raises:
         UsageError: if a parameter of the functions is not the name of a slot.
@@ -549,7 +555,7 @@ def define_operation(
 
 
 def _check_parts(name: str, slots: Sequence[str], *, is_lifted: bool) -> None:
-    """Raise UsageError for what an operation without one logic cannot have."""
+    """Raise UsageError for features that need one logic for the whole operation."""
     if is_lifted:
         raise UsageError(
             "An operation that lifts a primitive has one logic.",

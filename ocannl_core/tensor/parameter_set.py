@@ -13,14 +13,14 @@ from ocannl_core.shape.terms import Shape
 
 
 class ParameterScope(Protocol):
-    """What a parameter was made in, such as a block."""
+    """The scope in which a parameter was created, such as a block."""
 
     @property
     def title(self) -> str: ...
 
 
 class ScopedParameter(Protocol):
-    """A parameter with the blocks that it was made in."""
+    """A parameter with its scopes."""
 
     @property
     def id(self) -> int: ...
@@ -41,9 +41,9 @@ P = TypeVar("P", bound=ScopedParameter)
 class Parameters(Set[P]):
     """Parameters, oldest first: a set of tensors that also maps names to them.
 
-    A name is the path of the blocks that made the parameter, and its own name: `mlp.L1.w`. Where
-    two would be the same, later ones are numbered (`mlp2.L1.w`), so that a program which builds
-    the same model finds the same names. Labels keep names independent of the order.
+    A name is the path of the blocks around the parameter, and its own name: `mlp.L1.w`. Equal names
+    are numbered by age (`mlp2.L1.w`), so that a program which builds the same model has the same
+    names. Labels keep names independent of the order.
     """
 
     def __init__(self, parameters: Iterable[P]) -> None:
@@ -122,7 +122,7 @@ class Parameters(Set[P]):
 
 
 def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
-    """Return parameters by the paths of the blocks that made them."""
+    """Return parameters by the paths of their blocks."""
     taken: set[str] = set()
     scopes: dict[tuple[ById, ...], str] = {}
     names: dict[str, P] = {}
@@ -139,7 +139,7 @@ def _assign_names(parameters: Iterable[P]) -> dict[str, P]:
 
 
 def _unique_name(name: str, taken: set[str]) -> str:
-    """Return the name, numbered if it is taken; takes it."""
+    """Return the name, numbered if it is taken, and add it to the taken ones."""
     free, number = name, 1
     while free in taken:
         number += 1

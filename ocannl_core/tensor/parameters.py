@@ -1,6 +1,4 @@
-"""Tensors that programs are made around: parameters, placeholders, declared state, static
-indices.
-"""
+"""Inputs and state of programs: parameters, placeholders, declared tensors, static indices."""
 
 from __future__ import annotations
 
@@ -45,18 +43,17 @@ def param(
         init: A number for every cell; nested literals, an array or `oc.tensor(...)`, which also fix
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
-            that returns one of these, given nothing or the parameter's shape. No gradient flows
-            into it. By default uniform, centred, scaled by fan-in.
-        dtype: The number format. Without it the parameter is stored in the session's
-            `param_dtype`; if there is none, in the format of what uses it, which is the session's
-            default float unless something else decides.
+            of nothing or of the parameter's shape that returns one of these. No gradient flows into
+            it. By default uniform, centred, scaled by fan-in.
+        dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
+            without that, in the format of its uses, or else in the session's default float.
         requires_grad: False for parameters that are initialised but not trained by gradients, which
             is the default for integers.
 
     Raises:
-        UsageError: for a name that is none, sizes that are not positive, an initial value that does
-            not have the stated shape; or if the block asks for the name twice in one application,
-            or with other arguments than before.
+        UsageError: for an invalid name, sizes that are not positive, an initial value that does not
+            have the stated shape; or if the block uses the name twice in one application, or with
+            other arguments than before.
     """
     session = sessions.current()
     _check_name("parameter", name)
@@ -86,7 +83,7 @@ def _check_name(kind: str, name: object) -> None:
 
 
 def _check_cells(name: str, **rows: OpenAxes | None) -> None:
-    """Refuse parameters without cells; other mistakes are found where shapes are made."""
+    """Refuse parameters without cells; other mistakes are reported where shapes are made."""
     for kind, axes in rows.items():
         sizes = axes if isinstance(axes, list | tuple) else ()
         if any((axis.n if isinstance(axis, Size) else axis) == 0 for axis in sizes):
@@ -151,9 +148,9 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default that of what uses it, else the session's default float.
-        requires_grad: True to compute the gradient with respect to what the host fills in, too; it
-            is `x.grad`, a result of backpropagation like those of parameters.
+        dtype: The number format; by default that of its uses, else the session's default float.
+        requires_grad: True to compute the gradient with respect to the placeholder, too; it is
+            `x.grad`, a result of backpropagation like those of parameters.
     """
     session = sessions.current()
     _check_name("placeholder", name)
@@ -178,7 +175,7 @@ def declare(
     """Return a tensor for recorded code to write: zero at first, kept between calls, without a
     gradient.
 
-    The shape follows from what is assigned to it; rows can be stated.
+    The shape is inferred from assignments to it; rows can be stated.
     """
     session = sessions.current()
     _check_name("declared tensor", name)

@@ -93,7 +93,7 @@ def _identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
-# the results are as positive as the operands, and of the two, what follows needs them anyway
+# results are as positive as the operands, and later code needs the results anyway
 
 
 def _relu(g: Any, g1: Any, v: Any) -> None:

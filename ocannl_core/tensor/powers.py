@@ -57,14 +57,14 @@ def power(
         base: The base.
         exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
             integers.
-        logic: How axes line up, for as many operands as there are tensors.
-        padded: Whether windows without a mark may leave their axis.
+        logic: The correspondence of axes, with one operand for each tensor.
+        padded: True to pad windows without a mark.
         values: Numbers for names in a specification.
         projections: Index maps instead, in recorded code.
         capture: Dimensions to stand for the sizes of names in the specification.
         label: A name for the result.
         dtype: The number format of the result.
-        requires_grad: Whether the result has a gradient.
+        requires_grad: True for a result with a gradient.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)

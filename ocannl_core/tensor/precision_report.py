@@ -1,4 +1,4 @@
-"""A table of number formats: which tensor has which, and what decided it."""
+"""Report of the number formats of a program, with the source of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class PrecisionRow:
     Attributes:
         name: The tensor's label.
         dtype: Its number format.
-        why: What decided it.
-        reason: The same for people: with the operands, or the operation and its line.
+        why: The source of the format.
+        reason: The source as text: with the operands, or the operation and its line.
     """
 
     name: str
@@ -47,8 +47,8 @@ class PrecisionReport:
 
 
 def precision_report(subject: Tensor | Computation) -> PrecisionReport:
-    """Return the number formats of a tensor and everything it is computed from, or of all tensors
-    of a computation. Asking decides nothing.
+    """Return the number formats of a tensor and all its dependencies, or of all tensors of a
+    computation. The report decides no format.
 
     Gradients have the formats of their tensors, and no rows of their own.
 

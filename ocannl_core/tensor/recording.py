@@ -1,9 +1,8 @@
-"""Recording: inside a function decorated with `@cd`, assignments are noted instead of computed.
+"""Recording: a function decorated with `@cd` records assignments instead of computing them.
 
-Operators make tensors as they do elsewhere, without gradients. Each holds its place in the code:
-what is used gets computed where it was written, so later writes to its operands do not change it.
-Resolving the code turns a tensor that one assignment merely copies into that assignment (see
-`resolve`).
+Operators create tensors as elsewhere, without gradients. A tensor of recorded code is computed at
+the place of its expression if it is used, so later writes to its operands do not change it. A
+tensor that one assignment merely copies is computed by that assignment (see `copy_elimination`).
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ P = ParamSpec("P")
 
 
 class RecordedPrimitive(Expression):
-    """A primitive with a logic of its own: the assignment that it stands in says how it reduces.
+    """A primitive with a logic of its own; the assignment of it states the reduction.
 
     Attributes:
-        operation: What is applied.
+        operation: The operation of the primitive.
         operands: The tensors, merge buffers and numbers.
-        logic: How axes line up.
-        writes: How many assignments and splices had been recorded before it.
-        recording: Where it was written.
+        logic: The correspondence of axes.
+        writes: The number of assignments and splices recorded before it.
+        recording: The recorded code that it belongs to.
     """
 
     __slots__ = ("logic", "operands", "operation", "recording", "writes")
@@ -96,7 +95,7 @@ class _Section:
 
 
 _Entry = Tensor | _Section | Step
-"""What was written: a tensor made, a section, an assignment or other code."""
+"""An entry of recorded code: a new tensor, a section, an assignment or other code."""
 
 
 class CodeRecorder:
@@ -118,7 +117,7 @@ class CodeRecorder:
     # ----- interface for operators ----------------------------------------------------------------
 
     def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
-        """Record that an operator made a tensor here."""
+        """Record a tensor created by an operator at this place."""
         tensor.recording = self.recording
         self._entries[-1].append(tensor)
         self._made.add(tensor)
@@ -185,7 +184,9 @@ class CodeRecorder:
     # ----- inside ---------------------------------------------------------------------------------
 
     def _settle(self, target: Tensor, value: object, reset: bool) -> Argument:
-        """Return what an assignment reads. A reset must not clear what is still to be read."""
+        """Return the argument of an assignment. A reset must not clear cells that are still to be
+        read.
+        """
         if isinstance(value, Tensor):
             copied: Tensor = identity(value) if reset and value is target else value
             return copied
@@ -245,8 +246,8 @@ class CodeRecorder:
         return Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
 
     def _note_formats(self, step: Assign, operands: list[Tensor]) -> None:
-        """Give a declared tensor the number format of what is assigned to it, unless it states
-        one.
+        """Give a declared tensor without a stated format the number format of the value assigned to
+        it.
         """
         found = result_precision(
             step.op, operand_precisions(step.op, operands), self.session.default_dtype
@@ -257,12 +258,12 @@ class CodeRecorder:
             operand.note_use(step.origin)
 
     def _label(self, target: Tensor, operands: Sequence[Tensor]) -> None:
-        """Complete the label of a declared tensor with that of what is assigned to it first."""
+        """Complete the label of a declared tensor with that of the first value assigned to it."""
         if not isinstance(target.definition, Declared) or len(target.label) > 1:
             return
         pending = list(operands)
         seen: set[Tensor] = set()
-        for source in pending:  # which grows: nearest first
+        for source in pending:  # grows while it is walked: nearest first
             if isinstance(source.definition, GradientOf):
                 source = source.definition.tensor
             if has_name(source.definition, source.label) and source is not target:
@@ -285,7 +286,7 @@ class CodeRecorder:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Take back what was noted inside when it raises."""
+        """Drop the entries recorded inside when it raises."""
         entries = self._entries[-1]
         length = len(entries)
         try:
@@ -295,7 +296,9 @@ class CodeRecorder:
             raise
 
     def finish(self, name: str) -> Computation:
-        """Return what was recorded: assignments, and the code of the tensors that they need."""
+        """Return the recorded computation: assignments, and the code of the tensors that they
+        need.
+        """
         used = list(_read_tensors(self._entries[0]))
         updates = [t for t in self._made if _changes_state(t)]
         used += updates
@@ -312,7 +315,9 @@ class CodeRecorder:
 
 @dataclass(slots=True)
 class _StepBuilder:
-    """Turns entries into steps: tensors where they were made, others before their first use."""
+    """Conversion of entries to steps: tensors of the recording at their place, others before their
+    first use.
+    """
 
     session: Session
     made: set[Tensor]
@@ -338,8 +343,8 @@ class _StepBuilder:
         return tuple(steps)
 
     def outside(self, tensors: Sequence[Tensor]) -> list[Step]:
-        """Return the code of what was made outside and is contained in no computation yet; fills,
-        which read nothing, are made wherever they are used.
+        """Return the forward code of tensors from outside that no computation contains yet; fills,
+        which read nothing, are repeated wherever they are used.
         """
         fresh: set[Tensor] = set()
         pending = list(tensors)
@@ -404,13 +409,13 @@ def _operand_tensors(step: Assign) -> list[Tensor]:
 
 
 def cd(function: Callable[P, None]) -> Callable[P, Computation]:
-    """Make a function that assigns to tensors into one that returns the recorded computation.
+    """Turn a function that assigns to tensors into one that returns the recorded computation.
 
         @oc.cd
         def sgd_step(p, *, learning_rate):
             p -= learning_rate * p.grad
 
-    The function runs once, at the call: Python's control flow chooses what is recorded. Called
+    The function runs once, at the call: Python's control flow determines the recorded code. Called
     inside another recorded function, its assignments become a section there, under its name and
     that of its first tensor.
 
@@ -450,13 +455,13 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
 
 @contextmanager
 def unchanged_roots() -> Iterator[None]:
-    """Build and resolves code without laying claim to the code of the tensors that it mentions.
+    """Build and resolve code without consuming the code of its tensors.
 
         with oc.unchanged_roots():
             a + b                            # only relates the shapes of a and b
 
     Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;
-    what is compiled or consumed inside does not count as such.
+    code compiled or consumed inside does not count.
     """
     session = sessions.current()
     consumed, backpropagated = session.consumed.copy(), session.backpropagated.copy()
@@ -467,7 +472,7 @@ def unchanged_roots() -> Iterator[None]:
 
 
 class section:
-    """Gives the assignments recorded inside `with oc.section("title"):` a title in printed code.
+    """A title, in printed code, for the assignments recorded inside `with oc.section("title"):`.
 
     The title can have several parts; a tensor among them stands for its name.
     """

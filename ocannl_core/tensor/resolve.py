@@ -1,6 +1,4 @@
-"""From recorded steps to assignments: shapes are closed, then every step becomes nodes with
-concrete index maps.
-"""
+"""Resolution of recorded steps: close shapes, then emit assignments with concrete index maps."""
 
 from __future__ import annotations
 
@@ -173,7 +171,7 @@ def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
 
 
 class _AssignmentEmitter:
-    """Accumulates the assignments of one computation.
+    """Emitter of the assignments of one computation.
 
     Args:
         differentiated: The tensors whose gradients the computation passes on to operands.
@@ -195,8 +193,8 @@ class _AssignmentEmitter:
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
         self._carried: set[Tensor] = set()  # gradients passed on before they were set
         self._sums: set[Tensor] = set()
-        """Gradients of what is not computed, with what losses have contributed since a gradient was
-        read, or a tensor that has one assigned.
+        """Gradients of leaves, with contributions of losses since code last read a gradient or
+        assigned a tensor that has one.
         """
         self.calls = ExternalCalls(self)
 
@@ -298,9 +296,9 @@ class _AssignmentEmitter:
         self._changes[tensor] = self._now
 
     def _is_stale(self, tensor: Tensor) -> bool:
-        """True unless the tensor has been computed here and no operand has changed since.
+        """Return True unless the tensor has been computed here and no operand has changed since.
 
-        A tensor of recorded code keeps the value that it has where it was written.
+        A tensor of recorded code keeps its value from the place of its expression.
         """
         if tensor.node not in self.embedded:
             return True
@@ -310,8 +308,8 @@ class _AssignmentEmitter:
         )
 
     def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
-        """Return what an assignment reads: cells, a merge buffer, or a number for constants of one
-        cell.
+        """Return an operand of an assignment: cells, a merge buffer, or a number for constants of
+        one cell.
 
         A constant has to be stored where it is read beyond its axis, as it differs there, and where
         its format matters besides its value.
@@ -327,7 +325,7 @@ class _AssignmentEmitter:
         return Scalar(value) if value is not None else Cells(self.node_of(argument))
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
-        """Emit the own code of one tensor: anew, or unless the tensor is up to date."""
+        """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""
         if depends_on_gradients(tensor):
             self._sums.clear()
         match tensor.definition:
@@ -378,7 +376,7 @@ class _AssignmentEmitter:
         return replace(program, passed_on=passed, carried=carried)
 
     def backpropagate(self, tensor: Tensor) -> None:
-        """Emit what a tensor's gradient contributes to those of its operands."""
+        """Emit the contributions of a tensor's gradient to those of its operands."""
         definition = tensor.definition
         if isinstance(definition, ResultOf) and tensor.grad is not None:
             self.calls.backpropagate(definition.application)
@@ -406,8 +404,8 @@ class _AssignmentEmitter:
                 self._changed(operand.grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
-        """Return the positions of selected cells that were searched when the tensor was computed;
-        None if it or an operand has changed since.
+        """Return the positions of selected cells, from the search at the tensor's computation; None
+        if it or an operand has changed since.
         """
         node, time = self._selections.get(tensor, (None, 0))
         changes = [self._changes.get(each, 0) for each in (tensor, *tensor.operands)]
@@ -422,9 +420,7 @@ def selects(tensor: Tensor) -> bool:
 
 
 def _constant_value(tensor: Tensor) -> float | None:
-    """Return the number that every use of a constant of one cell is printed as; None for other
-    tensors.
-    """
+    """Return the number in place of every use of a constant of one cell; None for other tensors."""
     if not isinstance(tensor.definition, Filled) or tensor.shape.size != 1:
         return None
     source = tensor.definition.source()
@@ -435,7 +431,7 @@ def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
     """Refuse a plain assignment that would keep the last of several values of a cell.
 
     Raises:
-        UsageError: naming the assignment.
+        UsageError: for a domain with variables that the target lacks.
     """
     kept = {var for index in projections.lhs for var in variables(index)}
     if any(extent > 1 and var not in kept for var, extent in projections.domain):

@@ -1,4 +1,4 @@
-"""The assignments that the code of an operation makes to its slots."""
+"""Assignments emitted by the code of an operation, from slots."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from ocannl_core.tensor.slots import (
 from ocannl_core.tensor.tensor import Tensor
 
 _NO_POSITION = -1
-"""Of what is stored between, which has axes of its own."""
+"""The position of an intermediate result, which has axes of its own."""
 
 
 class CodeEmitter(Protocol):
-    """What slots need of the code that they are part of."""
+    """The code that slots emit assignments to."""
 
     body: list[Assignment]
     embedded: set[TensorNode]
@@ -73,13 +73,12 @@ class CodeEmitter(Protocol):
 
 
 class SlotCode:
-    """The slots of one application of an operation, and the assignments that its code makes to
-    them.
+    """The slots of one application of an operation, and the assignments of its code to them.
 
     Args:
-        emitter: Receives the assignments.
+        emitter: The receiver of the assignments.
         tensor: The result.
-        selection: The positions of the selected cells, where they have been searched before.
+        selection: The positions of the selected cells from an earlier search, or None.
     """
 
     def __init__(
@@ -107,13 +106,13 @@ class SlotCode:
             combine = accumulation_of(tensor.definition.operation.forward, len(operands))
             self._beyond = None if combine is None else neutral(combine)
         self._writable: set[TensorNode] = set()
-        self._blank: set[TensorNode] = set()  # what the code has to write before it reads it
+        self._blank: set[TensorNode] = set()  # nodes that the code must write before it reads them
         self._gradients: set[TensorNode] = set()
         self._selection = selection
         self._found: tuple[BinaryOp, Slot, Slot] | None = None
 
     def forward(self) -> None:
-        """Emit what computes the result.
+        """Emit the computation of the result.
 
         Raises:
             UsageError: if the defining function does not assign it.
@@ -127,7 +126,7 @@ class SlotCode:
             self._refuse("it assigns nothing to v")
 
     def gradient(self, code: Code) -> None:
-        """Emit what the gradient of the result contributes to those of the operands."""
+        """Emit the contributions of the result's gradient to those of the operands."""
         gradients = [operand.grad for operand in self._definition.operands]
         self._gradients = {self._emitter.node_of(each) for each in gradients if each is not None}
         self._run(code, self._gradients)
@@ -202,7 +201,7 @@ class SlotCode:
         return Cells(node)
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
-        """Emit one assignment to a slot; drops it when the slot is the gradient of a tensor that
+        """Emit one assignment to a slot; drop it when the slot is the gradient of a tensor that
         needs none.
         """
         if target.operand is None:
@@ -258,7 +257,7 @@ class SlotCode:
         )
 
     def _align(self, target: Slot, value: SlotValue) -> tuple[Slot, SlotValue]:
-        """Return what an assignment writes and reads; where it states a logic of its own, with the
+        """Return the target and the value of an assignment; with a logic of its own, under the
         index maps of that.
         """
         origin = self._tensor.origin
@@ -297,7 +296,9 @@ class SlotCode:
         return replace(target, index=found.lhs, dims=found.lhs_dims), placed(value)
 
     def _check_order(self, node: TensorNode, combine: BinaryOp, reset: bool) -> None:
-        """Refuse accumulation into what has no value yet, and assignment to what has one."""
+        """Refuse accumulation into a node without a value, and assignment to one that has a
+        value.
+        """
         is_sum = combine in (BinaryOp.ADD, BinaryOp.SUB) and not reset
         if node in self._gradients and not is_sum:
             self._refuse("it writes a gradient by other means than += and -=")
@@ -336,7 +337,7 @@ class SlotCode:
         self, result: IndexMap, used: set[IndexVar] | None
     ) -> tuple[tuple[LoopVar, int], ...]:
         """Return the operation's domain with the result's variables outermost, restricted to used
-        ones if given.
+        ones if `used` is not None.
         """
         extents = self._projections.extents
         first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
@@ -344,7 +345,7 @@ class SlotCode:
         return tuple((var, extents[var]) for var in order if used is None or var in used)
 
     def _settle(self, value: SlotValue) -> Slot | int | float:
-        """Return a value that an assignment can read; a nested application is stored in a node of
+        """Return a value as an operand of an assignment; store a nested application in a node of
         its own first.
         """
         if not isinstance(value, SlotApplication):
@@ -402,8 +403,8 @@ class SlotCode:
     # ----- maxima and minima ----------------------------------------------------------------
 
     def selection(self) -> TensorNode:
-        """Emit the search for the cells that a maximum or minimum selects; return the node of
-        their positions.
+        """Emit the search for the cells that a maximum or minimum selects; return the node of their
+        positions.
 
             v[i] max= v1[i, j]
         -->
@@ -428,14 +429,16 @@ class SlotCode:
         return SlotApplication(BinaryOp.EQ, (first, position))
 
     def _candidates(self) -> tuple[BinaryOp, Slot, Slot]:
-        """Return how the result is selected, from what, and the positions on the reduced axes."""
+        """Return the accumulation of the result, its operand, and the positions on the reduced
+        axes.
+        """
         if self._found is None:
             combine, value = self._term()
-            # also axes along which the value is repeated: the gradient is a sum over them
+            # include axes along which the value is repeated: the gradient is a sum over them
             every = self._axes((value,), self._projections.extents.keys())
             axes = {i: n for i, n in every.items() if i not in self._projections.lhs}
             is_wide = value.dtype.nbytes == int64.nbytes or prod(axes.values()) >= 2**31
-            dtype = int64 if is_wide else int32  # as wide as what is compared, for vectors
+            dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
             position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
             assert isinstance(position.operand, Cells)
             origin = self._tensor.origin
@@ -444,8 +447,8 @@ class SlotCode:
         return self._found
 
     def _term(self) -> tuple[BinaryOp, Slot]:
-        """Return how the forward function accumulates, and what, in the number format of the
-        result.
+        """Return the accumulation of the forward function and its operand, in the number format of
+        the result.
         """
         written = ResultRecorder()
         forward = self._definition.operation.forward
@@ -460,7 +463,7 @@ class SlotCode:
                 )
 
     def _settle_as(self, value: SlotValue, dtype: DType) -> Slot:
-        """Return a slot that holds a value as an assignment to a number format makes it."""
+        """Return a slot that holds a value after conversion to a number format."""
         if isinstance(value, Slot) and value.dtype is dtype:
             return value
         op, args = as_application(value)
@@ -471,7 +474,7 @@ class SlotCode:
 def check_margins(
     projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
 ) -> None:
-    """Raise ShapeError unless an operation finds the margins that it needs."""
+    """Raise ShapeError if an operation needs wider margins than its tensors have."""
     positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
     for position, tensor in positions:
         needed = margins_of(projections, position)
@@ -489,7 +492,7 @@ def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatInde
 def _formats(
     op: Op, args: tuple[Slot | int | float, ...], alone: DType, default: DType
 ) -> list[DType]:
-    """Return one format per argument of a primitive. Numbers take that of the slots beside them;
+    """Return one format per argument of a primitive. Numbers take that of the other slots;
     fractions beside integers are of the default float.
     """
     others = args[1:] if op is TernaryOp.WHERE else args

@@ -1,6 +1,4 @@
-"""Logics that users state, and what they are told about them: the line, the operands, a label that
-looks forgotten.
-"""
+"""Stated logics, and the lines, operands and warnings of messages about them."""
 
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ def stated_logic(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Return the logic that a text states for an application of an operation on the user's line.
+    """Return the logic of a text, for an application of an operation on the user's line.
 
-    Warns about labels that are summed although they occur once.
+    Warn about labels that are summed although they occur once.
 
     Args:
         name: The operation's name.
@@ -40,7 +38,7 @@ def stated_logic(
         values: As in `Einsum`.
 
     Raises:
-        SpecError: if the text states no logic for this number of operands.
+        SpecError: if the text is no logic for this number of operands.
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
@@ -60,8 +58,8 @@ def stated_logic(
 def labels_summed_once(spec: Spec) -> tuple[str, ...]:
     """Return the labels that occur once among several operands, and not in the result.
 
-    Such an axis of one operand is summed before it meets anything, as `j` and `k` in `ij;k=>i`,
-    which is rarely meant. With one operand, summing is what the specification is for.
+    Such an axis of one operand is summed before any product, as `j` and `k` in `ij;k=>i`, which is
+    rarely meant. With one operand, summing is the purpose of the specification.
     """
     if len(spec.operands) < 2:
         return ()
@@ -77,7 +75,7 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
 
 
 def warn_about_summed_once(spec: Spec, name: str) -> None:
-    """Warn if a label of a specification looks forgotten, unless the settings say otherwise."""
+    """Warn if a label of a specification looks forgotten, unless the settings disable it."""
     labels = labels_summed_once(spec)
     if not labels or not settings.current().warn_summed_once:
         return
@@ -103,7 +101,7 @@ _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed
 
 @contextmanager
 def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
-    """Has messages name an operation that others make up, and its operands, in place of these."""
+    """Let messages name a composite operation and its operands, in place of its parts."""
     token = _composed.set((name, operands))
     try:
         yield
@@ -112,7 +110,7 @@ def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
 
 
 def composite_name() -> str | None:
-    """Return what the operation is called that is being made up of others; None if none is."""
+    """Return the name of the composite operation under construction, or None."""
     composed = _composed.get()
     return composed[0] if composed else None
 

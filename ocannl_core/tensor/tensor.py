@@ -1,4 +1,4 @@
-"""The tensor: an identity, a shape that inference completes, and how its cells come about."""
+"""The tensor: an identity, a shape to be inferred, a number format, and a definition."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ from ocannl_core.tensor.session import Session
 class Tensor(Assignable):
     """A multi-dimensional array in a program of tensors.
 
-    Its cells live in the contexts that run the program. Make tensors with `tensor`, `param`,
+    Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
     `placeholder`, `number` and operators.
 
     Attributes:
         session: The program it belongs to.
         id: The creation ordinal within the session.
         label: Name parts, most significant first.
-        origin: The operation and the user's line that made it.
-        definition: How its cells come about.
-        grad: The gradient of whatever is being backpropagated with respect to this tensor; None
-            when it needs none.
-        recording: The recorded code that it is a part of, if it is.
+        origin: The operation and the user's line that created it.
+        definition: The source of its cells.
+        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
+            needs none.
+        recording: The recorded code that it belongs to, or None.
     """
 
     __slots__ = (
@@ -131,20 +131,20 @@ class Tensor(Assignable):
 
     @property
     def shape(self) -> Shape:
-        """The shape as far as it is known; printing it never influences inference."""
+        """The shape as far as it is inferred; reading it never influences inference."""
         return self.session.environment.view(self._terms)
 
     @property
     def logic(self) -> Logic:
-        """How the axes of the operation that makes the tensor correspond, with the captured sizes
-        that are known.
+        """The logic of the tensor's operation, with the captured sizes as far as they are
+        inferred.
         """
         assert isinstance(self.definition, Applied)
         return self.session.environment.settled(self.definition.logic, self.definition.capture)
 
     @property
     def node(self) -> TensorNode:
-        """The identity of the tensor's memory; the label is final once this has been asked for."""
+        """The identity of the tensor's memory; the label is final once the node exists."""
         if self.memory is not self:
             return self.memory.node
         if self._node is None:
@@ -157,7 +157,7 @@ class Tensor(Assignable):
 
     @property
     def memory(self) -> Tensor:
-        """The tensor in whose memory the cells are: another one if this is an update of that."""
+        """The tensor that owns the memory: another one if this is an update of that."""
         tensor = self
         while isinstance(tensor.definition, ResultOf) and tensor.definition.updated is not None:
             tensor = tensor.definition.updated
@@ -169,17 +169,17 @@ class Tensor(Assignable):
         return self.memory._node is not None
 
     def relabel(self, label: tuple[str, ...]) -> None:
-        """Replace the label, as long as nothing has asked for the node."""
+        """Replace the label, unless the node exists."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
             self.label = label
 
     @property
     def info(self) -> NodeInfo:
-        """Format, extents, and margins as far as they are known; closes the shape.
+        """Format, extents, and margins of the operations so far; closes the shape.
 
         Raises:
-            ShapeError: if nothing is known of the axes of a declared tensor or a placeholder, or
-                if the cells are more than indices can address.
+            ShapeError: if no axis of a declared tensor or a placeholder is known, or if the cells
+                are more than indices can address.
         """
         is_told_by_uses = isinstance(self.definition, Declared | Placeholder)
         shape = self.shape
@@ -218,7 +218,7 @@ class Tensor(Assignable):
 
     @property
     def dtype(self) -> DType:
-        """The number format of the cells, as far as the program decides it up to here.
+        """The number format of the cells, as decided by the program so far.
 
         It can be stated until something uses the tensor.
 
@@ -244,7 +244,7 @@ class Tensor(Assignable):
 
     @property
     def precision(self) -> Precision:
-        """The number format and what decided it. A gradient has that of its tensor."""
+        """The number format and its source. A gradient has the format of its tensor."""
         if not isinstance(self.definition, GradientOf):
             return self._precision
         found = self.definition.tensor.precision
@@ -259,7 +259,7 @@ class Tensor(Assignable):
 
     @property
     def free_number(self) -> float | None:
-        """The number that the tensor stands for, if it is one that states no format."""
+        """The number of a constant without a stated format; None for other tensors."""
         match self.definition:
             case Filled(_, number) if self._precision.follows:
                 return number
@@ -278,7 +278,7 @@ class Tensor(Assignable):
             self._reconsider_dependents()
 
     def _follow(self, dtype: DType, origin: Origin) -> bool:
-        """Take the format of a use, if nothing else decides; returns whether that changed it."""
+        """Take the format of a use, if nothing else decides; return True if that changed it."""
         if self._is_settled:
             return False
         match self.definition:
@@ -295,7 +295,9 @@ class Tensor(Assignable):
             self._dependents.append(result)
 
     def _reconsider_dependents(self) -> None:
-        """Decide formats anew that rested on the default, now that this tensor's has changed."""
+        """Decide dependent formats that rested on the default anew, after a change of this
+        tensor's.
+        """
         pending: list[Tensor] = [self]
         while pending:
             changed = pending.pop()
@@ -306,8 +308,8 @@ class Tensor(Assignable):
                     pending += result._decide_anew()
 
     def _decide_anew(self) -> list[Tensor]:
-        """Derive the format of a result from its operands again, and gives it to those that follow
-        it; returns the tensors whose formats have changed.
+        """Derive the format of a result from its operands again, and pass it on to those that
+        follow it; return the tensors whose formats have changed.
         """
         assert isinstance(self.definition, Applied)
         primitive = self.definition.operation.primitive
@@ -324,10 +326,10 @@ class Tensor(Assignable):
         return changed
 
     def adopt(self, dtype: DType) -> None:
-        """Give the tensor the format of what it is made for, unless something else decided its
-        own; likewise what it is computed from.
+        """Give the tensor, and its dependencies, the format of its purpose, unless another source
+        decided theirs.
 
-        Arithmetic on the way happens in float32 at least, so that a narrow format rounds once.
+        Intermediate arithmetic happens in float32 at least, so that a narrow format rounds once.
         """
         if self.operands and not is_unpacked(self.definition):
             dtype = promote(dtype, float32)
@@ -350,7 +352,9 @@ class Tensor(Assignable):
             self.definition = Literal(self._converted(self.definition.array))
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the array behind a literal in the tensor's format; that of a file stays there."""
+        """Return the array of a literal in the tensor's format; arrays in files are not
+        converted.
+        """
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
         cells = converted(array, self.dtype, str(self.origin))
@@ -366,7 +370,7 @@ class Tensor(Assignable):
 
     @property
     def layout(self) -> Layout:
-        """The margins around the tensor's cells, final once this has been asked for."""
+        """The margins around the tensor's cells, final once this has been read."""
         if self.memory is not self:
             return self.memory.layout
         if self._layout is None:
@@ -400,7 +404,7 @@ class Tensor(Assignable):
 
     @grad.setter
     def grad(self, value: object) -> None:
-        # `p.grad += e` stores back what the in-place operator returned; anything else would be lost
+        # `p.grad += e` stores the result of the in-place operator; anything else would be lost
         # silently
         if value is not self._grad:
             raise UsageError(
@@ -425,7 +429,7 @@ class Tensor(Assignable):
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """The tensors it is computed from, in the code of which it is a part."""
+        """The tensors it is computed from."""
         match self.definition:
             case Applied(operands=operands):
                 return operands
@@ -448,8 +452,8 @@ class Tensor(Assignable):
 
     @property
     def literal(self) -> np.ndarray[Any, Any] | None:
-        """The host's array behind a literal, in the tensor's number format unless it is a file's;
-        without axes as long as its shape is open.
+        """The host's array of a literal, in the tensor's number format unless it is a file's; flat
+        as long as its shape is open.
         """
         if not isinstance(self.definition, Literal):
             return None
@@ -459,14 +463,12 @@ class Tensor(Assignable):
 
     @property
     def params(self) -> Parameters[Tensor]:
-        """The parameters that the tensor depends on, oldest first, with their names: what is
-        initialised apart, and what is trained.
-        """
+        """The parameters that the tensor depends on, oldest first, with their names."""
         return Parameters(t for t in ancestors([self]) if t.is_parameter)
 
     @property
     def scopes(self) -> tuple[ParameterScope, ...]:
-        """The blocks that a parameter was made in, outermost first."""
+        """The blocks around a parameter, outermost first."""
         return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
@@ -488,7 +490,7 @@ class Tensor(Assignable):
         return self.definition.code(self)
 
     def describe(self) -> str:
-        """Return what and where the tensor is, for messages."""
+        """Return the kind, the name and the line of the tensor, for messages."""
         kind = kind_of(self.definition)
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
@@ -498,28 +500,27 @@ class Tensor(Assignable):
     def forward(self) -> Any:
         """Return the code that computes the tensor, each part once.
 
-        It contains the code of everything that the tensor is computed from, up to parameters,
-        placeholders and literals. While code is being recorded, it becomes a part of that code,
-        like that of the other pieces here.
+        It contains the code of all dependencies, up to parameters, placeholders and literals. While
+        code is being recorded, it becomes a part of that code, as the other pieces of code here do.
         """
         return code.forward(self)
 
     def zero_grads(self) -> Any:
-        """Return the code that sets the gradients of the tensor, and of everything that it is
-        computed from, to zero.
+        """Return the code that sets the gradients of the tensor, and of all its dependencies, to
+        zero.
         """
         return code.zero_grads(self)
 
     def backprop(self) -> Any:
-        """Return the code that adds to the gradients of everything the tensor is computed from.
+        """Return the code that adds to the gradients of the tensor's dependencies.
 
         The tensor's own gradient must be set: `loss.grad[:] = 1.0`.
         """
         return code.backprop(self)
 
     def consume_forward(self) -> Any:
-        """Return the tensor's forward code, which from then on is known to be contained there:
-        code recorded later reads the tensor instead of computing it.
+        """Return the tensor's forward code, and mark it as consumed: code recorded later reads the
+        tensor instead of computing it.
 
         Raises:
             UsageError: if the code, or a part of it, was consumed before.
