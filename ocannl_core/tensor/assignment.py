@@ -193,7 +193,7 @@ class LeftHandSide:
                 "differ.",
                 found=f"c[:] {symbol}= e",
                 where=str(caller_location() or ""),
-                fix=f"write c {symbol}= e to add to what c holds, or c[oc.neutral] {symbol}= e to "
+                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
                 "start afresh",
             )
         self._owner.assign_with(value, combine, reset=True)

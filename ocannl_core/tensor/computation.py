@@ -149,7 +149,7 @@ def require_tensor(value: object, call: str) -> None:
         "Code computes tensors, one for each call.",
         found=f"{value!r} in {call}(...)",
         where=str(caller_location() or ""),
-        fix=f"{call}(y), where y is a tensor, such as what a block returned",
+        fix=f"{call}(y), where y is a tensor, such as the result of a block",
     )
 
 
@@ -216,7 +216,7 @@ def _require_gradient(tensor: Tensor) -> None:
         "requires_grad=True.",
         found=f"{tensor!r} depends on none",
         where=str(tensor.origin),
-        fix='make what is to be trained with oc.param("w"); give requires_grad=True to inputs '
+        fix='make trainable tensors with oc.param("w"); give requires_grad=True to inputs '
         "whose gradients are wanted",
     )
 

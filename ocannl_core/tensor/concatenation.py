@@ -73,7 +73,7 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
                 where=where,
-                fix="take one part out at a time, as in a^b => a, and name what is not skipped",
+                fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
             )
 
 

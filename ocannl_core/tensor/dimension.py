@@ -113,7 +113,7 @@ class Dimension(Tensor):
                 "Code that mentions a dimension needs its size.",
                 found=f"{self.name}, which nothing decides",
                 where=str(self.origin),
-                fix=f"state it with {self.name}.require(...), or compile what it belongs to first",
+                fix=f"state it with {self.name}.require(...), or compile the code that decides it",
             )
         return Constant(float(size))
 

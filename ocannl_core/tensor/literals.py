@@ -286,7 +286,7 @@ def reshape(value: Any, *, dtype: DType | str | None = None, label: str | None =
     literal = parse_nested(value, where)
     if literal.holds_tensors:
         raise UsageError(
-            "Host data takes the shape of its use; what code computes has a shape of its own.",
+            "Host data takes the shape of its use; computed tensors have shapes of their own.",
             found="a tensor in oc.reshape",
             where=where,
             fix='rearrange axes with a specification, as in oc.einsum("a,b => b,a", x)',
@@ -457,7 +457,7 @@ def _kinds(
     if literal.states_kinds:
         if batch_axes or input_axes:
             raise UsageError(
-                "The containers of a literal say which axes are batch and input axes.",
+                "The containers of a literal determine its batch and input axes.",
                 found=f"batch_axes={batch_axes}, input_axes={input_axes} beside a tuple or "
                 "oc.batch",
                 where=where,
@@ -484,7 +484,7 @@ def _bases(basis: Basis, axes: int, where: str) -> list[str | None]:
     )
     if len(names) != axes or not all(name is None or isinstance(name, str) for name in names):
         raise UsageError(
-            "A basis names what the positions of an axis mean, axis by axis.",
+            "A basis names the positions of an axis, axis by axis.",
             found=f"basis={basis!r} for {axes} axes",
             where=where,
             fix="give one name per axis, outermost first, with None where there is none",

@@ -206,7 +206,7 @@ def as_array(value: Any, where: str) -> Array:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
-            "An array is in the host's memory, in a format that NumPy knows.",
+            "An array is in the host's memory, in a format that NumPy has.",
             found=f"{type(value).__name__}: {error}",
             where=where,
             fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",

@@ -72,7 +72,7 @@ class Block(Generic[R]):
         made = list(_tensors_in(result))
         if not made:
             raise UsageError(
-                "The body of a block returns what it computes: a tensor, or several.",
+                "The body of a block returns its results: a tensor, or several.",
                 found=f"{self.name} returned {result!r}",
                 where="\n".join(map(str, returns_of(self._function)))
                 or str(caller_location() or ""),
@@ -236,7 +236,7 @@ def shared_parameter(
     block = application.block
     if name in application.names:
         raise UsageError(
-            "A block's application asks for each parameter once.",
+            "A block's application uses each parameter name once.",
             found=f"param({name!r}) twice in {block.name}",
             where=str(caller_location() or ""),
             fix="give the second one another name, or keep the first one in a variable",
@@ -253,7 +253,7 @@ def shared_parameter(
             )
         if made_with != arguments:
             raise UsageError(
-                "Applications of one block share parameters, so they ask for them in the same way.",
+                "Applications of one block share parameters, so they state them in the same way.",
                 found=f"param({name!r}) with other sizes or formats than in the first application "
                 f"of {block.name}",
                 where=str(caller_location() or ""),

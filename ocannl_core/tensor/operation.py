@@ -521,11 +521,11 @@ def define_operation(
     given = [n for n in slot_names(forward) if slot_of(n).role in ("gradient", "selection")]
     if given:
         raise UsageError(
-            "The forward function computes the result: gradients, and what a maximum selects, are "
-            "there in the gradient function only.",
+            "The forward function computes the result: gradients and the slot `selected` exist in "
+            "the gradient function only.",
             found=f"{', '.join(given)} in {name}",
             where=str(caller_location() or ""),
-            fix="move what reads or writes them to gradient=",
+            fix="move the code that reads or writes them to gradient=",
         )
     names = [*slot_names(forward), *(slot_names(gradient) if gradient is not None else ())]
     if operands is None:
@@ -541,7 +541,7 @@ def define_operation(
             "An operation has operands.",
             found=f"{name} with the slots {', '.join(names)}",
             fix="name the parameters v and v1, v2, v3; an operation on any number of tensors has "
-            "the slot vs, and operands= says how many",
+            "the slot vs, and operands= is their number",
         )
     return Operation(
         name=name,

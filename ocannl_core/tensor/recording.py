@@ -199,7 +199,7 @@ class CodeRecorder:
             found=repr(value),
             where=str(caller_location() or ""),
             fix="a tensor that needs no gradient has None as its .grad: assign gradients of "
-            "parameters and of what depends on them"
+            "parameters and of tensors that depend on them"
             if value is None
             else "wrap arrays and lists with oc.tensor(...)",
         )
@@ -446,7 +446,7 @@ def _run(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> No
     result = function(*args, **kwargs)
     if result is not None:
         raise UsageError(
-            "A function decorated with @oc.cd returns nothing: what it assigns is the result.",
+            "A function decorated with @oc.cd returns nothing: its assignments are the result.",
             found=f"{function.__name__} returned {result!r}",
             where="\n".join(map(str, returns_of(function))) or str(caller_location() or ""),
             fix="assign to a tensor that the caller passes in",

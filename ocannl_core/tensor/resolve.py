@@ -436,7 +436,7 @@ def _refuse_repeated_writes(projections: Projections, origin: Origin) -> None:
     kept = {var for index in projections.lhs for var in variables(index)}
     if any(extent > 1 and var not in kept for var, extent in projections.domain):
         raise UsageError(
-            "A plain assignment writes each cell once: what is reduced is accumulated.",
+            "A plain assignment writes each cell once: reductions accumulate.",
             found="an assignment whose operands have axes that the target has not",
             where=str(origin),
             fix="write c[oc.neutral] += ..., c[oc.neutral, oc.maximum] = ..., or use oc.einsum",

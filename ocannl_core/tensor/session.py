@@ -166,7 +166,7 @@ def _float(keyword: str, value: DType | str) -> DType:
     found = dtype_of(value)
     if not found.is_float:
         raise UsageError(
-            "The formats that a session has for what states none are floats.",
+            "The default formats of a session are floats.",
             found=f"{keyword}={str(found)!r}",
             where=str(caller_location() or ""),
             fix=f'state the format of single tensors: oc.tensor(..., dtype="{found}")',

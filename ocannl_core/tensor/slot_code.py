@@ -458,7 +458,7 @@ class SlotCode:
                 return combine, self._settle_as(value, self._tensor.dtype)
             case _:
                 self._refuse(
-                    "the slot `selected` stands for what a maximum or minimum selects, and the "
+                    "the slot `selected` stands for the selection of a maximum or minimum, and the "
                     "forward function does not accumulate one into v"
                 )
 

@@ -184,7 +184,7 @@ def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) 
             "A logic lines up the axes of slots.",
             found=f"{op.value.name}({', '.join(map(repr, args))}, logic=...)",
             where=str(caller_location() or ""),
-            fix="assign what is nested to an intermediate slot first",
+            fix="assign the nested application to an intermediate slot first",
         )
     return SlotApplication(op, args, logic)
 

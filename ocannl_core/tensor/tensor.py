@@ -565,8 +565,8 @@ class Tensor(Assignable):
                 "Assignments are recorded inside functions decorated with @oc.cd.",
                 found=f"an assignment to {self!r} outside of one",
                 where=str(caller_location() or ""),
-                fix="put the assignment into a function decorated with @oc.cd and compile what "
-                "it returns",
+                fix="put the assignment into a function decorated with @oc.cd and compile its "
+                "result",
             )
         recorder.assign(self, value, combine, reset=reset)
 

@@ -60,7 +60,7 @@ def sgd_update(
             "Updates are for parameters that gradients flow into.",
             found=f"{loss!r} depends on none",
             where=str(loss.origin),
-            fix='make what is to be trained with oc.param("w")',
+            fix='make trainable tensors with oc.param("w")',
         )
     for p in trained:
         sgd_step(
