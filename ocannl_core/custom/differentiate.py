@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from numbers import Real
 from typing import Any
 
-from ocannl_core.custom.interfaces import ApplyInterface
+from ocannl_core.custom.protocols import ApplyInterface
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise

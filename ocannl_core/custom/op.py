@@ -8,8 +8,8 @@ from typing import Any
 
 from ocannl_core.assign.nodes import ExternalCall
 from ocannl_core.custom.differentiate import backward
-from ocannl_core.custom.interfaces import Aliases, Array, Storage
 from ocannl_core.custom.op_call import OpCall
+from ocannl_core.custom.protocols import Aliases, Array, Storage
 from ocannl_core.custom.validation import find_problems
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variables
 from ocannl_core.dtypes import DType, promote

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.custom.interfaces import ApplyInterface, Array
+from ocannl_core.custom.protocols import ApplyInterface, Array
 from ocannl_core.dtypes import dtype_of
 from ocannl_core.errors import OcannlError, OpError, TransferError
 from ocannl_core.fast_dataclass import replace

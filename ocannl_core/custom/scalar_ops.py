@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.assign.nodes import Constant
-from ocannl_core.custom.interfaces import Aliases, Array, Storage
 from ocannl_core.custom.op import Apply, Op
+from ocannl_core.custom.protocols import Aliases, Array, Storage
 from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, promote, round_to
 from ocannl_core.errors import UsageError

@@ -13,8 +13,8 @@ from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.bindings import operations
 from ocannl_core.tensor.expression import Expression
+from ocannl_core.tensor.operator_bindings import operations
 
 
 class Neutral:

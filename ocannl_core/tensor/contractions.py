@@ -16,7 +16,7 @@ from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.logic import BatchSlice
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
-from ocannl_core.tensor.concatenation import covers_result
+from ocannl_core.tensor.concatenation_checks import covers_result
 from ocannl_core.tensor.dimension import Capture
 from ocannl_core.tensor.operands import as_tensor
 from ocannl_core.tensor.operation import Operation, define_operation

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.tensor.bindings import operations
+from ocannl_core.tensor.operator_bindings import operations
 
 Operand = Any
 """The other operand of an operator: an expression or a Python number."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ocannl_core.tensor import computation, contractions, pointwise_operations, powers, random
-from ocannl_core.tensor.bindings import code, operations
 from ocannl_core.tensor.operation import Operation
+from ocannl_core.tensor.operator_bindings import code, operations
 
 operations.add = pointwise_operations.add
 operations.sub = pointwise_operations.sub

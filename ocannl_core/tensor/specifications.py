@@ -15,7 +15,7 @@ from ocannl_core.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.einsum import operand_name
 from ocannl_core.shape.einsum_ast import ShapeSpec, Spec, axis_names
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
-from ocannl_core.tensor.concatenation import refuse_unreachable
+from ocannl_core.tensor.concatenation_checks import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 
 

@@ -19,7 +19,6 @@ from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import Assignable, key_text
-from ocannl_core.tensor.bindings import code, operations
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
@@ -38,6 +37,7 @@ from ocannl_core.tensor.definitions import (
 )
 from ocannl_core.tensor.expression import Expression
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
+from ocannl_core.tensor.operator_bindings import code, operations
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import (
     Precision,
