@@ -7,23 +7,21 @@ from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
+from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.ops import BinaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.logic import Logic, NumbersOfWords
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
-from ocannl_core.tensor.assignment import Assignable, key_text
+from ocannl_core.tensor.assignment import key_text
 from ocannl_core.tensor.definitions import (
     Applied,
     Declared,
     Definition,
-    Filled,
     GradientOf,
     Literal,
     Parameter,
@@ -32,7 +30,6 @@ from ocannl_core.tensor.definitions import (
     ResultOf,
     ancestors,
     check_label,
-    is_unpacked,
     kind_of,
 )
 from ocannl_core.tensor.expression import Expression
@@ -41,15 +38,12 @@ from ocannl_core.tensor.operator_bindings import code, operations
 from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import (
     Precision,
-    Why,
-    operand_precisions,
-    result_precision,
-    widen_for_range,
 )
 from ocannl_core.tensor.session import Session
+from ocannl_core.tensor.typed_tensor import TypedTensor
 
 
-class Tensor(Assignable):
+class Tensor(TypedTensor):
     """A multi-dimensional array in a program of tensors.
 
     Its cells live in the contexts that run the program. Tensors are created by `tensor`, `param`,
@@ -70,21 +64,18 @@ class Tensor(Assignable):
         "__weakref__",
         "_accesses",
         "_applications",
-        "_dependents",
-        "_first_use",
         "_grad",
-        "_is_settled",
         "_layout",
         "_node",
-        "_precision",
         "_terms",
-        "definition",
         "id",
         "label",
         "origin",
         "recording",
         "session",
     )
+
+    definition: Definition[Tensor]
 
     def __init__(
         self,
@@ -101,14 +92,11 @@ class Tensor(Assignable):
         check_label(*label)
         if requires_grad:
             precision.check_differentiable(origin)
+        super().__init__(precision)
         self.session = session
         self.id = session.next_id()
-        self.definition: Definition[Tensor] = definition
+        self.definition = definition
         self._terms = terms
-        self._precision = precision
-        self._first_use: Origin | None = None
-        self._is_settled = False
-        self._dependents: list[Tensor] = []
         self.label = label
         self.origin = origin
         self._node: TensorNode | None = None
@@ -213,153 +201,6 @@ class Tensor(Assignable):
             self.definition = replace(definition, logic=logic)
             words = [operand.terms for operand in definition.operands]
             self.session.environment.relate(logic, self.terms, words, self.origin)
-
-    # ----- number format --------------------------------------------------------------------------
-
-    @property
-    def dtype(self) -> DType:
-        """The number format of the cells, as decided by the program so far.
-
-        It can be stated until something uses the tensor.
-
-        Raises:
-            UsageError: when it is stated later, or for a gradient, which has that of its tensor.
-        """
-        return self.precision.dtype
-
-    @dtype.setter
-    def dtype(self, value: DType | str) -> None:
-        wanted = dtype_of(value)
-        if wanted is self.dtype:
-            return
-        if isinstance(self.definition, Applied | GradientOf) or self._first_use is not None:
-            raise UsageError(
-                "The number format of a tensor is stated before anything uses it, and that of a "
-                "result with dtype= where it is made.",
-                found=f"{wanted} for {self!r}, which is {self.dtype}",
-                where=str(self._first_use or self.origin),
-                fix=f'convert it: oc.cast(x, "{wanted}")',
-            )
-        self._precision = Precision.stated(wanted)
-
-    @property
-    def precision(self) -> Precision:
-        """The number format and its source. A gradient has the format of its tensor."""
-        if not isinstance(self.definition, GradientOf):
-            return self._precision
-        found = self.definition.tensor.precision
-        rests = found.rests_on_default or found.why is Why.DEFAULT
-        return replace(found, why=Why.OPERANDS, rests_on_default=rests)
-
-    def applications(self) -> dict[Any, Any]:
-        """Return the applications of user-written operations that live as long as the tensor."""
-        if self._applications is None:
-            self._applications = {}
-        return self._applications
-
-    @property
-    def free_number(self) -> float | None:
-        """The number of a constant without a stated format; None for other tensors."""
-        match self.definition:
-            case Filled(_, number) if self._precision.follows:
-                return number
-            case _:
-                return None
-
-    def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
-        """Record an operation that uses the tensor.
-
-        Args:
-            origin: The operation.
-            dtype: The format in which it computes, if the tensor follows that.
-        """
-        self._first_use = self._first_use or origin
-        if dtype is not None and self._follow(dtype, origin):
-            self._reconsider_dependents()
-
-    def _follow(self, dtype: DType, origin: Origin) -> bool:
-        """Take the format of a use, if nothing else decides; return True if that changed it."""
-        if self._is_settled:
-            return False
-        match self.definition:
-            case Literal(array):
-                dtype = widen_for_range(dtype, array)
-            case _ if is_unpacked(self.definition):
-                dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
-        before, self._precision = self._precision, self._precision.after_use(dtype, origin)
-        return self._precision.dtype is not before.dtype
-
-    def add_dependent(self, result: Tensor) -> None:
-        """Record a result whose format rests on default formats, this tensor's among them."""
-        if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
-            self._dependents.append(result)
-
-    def _reconsider_dependents(self) -> None:
-        """Decide dependent formats that rested on the default anew, after a change of this
-        tensor's.
-        """
-        pending: list[Tensor] = [self]
-        while pending:
-            changed = pending.pop()
-            if changed._grad is not None:
-                pending.append(changed._grad)
-            for result in changed._dependents:
-                if not result._is_settled:
-                    pending += result._decide_anew()
-
-    def _decide_anew(self) -> list[Tensor]:
-        """Derive the format of a result from its operands again, and pass it on to those that
-        follow it; return the tensors whose formats have changed.
-        """
-        assert isinstance(self.definition, Applied)
-        primitive = self.definition.operation.primitive
-        found = result_precision(
-            primitive, operand_precisions(primitive, self.operands), self.session.default_dtype
-        )
-        before = self._precision
-        if before.why is not Why.STATED:
-            self._precision = found
-        changed = [self] if self._precision.dtype is not before.dtype else []
-        for operand in self.operands[primitive is TernaryOp.WHERE :]:
-            if found.positions and operand._follow(found.dtype, self.origin):
-                changed.append(operand)
-        return changed
-
-    def adopt(self, dtype: DType) -> None:
-        """Give the tensor, and its dependencies, the format of its purpose, unless another source
-        decided theirs.
-
-        Intermediate arithmetic happens in float32 at least, so that a narrow format rounds once.
-        """
-        if self.operands and not is_unpacked(self.definition):
-            dtype = promote(dtype, float32)
-        pending = [self]
-        while pending:
-            tensor = pending.pop()
-            if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
-                tensor._precision = Precision.by_default(tensor.dtype)
-                tensor.note_use(self.origin, dtype)
-                pending += tensor.operands
-
-    def settle(self) -> None:
-        """Make the number format final: code has been made for it."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        self._dependents.clear()
-        self._first_use = self._first_use or self.origin
-        if isinstance(self.definition, Literal):
-            self.definition = Literal(self._converted(self.definition.array))
-
-    def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the array of a literal in the tensor's format; arrays in files are not
-        converted.
-        """
-        if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
-            return array
-        cells = converted(array, self.dtype, str(self.origin))
-        cells.flags.writeable = False
-        return cells
 
     # ----- margins --------------------------------------------------------------------------------
 
@@ -494,6 +335,12 @@ class Tensor(Assignable):
         kind = kind_of(self.definition)
         where = f" ({self.origin.location})" if self.origin.location else ""
         return f"{kind} {self.node.name}{where}"
+
+    def applications(self) -> dict[Any, Any]:
+        """Return the applications of user-written operations that live as long as the tensor."""
+        if self._applications is None:
+            self._applications = {}
+        return self._applications
 
     # ----- code -----------------------------------------------------------------------------------
 
