@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
+from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
-    from ocannl_core.runtime.recompute import Recipe
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +136,30 @@ class Stored:
     @property
     def info(self) -> NodeInfo:
         return self.buffer.info
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How later code computes a virtual node.
+
+    Attributes:
+        node: The node.
+        info: What is known of it.
+        definition: The code.
+        routine: The name of the routine that has it.
+        run: When that routine ran.
+    """
+
+    node: TensorNode
+    info: NodeInfo
+    definition: Definition
+    routine: str
+    run: RunRecord
+
+    @property
+    def operands(self) -> tuple[TensorNode, ...]:
+        """The nodes that the code reads, oldest first."""
+        return tuple(sorted(self.definition.operands, key=lambda node: node.id))
 
 
 @dataclass(frozen=True, slots=True)

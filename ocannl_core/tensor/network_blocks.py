@@ -1,4 +1,4 @@
-"""Blocks: functions whose parameters are made once and shared by later applications."""
+"""Blocks: functions whose parameters are created once and shared by later applications."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ocannl_core.tensor.definitions import (
     Applied,
     Filled,
     Parameter,
+    check_label,
+    has_name,
 )
-from ocannl_core.tensor.labels import check_label, has_name
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -28,16 +29,16 @@ R = TypeVar("R")
 
 
 class Block(Generic[R]):
-    """A configured function of tensors. Calling it applies it; its parameters are made at the first
+    """A configured function of tensors. A call applies it; its parameters are created at the first
     application.
 
     Attributes:
         name: The function's name.
         label: The name given with `label=`.
-        title: How printed code names it: the label, or the function's name, numbered among the
-            sub-blocks of one block that the same function made.
-        parameters: The parameters made so far, by name.
-        blocks: The blocks that its body has configured, by key.
+        title: The name in printed code: the label, or the function's name, numbered among the
+            sub-blocks of one block with the same function.
+        parameters: The parameters created so far, by name.
+        blocks: The blocks configured in its body, by key.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Block(Generic[R]):
         self._applied = False
 
     def __call__(self, *args: Any, **named: Any) -> R:
-        """Returns the body applied to tensors, by position or by name."""
+        """Return the body applied to tensors, by position or by name."""
         tensors = self._bound(args, named)
         session = sessions.current()
         application = BlockApplication(self, session.block)
@@ -71,7 +72,7 @@ class Block(Generic[R]):
         made = list(_tensors_in(result))
         if not made:
             raise UsageError(
-                "The body of a block returns what it computes: a tensor, or several.",
+                "The body of a block returns its results: a tensor, or several.",
                 found=f"{self.name} returned {result!r}",
                 where="\n".join(map(str, returns_of(self._function)))
                 or str(caller_location() or ""),
@@ -83,10 +84,10 @@ class Block(Generic[R]):
         return result
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns the tensors for the positional parameters of the body.
+        """Return the tensors for the positional parameters of the body.
 
         Raises:
-            UsageError: if the body takes others.
+            UsageError: if they do not fit its signature.
         """
         signature = inspect.signature(self._function)
         try:
@@ -111,7 +112,7 @@ class Block(Generic[R]):
 
 
 class BlockApplication:
-    """One run of a block's body: knows which names it has asked for."""
+    """One run of a block's body, with the names of the parameters used so far."""
 
     def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
         self.block = block
@@ -119,11 +120,11 @@ class BlockApplication:
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
         self.is_later: bool = block.has_been_applied or (outer is not None and outer.is_later)
-        """True if the block, or one around it, has been applied before."""
+        """The block, or an enclosing one, has been applied before."""
         self._occurrences: dict[Hashable, int] = {}
 
     def occurrence(self, key: Hashable) -> int:
-        """Returns how often a key has been asked for before in this application."""
+        """Return the number of earlier uses of a key in this application."""
         seen = self._occurrences.get(key, 0)
         self._occurrences[key] = seen + 1
         return seen
@@ -142,7 +143,7 @@ class BlockFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
-        """Returns the function as a method of an object, which is no tensor of the body."""
+        """Return the function bound to an object, which is no tensor of the body."""
         if instance is None:
             return self
         return BlockFunction(self._function.__get__(instance, owner))
@@ -154,7 +155,7 @@ class BlockFunction(Generic[P, R]):
         check_label(label)
         parameters = self._signature.parameters
         if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
-            keywords["label"] = label  # the body takes the label of its block, too
+            keywords["label"] = label  # the body may have a parameter for the label, too
         named = {
             name: value
             for name, value in keywords.items()
@@ -167,9 +168,7 @@ class BlockFunction(Generic[P, R]):
         return block(*args, **named) if args or named else block
 
     def _block(self, config: dict[str, Any], label: str | None) -> Block[R]:
-        """Returns a new block, or inside another block's body the sub-block that belongs in this
-        place.
-        """
+        """Return a new block; inside another block's body, the sub-block of this place."""
         application: BlockApplication | None = sessions.current().block
         if application is None:
             return Block(self._function, config, label)
@@ -209,7 +208,7 @@ class BlockFunction(Generic[P, R]):
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
-    """Makes a function of tensors into a block: parameters inside are made once per configured
+    """Turn a function of tensors into a block: parameters inside are created once per configured
     block.
 
         @oc.op
@@ -225,12 +224,11 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 def shared_parameter(
     session: Session, name: str, arguments: Hashable, create: Callable[[tuple[str, ...]], Tensor]
 ) -> Tensor:
-    """Returns the parameter of that name in the block being applied, made by `create` when it is
-    new.
+    """Return the parameter of that name in the running block, created by `create` when it is new.
 
     Raises:
-        UsageError: if the application has asked for the name before, or another one asked with
-            other arguments or in another session.
+        UsageError: if the name was used before in this application, or with other arguments or in
+            another session by an earlier one.
     """
     application: BlockApplication | None = session.block
     if application is None:
@@ -238,7 +236,7 @@ def shared_parameter(
     block = application.block
     if name in application.names:
         raise UsageError(
-            "A block's application asks for each parameter once.",
+            "A block's application uses each parameter name once.",
             found=f"param({name!r}) twice in {block.name}",
             where=str(caller_location() or ""),
             fix="give the second one another name, or keep the first one in a variable",
@@ -255,7 +253,7 @@ def shared_parameter(
             )
         if made_with != arguments:
             raise UsageError(
-                "Applications of one block share parameters, so they ask for them in the same way.",
+                "Applications of one block share parameters, so they state them in the same way.",
                 found=f"param({name!r}) with other sizes or formats than in the first application "
                 f"of {block.name}",
                 where=str(caller_location() or ""),
@@ -274,15 +272,15 @@ def shared_parameter(
 
 
 def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
-    """Returns what tells one value of a configuration from others, in every application alike.
+    """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
         value: The value.
-        name: The keyword that it is given for.
+        name: The keyword of the value.
         around: The functions that capture it, for those that capture themselves.
 
     Raises:
-        UsageError: if nothing tells the value from others.
+        UsageError: if the value cannot be compared.
     """
     match value:
         case list() | tuple():
@@ -316,7 +314,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:
-    """Yields the tensors in what a body returned: one, or a nest of tuples, lists and dicts."""
+    """Yield the tensors in the result of a body: one, or a nest of tuples, lists and dicts."""
     pending = [result]
     while pending:
         match pending.pop(0):
@@ -331,10 +329,10 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the name of what a body is applied to, if it has one: the last part of the label of
+    """Return the name of the first argument of a body, if it has one: the last part of the label of
     the first tensor, `x` of `layer_L1_x`, so that names do not grow with depth.
 
-    A tensor that is only called after its operation has the name of what it is computed from:
+    A tensor labelled after its operation has the name of its operand:
 
         layer(2.0 * x)  -->  layer_x        layer(oc.tensor([1, 2]))  -->  layer
     """
@@ -353,10 +351,10 @@ def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 _LOOKED_AT = 64
-"""About how many tensors are looked at for one that has a name."""
+"""About the greatest number of tensors searched for a name."""
 
 
 def _enrich(tensor: Tensor, label: tuple[str, ...], inputs: tuple[Any, ...]) -> None:
-    """Labels a tensor that a body made; one that it only passed on keeps its own label."""
+    """Label a tensor created by a body; one that is only passed on keeps its own label."""
     if isinstance(tensor.definition, Applied) and all(tensor is not each for each in inputs):
         tensor.relabel(label)

@@ -1,4 +1,4 @@
-"""Which parts of concatenated axes are accessed together."""
+"""Checks of specifications with concatenated axes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ocannl_core.shape.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis
 
 
 def covers_result(spec: Spec, where: str) -> bool:
-    """True if every part of the result of a concatenation has an operand.
+    """Return True if every part of the result of a concatenation has an operand.
 
     Args:
         spec: The specification.
-        where: What to name in errors.
+        where: The location for errors.
 
     Raises:
-        SpecError: if an operand has an axis that the result has not, or two have the same place.
+        SpecError: if an operand has an axis that the result lacks, or two have the same place.
     """
     concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
     kept = _names(spec.result)
@@ -52,14 +52,14 @@ def covers_result(spec: Spec, where: str) -> bool:
 
 
 def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
-    """Refuses a specification by which no cell would ever be accessed.
+    """Refuse a specification that accesses no cell.
 
     Axes that share a part are all at it, or none is, and a name that stands alone is at its part:
-    so `a^b => a, b` asks for two parts of one axis at once. A number is a part that is skipped.
+    so `a^b => a, b` needs two parts of one axis at once. A number is a part that is skipped.
 
     Args:
         spec: The specification.
-        where: What to name in errors.
+        where: The location for errors.
         apart: True when each operand is placed by itself, not multiplied with the others.
 
     Raises:
@@ -73,12 +73,12 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
                 where=where,
-                fix="take one part out at a time, as in a^b => a, and name what is not skipped",
+                fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
             )
 
 
 def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
-    """True if some choice of parts has cells on all axes."""
+    """Return True if some choice of parts has cells on all axes."""
     concats = [axis for axis in axes if isinstance(axis, Concat)]
     named = list(dict.fromkeys(tuple(axis_names(axis)) for axis in concats))
     alone = {name for axis in axes if not isinstance(axis, Concat) for name in axis_names(axis)}
@@ -95,7 +95,7 @@ def _names(shape: ShapeSpec) -> set[str]:
 
 
 def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | int]) -> bool:
-    """True if an operand has cells where these parts of the result meet."""
+    """Return True if an operand has cells where these parts of the result meet."""
     for row in operand.rows():
         for axis in row.axes:
             if isinstance(axis, Concat):

@@ -1,24 +1,22 @@
-"""What makes an application of a user-written operation well formed, beside types and shapes."""
+"""Validation of the arguments of `Apply`, beside types and shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ocannl_core.custom.protocols import OpInterface
 from ocannl_core.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Op
-
 Problem = tuple[str, str, str]
-"""What must hold, what was found, and what to do."""
+"""The rule, the violation, and the fix."""
 
 
-def problems(op: Op, inputs: Any, types: Any) -> Iterator[Problem]:
-    """Yields what is wrong with the inputs, the output types and the maps of an application.
+def find_problems(op: OpInterface, inputs: Any, types: Any) -> Iterator[Problem]:
+    """Yield the problems of the inputs, the output types and the maps of an application.
 
-    Later ones may presuppose that there are no earlier ones.
+    Later checks may presuppose that earlier ones found no problem.
     """
     for title, given in (("inputs", inputs), ("outputs", types)):
         if not isinstance(given, list | tuple):

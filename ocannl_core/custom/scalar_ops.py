@@ -1,4 +1,4 @@
-"""Ops made from functions of numbers: applied cell by cell, over axes, or several as one."""
+"""Ops made from functions of numbers: cell by cell, as reductions, or fused into one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.assign.nodes import Constant
-from ocannl_core.custom.op import Aliases, Apply, Array, Op, Storage
+from ocannl_core.custom.op import Apply, Op
+from ocannl_core.custom.protocols import Aliases, Array, Storage
 from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, promote, round_to
 from ocannl_core.errors import UsageError
@@ -23,8 +24,7 @@ from ocannl_core.shape.constraints import Constraint, RowEqual
 from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Pointwise, constraints_of
 from ocannl_core.shape.terms import Shape
-from ocannl_core.tensor.definitions import Applied, Filled
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, Filled, ancestors
 from ocannl_core.tensor.parameters import placeholder
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
@@ -34,7 +34,7 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 
 
 class _Pointwise(Op):
-    """What ops have in common that treat each cell for itself: operands broadcast."""
+    """Base class of ops that treat each cell by itself: operands broadcast."""
 
     gradient: Gradient | None = None
     inplace: bool = False
@@ -42,15 +42,15 @@ class _Pointwise(Op):
 
     @property
     def grad(self) -> Gradient | None:
-        """The gradient that was given; None is as if there were no `grad`."""
+        """The gradient function; None means an op without `grad`."""
         return self.gradient
 
     @property
     def destroy_map(self) -> Aliases:  # type: ignore[override]
         return {0: [0]} if self.inplace else {}
 
-    def applied(self, count: int, inputs: Sequence[Any]) -> Apply:
-        """Returns the op applied to `count` inputs of any shapes that broadcast."""
+    def apply(self, count: int, inputs: Sequence[Any]) -> Apply:
+        """Return the op applied to `count` inputs of any shapes that broadcast."""
         if len(inputs) != count:
             raise UsageError(
                 f"{self!r} takes {count} inputs.",
@@ -74,10 +74,10 @@ class _Pointwise(Op):
         return said
 
     def arrays(self, node: Apply, inputs: Sequence[Array]) -> list[Array]:
-        """Returns the inputs with the axes of the output, of size 1 where they are repeated."""
+        """Return the inputs with the axes of the output, of size 1 where they are repeated."""
         (result,) = node.results
         return [
-            aligned(array, variable.shape, result.shape)
+            align_axes(array, variable.shape, result.shape)
             for array, variable in zip(inputs, node.inputs, strict=True)
         ]
 
@@ -98,8 +98,8 @@ class Broadcast(_Pointwise):
 
     def make_node(self, *inputs: Any) -> Apply:
         if isinstance(self.scalar, np.ufunc):
-            return self.applied(self.scalar.nin, inputs)
-        return self.applied(len(inspect.signature(self.scalar).parameters), inputs)
+            return self.apply(self.scalar.nin, inputs)
+        return self.apply(len(inspect.signature(self.scalar).parameters), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         arrays = self.arrays(node, inputs)
@@ -118,12 +118,12 @@ class Broadcast(_Pointwise):
 
 @dataclass(frozen=True)
 class Reduce(Op):
-    """A function of two numbers, applied over output axes until one number is left of each.
+    """A reduction over output axes with a function of two numbers.
 
     Attributes:
         scalar: The function: a NumPy ufunc, or any function of two Python numbers.
-        axes: The output axes that it reduces, counted from the right: -1 is the last. One, or
-            several, of which the first is the slowest; kept as a tuple.
+        axes: The reduced output axes, counted from the right: -1 is the last. One, or several, of
+            which the first is the slowest; kept as a tuple.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
 
@@ -171,10 +171,10 @@ class Reduce(Op):
 
 
 def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
-    """Returns positions of axes from the right, in the order given.
+    """Return positions of axes from the right, in the order given.
 
     Raises:
-        UsageError: if they are something else.
+        UsageError: for anything but distinct negative integers.
     """
     found: list[int] = []
     with suppress(TypeError):
@@ -190,7 +190,7 @@ def _positions(axes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ScalarStep:
     """One number of a composite: an input, a constant, or a primitive of numbers before it."""
 
     primitive: Primitive | None = None
@@ -206,7 +206,7 @@ class Composite(_Pointwise):
     Composites of the same graph are equal.
 
     Args:
-        function: Makes the graph: a function of tensors made of pointwise primitives.
+        function: A function of tensors that consists of pointwise primitives.
         gradient: As `grad` of an op; without it no gradient can flow.
     """
 
@@ -224,7 +224,7 @@ class Composite(_Pointwise):
         return f"Composite({', '.join(each.value.name for each in primitives if each)})"
 
     def make_node(self, *inputs: Any) -> Apply:
-        return self.applied(sum(each == _Step() for each in self.steps), inputs)
+        return self.apply(sum(each == _ScalarStep() for each in self.steps), inputs)
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         dtype = node.results[0].dtype
@@ -237,9 +237,9 @@ class Composite(_Pointwise):
         output_storage[0][0] = np.asarray(found, dtype.numpy)
 
 
-def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
-    """Returns the graph of a result, its inputs first."""
-    steps = [_Step() for _ in inputs]
+def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_ScalarStep, ...]:
+    """Return the graph of a result, its inputs first."""
+    steps = [_ScalarStep() for _ in inputs]
     positions = {tensor: position for position, tensor in enumerate(inputs)}
     for tensor in ancestors([result]):
         if tensor in positions:
@@ -247,10 +247,10 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
         positions[tensor] = len(steps)
         match tensor.definition:
             case Filled(source) if isinstance(number := source(), Constant):
-                steps.append(_Step(constant=float(number.value).hex()))
+                steps.append(_ScalarStep(constant=float(number.value).hex()))
             case Applied(operation, operands, Pointwise()) if operation.primitive is not None:
                 at = tuple(positions[operand] for operand in operands)
-                steps.append(_Step(operation.primitive, at))
+                steps.append(_ScalarStep(operation.primitive, at))
             case _:
                 raise UsageError(
                     "A composite is made of pointwise primitives, its inputs and numbers.",
@@ -262,8 +262,8 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _value(steps: Sequence[_Step], numbers: list[Any], dtype: DType) -> Any:
-    """Returns the last number of a graph; every step is rounded to the format."""
+def _value(steps: Sequence[_ScalarStep], numbers: list[Any], dtype: DType) -> Any:
+    """Return the last number of a graph; every step is rounded to the format."""
     known = list(numbers)
     for step in steps[len(numbers) :]:
         if step.primitive is None:
@@ -274,8 +274,8 @@ def _value(steps: Sequence[_Step], numbers: list[Any], dtype: DType) -> Any:
     return known[-1]
 
 
-def aligned(array: Array, shape: Shape, result: Shape) -> Array:
-    """Returns an array with the axes of a result that it is repeated over, of size 1."""
+def align_axes(array: Array, shape: Shape, result: Shape) -> Array:
+    """Return an array with the axes of a result that it is repeated over, of size 1."""
     dims: tuple[int, ...] = ()
     for kind, row in result.rows():
         sizes = shape.row(kind).sizes

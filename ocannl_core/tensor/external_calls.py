@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ocannl_core.assign.calls import Outside, settle
@@ -19,16 +20,25 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors, with_siblings
 from ocannl_core.tensor.tensor import Tensor
 
 _KEPT = {Literal: "literal", Placeholder: "placeholder", Parameter: "parameter"}
-"""Tensors whose cells are there before code runs, and must be there after it."""
+"""Definitions of tensors whose cells exist before code runs, and must exist after it."""
 
 
-def backpropagated(root: Tensor) -> set[Tensor]:
-    """Returns every tensor whose shape backpropagation from a tensor needs."""
+def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors and the other outputs of the user-written operations that compute them."""
+    found = dict.fromkeys(tensors)
+    for tensor in tensors:
+        if isinstance(tensor.definition, ResultOf):
+            found.update(dict.fromkeys(tensor.definition.application.results))
+    return list(found)
+
+
+def backpropagation_tensors(root: Tensor) -> set[Tensor]:
+    """Return every tensor whose shape backpropagation from a tensor needs."""
     found = set(ancestors([root]))
     for tensor in list(found):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
@@ -37,7 +47,7 @@ def backpropagated(root: Tensor) -> set[Tensor]:
 
 
 class CallEmitter(Protocol):
-    """What calls need of the code that they are part of."""
+    """The code that calls are emitted to."""
 
     body: list[Assignment]
     embedded: set[TensorNode]
@@ -52,25 +62,25 @@ class CallEmitter(Protocol):
     def operand(self, argument: Tensor | float) -> Operand: ...
 
 
-class Calls:
+class ExternalCalls:
     """The applications of user-written operations that a computation has emitted so far."""
 
     def __init__(self, emitter: CallEmitter) -> None:
         self._emitter = emitter
-        self._applied: set[OpApplication] = set()
-        self._passed: set[OpApplication] = set()
+        self._applied: set[OpApplication[Tensor]] = set()
+        self._passed: set[OpApplication[Tensor]] = set()
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Returns a tensor's node; that of an update of another tensor is its own until calls are
-        settled.
+        """Return a tensor's node; an update of another tensor has a node of its own until
+        `settle_calls`.
         """
         if tensor.memory is tensor:
             return tensor.node
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
 
-    def forward(self, application: OpApplication) -> None:
-        """Emits the call that computes all outputs of an application, once."""
+    def forward(self, application: OpApplication[Tensor]) -> None:
+        """Emit the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
         self._applied.add(application)
@@ -84,8 +94,8 @@ class Calls:
         """Lets every application pass its gradients on once more."""
         self._passed = set()
 
-    def backpropagate(self, application: OpApplication) -> None:
-        """Emits what the gradients of the outputs contribute to those of the inputs."""
+    def backpropagate(self, application: OpApplication[Tensor]) -> None:
+        """Emit the contributions of the outputs' gradients to those of the inputs."""
         if application in self._passed:
             return
         self._passed.add(application)
@@ -101,7 +111,7 @@ class Calls:
                 self._add_gradient(tensor.grad, value)
 
     def _add_gradient(self, gradient: Tensor, value: Tensor | float) -> None:
-        """Emits the accumulation of a value, summed over axes that the gradient lacks."""
+        """Emit the accumulation of a value, summed over axes that the gradient lacks."""
         given = closed_shape() if isinstance(value, float) else value.shape
         common = broadcast_shape(gradient.shape, given)
         found = project(Pointwise(), common, [gradient.shape, given], gradient.origin)
@@ -115,10 +125,11 @@ class Calls:
         )
         self._emitter.embedded.add(target)
 
-    def settled(self, program: AssignProgram) -> AssignProgram:
-        """Returns the program with calls where they may stand, over the memory that they share."""
+    def settle_calls(self, program: AssignProgram) -> AssignProgram:
+        """Return the program with calls at valid places, over the memory that they share."""
         definitions = {node: t.definition for node, t in self._emitter.tensors.items()}
-        lasting = Parameter | Declared
-        persistent = {node for node, each in definitions.items() if isinstance(each, lasting)}
+        persistent = {
+            node for node, each in definitions.items() if isinstance(each, Parameter | Declared)
+        }
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
         return settle(program, Outside(persistent, kept))

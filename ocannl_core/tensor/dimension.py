@@ -1,6 +1,4 @@
-"""Sizes as numbers: names of a specification that expressions use, and that a program says more
-of.
-"""
+"""Dimensions: sizes of axes of a specification as numbers in expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.definitions import Filled
-from ocannl_core.tensor.precision import Precision, chosen
+from ocannl_core.tensor.precision import Precision, choose_precision
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 
@@ -22,10 +20,11 @@ from ocannl_core.tensor.tensor import Tensor
 class Dimension(Tensor):
     """The size of an axis that some specification names, as a tensor of one cell.
 
-    Of a row variable, the product of its axes. The cell is a constant of the compiled program.
+    For a row variable it is the product of its axes. The cell is a constant of the compiled
+    program.
 
     Attributes:
-        reference: What the name stands for.
+        reference: The reference to the named axis or row.
     """
 
     __slots__ = ("reference",)
@@ -48,19 +47,19 @@ class Dimension(Tensor):
 
     @property
     def size(self) -> int | None:
-        """The size, as far as it is known; asking never influences inference."""
+        """The size, if it is inferred already; reading it never influences inference."""
         if not self.is_captured:
             return None
         return self.session.environment.size_of(self.reference)
 
     def require(self, size: int | Dimension, *, times: int = 1) -> None:
-        """Demands a size: a number, that of another dimension, or a multiple of that.
+        """Require a size: a number, that of another dimension, or a multiple of that.
 
             d.require(64)                # d == 64
             d.require(e)                 # d == e
             d.require(e, times=4)        # d == 4 * e
 
-        Works in every direction, as equations between sizes do.
+        The equation is solved in every direction.
 
         Raises:
             ShapeError: if the size is another one; then nothing changes.
@@ -114,7 +113,7 @@ class Dimension(Tensor):
                 "Code that mentions a dimension needs its size.",
                 found=f"{self.name}, which nothing decides",
                 where=str(self.origin),
-                fix=f"state it with {self.name}.require(...), or compile what it belongs to first",
+                fix=f"state it with {self.name}.require(...), or compile the code that decides it",
             )
         return Constant(float(size))
 
@@ -127,7 +126,7 @@ Capture = Sequence[Dimension] | Mapping[str, Dimension]
 
 
 def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
-    """Returns the size of an axis, or of a row of axes, as a number to calculate with.
+    """Return the size of an axis, or of a row of axes, as a number to calculate with.
 
     The operation whose specification names the axis captures it:
 
@@ -140,15 +139,15 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
     Args:
         name: The label of an axis, or the name of a row variable, in a specification.
-        dtype: The number format of the cell; by default that of what uses it, else the session's
+        dtype: The number format of the cell; by default that of its uses, else the session's
             default float.
     """
     session = sessions.current()
-    return Dimension(name, session, chosen(dtype, session.default_dtype))
+    return Dimension(name, session, choose_precision(dtype, session.default_dtype))
 
 
 def captured_names(capture: Capture, session: Session, operation: str) -> dict[str, DimRef]:
-    """Returns the references that an operation fills, by names of its specification.
+    """Return the references that an operation resolves, by names of its specification.
 
     Raises:
         UsageError: if something else than dimensions of the session is captured.

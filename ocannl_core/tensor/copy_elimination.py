@@ -1,11 +1,11 @@
-"""Absorption: an assignment that copies a tensor may compute it in place, when that is the same.
+"""Elimination of copies: an assignment of a temporary computes it in place.
 
     tmp = a * b;  c += tmp   -->   c += a * b
     tmp = a @ b;  c[:] = tmp -->   c[neutral] += a * b, composed
 
-The tensor must be known to the computation alone, be used by nothing else, have the format and the
-extents of the target, and be computed by one primitive; nothing that it reads may be written
-between its place and the assignment, nor be changed by the assignment while it is still to be read.
+The tensor must be local to the computation, have no other use, have the format and the extents of
+the target, and be computed by one primitive. Its operands must not be written between its
+definition and the assignment, nor by the assignment before they are read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import assert_never
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
-from ocannl_core.tensor.steps import (
+from ocannl_core.tensor.computation_steps import (
     Assign,
     Backpropagate,
     Forward,
@@ -28,13 +26,14 @@ from ocannl_core.tensor.steps import (
     UpdateGradients,
     ZeroGradients,
 )
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 
-def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
-    """Returns the steps with absorbed tensors left out. Shapes must be closed."""
-    order = list(_flat(steps))
-    uses = _uses(order)
+def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
+    """Return the steps with absorbed tensors left out. Shapes must be closed."""
+    order = list(_flatten(steps))
+    uses = _count_uses(order)
     places = {
         t: i for i, step in enumerate(order) if isinstance(step, Forward) for t in step.tensors
     }
@@ -46,26 +45,26 @@ def absorb(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Ste
         (value,) = step.args
         if not isinstance(value, Tensor) or value not in temporaries or uses[value] != 1:
             continue
-        fused = _fused(step, value)
+        fused = _substitute(step, value)
         if fused is None or value not in places:
             continue
         between = order[places[value] + 1 : position]
-        if not any(_writes(each, value.operands) for each in between):
+        if not any(_may_write(each, value.operands) for each in between):
             absorbed.add(value)
             replaced[step] = fused
-    return tuple(_rebuilt(steps, absorbed, replaced)) if absorbed else steps
+    return tuple(_rebuild(steps, absorbed, replaced)) if absorbed else steps
 
 
-def _flat(steps: tuple[Step, ...]) -> Iterator[Step]:
+def _flatten(steps: tuple[Step, ...]) -> Iterator[Step]:
     for step in steps:
         if isinstance(step, Titled):
-            yield from _flat(step.steps)
+            yield from _flatten(step.steps)
         else:
             yield step
 
 
-def _uses(order: list[Step]) -> Counter[Tensor]:
-    """Returns how often each tensor is read."""
+def _count_uses(order: list[Step]) -> Counter[Tensor]:
+    """Return the number of reads of each tensor."""
     uses: Counter[Tensor] = Counter()
     for step in order:
         match step:
@@ -83,8 +82,8 @@ def _uses(order: list[Step]) -> Counter[Tensor]:
     return uses
 
 
-def _fused(step: Assign, value: Tensor) -> Assign | None:
-    """Returns the assignment that computes the tensor that it copied, or None."""
+def _substitute(step: Assign, value: Tensor) -> Assign | None:
+    """Return the assignment that computes the tensor that it copied, or None."""
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
         return None
@@ -106,8 +105,8 @@ def _fused(step: Assign, value: Tensor) -> Assign | None:
     return fused
 
 
-def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
-    """True if a step may write one of the tensors."""
+def _may_write(step: Step, tensors: tuple[Tensor, ...]) -> bool:
+    """Return True if a step may write one of the tensors."""
     match step:
         case Assign(target=target):
             return any(target is tensor for tensor in tensors)
@@ -121,7 +120,7 @@ def _writes(step: Step, tensors: tuple[Tensor, ...]) -> bool:
             assert_never(step)
 
 
-def _rebuilt(
+def _rebuild(
     steps: tuple[Step, ...], absorbed: set[Tensor], replaced: dict[Assign, Assign]
 ) -> Iterator[Step]:
     for step in steps:
@@ -132,6 +131,6 @@ def _rebuilt(
                 if kept := tuple(tensor for tensor in tensors if tensor not in absorbed):
                     yield replace(step, tensors=kept)
             case Titled(title, inner):
-                yield Titled(title, tuple(_rebuilt(inner, absorbed, replaced)))
+                yield Titled(title, tuple(_rebuild(inner, absorbed, replaced)))
             case _:
                 yield step

@@ -1,4 +1,4 @@
-"""Nested literals taken apart: which container is which kind of axis, and what is at the leaves."""
+"""Nested literals: the kinds of their axes, and their leaves."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Batch(tuple[Any, ...]):
 
 
 def batch(*entries: Any) -> Batch:
-    """Returns a batch axis for a nested literal; lists are output axes, tuples input axes."""
+    """Return a batch axis for a nested literal; lists are output axes, tuples input axes."""
     return Batch(entries)
 
 
 CONTAINERS = (list, tuple, range)
-"""What nests; a range is a list of its numbers."""
+"""The types that nest; a range is a list of its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class NestedAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Nested:
+class NestedLiteral:
     """A nested literal.
 
     Attributes:
         axes: The containers, outermost first.
-        leaves: What the innermost containers hold, in the order of the literal.
+        leaves: The entries of the innermost containers, in the order of the literal.
     """
 
     axes: tuple[NestedAxis, ...]
@@ -61,22 +61,22 @@ class Nested:
 
     @property
     def states_kinds(self) -> bool:
-        """True if a container other than a list says what kind its axis is."""
+        """Return True if a container other than a list states the kind of its axis."""
         return any(axis.kind is not RowKind.OUTPUT for axis in self.axes)
 
     def _types(self) -> set[type]:
-        return set(map(type, self.leaves))  # literals may be long: each type is looked at once
+        return set(map(type, self.leaves))  # literals may be long: each type is checked once
 
 
 def is_array(value: object) -> bool:
-    """True for arrays of any library, and for NumPy's scalars; tensors are none."""
+    """Return True for arrays of any library, and for NumPy's scalars; tensors are none."""
     if isinstance(value, Tensor):
         return False
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
-def nested(value: Any, where: str) -> Nested:
-    """Returns a literal taken apart. A value that is no container is a single leaf.
+def parse_nested(value: Any, where: str) -> NestedLiteral:
+    """Return the axes and leaves of a literal. A value that is no container is a single leaf.
 
     Raises:
         UsageError: for entries of one axis that differ in kind or length, and for leaves that are
@@ -91,8 +91,8 @@ def nested(value: Any, where: str) -> Nested:
         level = level[0]
     if prod(axis.n for axis in axes) == 0:
         _check_empty(value, axes, where)
-        return Nested(tuple(axes), ())
-    return Nested(tuple(axes), tuple(_leaves(value, axes, "", where)))
+        return NestedLiteral(tuple(axes), ())
+    return NestedLiteral(tuple(axes), tuple(_leaves(value, axes, "", where)))
 
 
 def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
@@ -124,7 +124,7 @@ def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterat
 
 
 def _check_empty(value: Any, axes: list[NestedAxis], where: str) -> None:
-    """Checks the containers around an axis without positions."""
+    """Check the containers around an axis without positions."""
     entries = [("", value)]
     for axis in axes:
         for path, entry in entries:
@@ -156,12 +156,13 @@ def _at(path: str) -> str:
 # ----- cells --------------------------------------------------------------------------------------
 
 
-def cells_of(literal: Nested, where: str) -> Array:
-    """Returns the cells of a literal without tensors: axes in the order of the nesting, then those
+def cells_of(literal: NestedLiteral, where: str) -> Array:
+    """Return the cells of a literal without tensors: axes in the order of the nesting, then those
     of the arrays at its leaves.
 
     Raises:
-        UsageError: for leaves of different shapes, other than numbers, or too great for any format.
+        UsageError: for leaves of different shapes, leaves other than numbers, or numbers beyond all
+            formats.
     """
     dims = tuple(axis.n for axis in literal.axes)
     if not literal.holds_arrays:
@@ -181,7 +182,7 @@ def cells_of(literal: Nested, where: str) -> Array:
 
 
 def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
-    """Returns numbers as an array: integers of 64 bits if they all are, else double precision."""
+    """Return numbers as an array: integers of 64 bits if they all are, else double precision."""
     if leaves and all(isinstance(leaf, int) for leaf in leaves):
         low, high = min(leaves), max(leaves)
         for dtype in (np.int64, np.uint64):
@@ -191,7 +192,7 @@ def _numbers(leaves: tuple[Any, ...], where: str) -> Array:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Returns an array of any library as one of NumPy, without a copy where that is possible.
+    """Return an array of any library as one of NumPy, without a copy where that is possible.
 
     Raises:
         UsageError: if it does not hold real numbers, or is not in the host's memory.
@@ -205,7 +206,7 @@ def as_array(value: Any, where: str) -> Array:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
-            "An array is in the host's memory, in a format that NumPy knows.",
+            "An array is in the host's memory, in a format that NumPy has.",
             found=f"{type(value).__name__}: {error}",
             where=where,
             fix="convert it to a NumPy array: for PyTorch, x.detach().cpu().float().numpy()",
@@ -224,15 +225,15 @@ def as_array(value: Any, where: str) -> Array:
 # ----- shapes -------------------------------------------------------------------------------------
 
 
-def in_buffer_order(
+def to_buffer_order(
     cells: Array, kinds: list[RowKind], basis: list[str | None]
 ) -> tuple[Array, Shape]:
-    """Returns cells with their axes ordered batch, output, input; and the shape.
+    """Return cells with their axes ordered batch, output, input; and the shape.
 
     Args:
         cells: The cells.
         kinds: The kind of each axis.
-        basis: What the positions of each axis mean, where that is stated.
+        basis: The name for the positions of each axis, or None.
     """
     of_kind = {kind: [i for i, each in enumerate(kinds) if each is kind] for kind in RowKind}
     shape = Shape()

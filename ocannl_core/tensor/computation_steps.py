@@ -1,4 +1,4 @@
-"""What recorded code does, step by step, while shapes are still open."""
+"""Steps of recorded code, with open shapes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Logic, Pointwise
-from ocannl_core.tensor.definitions import GradientOf, ResultOf
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import GradientOf, ResultOf, ancestors
 from ocannl_core.tensor.index_maps import IndexMaps
 from ocannl_core.tensor.tensor import MergeBuffer, Tensor
 
@@ -18,8 +17,8 @@ Argument = Tensor | MergeBuffer | float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assign:
-    """`target = target combine op(*args)`, with index maps from the logic once shapes are
-    closed, or stated ones.
+    """`target = target combine op(*args)`, with stated index maps, or those that follow from a
+    logic once shapes are closed.
     """
 
     target: Tensor
@@ -33,12 +32,12 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """The own code of each of these tensors, oldest first.
+    """The forward code of tensors, oldest first.
 
     Attributes:
         tensors: The tensors.
-        is_written_here: The tensors are expressions of recorded code at the place where they were
-            written, and are computed there. Others are computed unless they are up to date.
+        is_written_here: True for expressions of recorded code, which are computed at this place;
+            others are computed unless they are up to date.
     """
 
     tensors: tuple[Tensor, ...]
@@ -47,12 +46,12 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroGradients:
-    """Sets the gradients of tensors and of everything they depend on to zero.
+    """Set the gradients of tensors and of all their dependencies to zero.
 
     Attributes:
         roots: The tensors.
-        keeps_sums: Gradients of parameters and data stay that earlier losses have contributed to,
-            as long as no gradient has been read, and no parameter assigned, since.
+        keeps_sums: True to keep gradients of parameters and data with contributions of earlier
+            losses, as long as no gradient has been read, and no parameter assigned, since.
     """
 
     roots: tuple[Tensor, ...]
@@ -61,8 +60,8 @@ class ZeroGradients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backpropagate:
-    """Accumulates gradients from tensors, whose own gradients are set, into everything they depend
-    on.
+    """Accumulate gradients from tensors, with their own gradients set, into all their
+    dependencies.
     """
 
     roots: tuple[Tensor, ...]
@@ -70,9 +69,7 @@ class Backpropagate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateGradients:
-    """Computes tensors, and the gradients of the sum of all their cells in everything they depend
-    on.
-    """
+    """Compute tensors, and the gradients of the sum of all their cells in their dependencies."""
 
     losses: tuple[Tensor, ...]
 
@@ -90,7 +87,7 @@ class UpdateGradients:
 
 
 def _seed(loss: Tensor, count: int) -> Assign:
-    """Return the assignment of the derivative of a sum by one of its terms."""
+    """Return the assignment of the derivative of a sum by one term, to the term's gradient."""
     assert loss.grad is not None
     second, identity = BinaryOp.SECOND, UnaryOp.IDENTITY
     return Assign(loss.grad, second, False, identity, (float(count),), Pointwise(), loss.origin)
@@ -107,26 +104,26 @@ class Titled:
 Step = Assign | Forward | ZeroGradients | Backpropagate | UpdateGradients | Titled
 
 
-def expanded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps with gradient updates taken apart. Those between which nothing is assigned
-    are one: backpropagation runs once, from all their losses.
+def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps with gradient updates expanded. Updates without an assignment in between are
+    merged: backpropagation runs once, from all their losses.
     """
     found: list[Step] = []
-    for step in _joined(steps):
+    for step in _merge_updates(steps):
         match step:
             case UpdateGradients():
                 found += step.steps
             case Titled(title, inner):
-                found.append(Titled(title, expanded(inner)))
+                found.append(Titled(title, expand_updates(inner)))
             case _:
                 found.append(step)
     return tuple(found)
 
 
-def _joined(steps: tuple[Step, ...]) -> list[Step]:
+def _merge_updates(steps: tuple[Step, ...]) -> list[Step]:
     found: list[Step] = []
     last: int | None = None
-    """The place of the gradient update that the next one may join."""
+    """The position of the gradient update that the next one may be merged with."""
     for step in steps:
         match step:
             case UpdateGradients(losses):
@@ -144,12 +141,12 @@ def _joined(steps: tuple[Step, ...]) -> list[Step]:
 
 
 def is_gradient(tensor: Tensor) -> bool:
-    """Return whether backpropagation computes a tensor."""
+    """Return True if backpropagation computes a tensor."""
     return isinstance(tensor.definition, GradientOf)
 
 
 def depends_on_gradients(tensor: Tensor) -> bool:
-    """Return whether computing a tensor reads a gradient, or changes another tensor."""
+    """Return True if computing a tensor reads a gradient, or changes another tensor."""
     definition = tensor.definition
     changes = isinstance(definition, ResultOf) and definition.application.changes_state
     return changes or any(map(is_gradient, tensor.operands))

@@ -11,9 +11,8 @@ from ocannl_core.shape.terms import closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.contractions import einmax, einsum
 from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.leaves import filled
-from ocannl_core.tensor.operation import as_tensor
-from ocannl_core.tensor.pointwise import equal, exp, maximum, stop_gradient, where
+from ocannl_core.tensor.operands import as_tensor, fill_tensor
+from ocannl_core.tensor.pointwise_operations import equal, exp, maximum, stop_gradient, where
 from ocannl_core.tensor.tensor import Tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -21,19 +20,19 @@ OVER_OUTPUTS = "...|... => ...|0"
 
 
 def mean(spec: str, x: Tensor) -> Tensor:
-    """Returns the mean of the cells that a specification sums up.
+    """Return the mean of the cells that a specification sums up.
 
         mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
 
     The number of cells is that of the inferred shape; it is a constant of the compiled program.
     """
     total = as_tensor(einsum(spec, x), sessions.current())
-    result: Tensor = total / _terms(total)
+    result: Tensor = total / _count_terms(total)
     return result
 
 
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
-    """Returns the mean squared distance of the cells from a center, along a specification.
+    """Return the mean squared distance of the cells from a center, along a specification.
 
     Computed from the differences, not from the mean of the squares, which would cancel.
     """
@@ -42,16 +41,16 @@ def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
 
 
 def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
-    """Returns `exp(scale * x)` divided by its sum along a specification; the shape is that of `x`.
+    """Return `exp(scale * x)` divided by its sum along a specification; the shape is that of `x`.
 
         softmax("...|... => ...|0", scores)                     # over the output axes
         softmax("... s | t -> h => ... s | 0 -> h", scores)     # over the input axis t
 
-    The greatest cell is subtracted first, so that no exponential overflows. The result does not
-    depend on it, and so no gradient flows through it.
+    The maximum is subtracted first, so that no exponential overflows. The result does not depend on
+    it, and so no gradient flows through it.
 
-    Cells of minus infinity have no share. Where all cells are, all shares are 0, and so are
-    the gradients.
+    Cells of minus infinity have weight 0. Where all cells are, all weights are 0, and so are the
+    gradients.
 
     Args:
         spec: A reduction of one operand, with 0 in the result for the axes that are summed.
@@ -62,13 +61,13 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     greatest = stop_gradient(einmax(spec, scaled))
     is_finite = equal(greatest - greatest, 0.0)  # in every format: not all have infinities
     exponentials = exp(scaled - where(is_finite, greatest, 0.0))
-    # the greatest cell alone makes the sum 1, or a little less where it is rounded
+    # the maximum alone makes the sum 1, or a little less where it is rounded
     result: Tensor = exponentials / maximum(einsum(spec, exponentials), 0.5)
     return result
 
 
-def _terms(total: Tensor) -> Tensor:
-    """Returns how many cells each cell of a sum adds up: a constant, known when shapes are."""
+def _count_terms(total: Tensor) -> Tensor:
+    """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
     definition = total.definition
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
@@ -79,4 +78,4 @@ def _terms(total: Tensor) -> Tensor:
         extents = (extent for var, extent in found.domain if var not in kept)
         return Constant(float(math.prod(extents)))
 
-    return filled(total.session, count, closed_shape(), total.dtype, "count")
+    return fill_tensor(total.session, count, closed_shape(), total.dtype, "count")

@@ -13,13 +13,12 @@ from typing import Any
 from ocannl_core.dtypes import DType
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.operation import Code, Operation, define_operation
-from ocannl_core.tensor.registry import operations
 
 _LN2 = math.log(2.0)
 
 
 def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
-    """Returns the operation that applies a primitive cell by cell."""
+    """Return the operation that applies a primitive cell by cell."""
 
     def unary(v: Any, v1: Any) -> None:
         v[:] = operation(v1)
@@ -38,7 +37,6 @@ def lift(name: str, primitive: Op, gradient: Code | None = None) -> Operation:
         case TernaryOp():
             forward = ternary
     operation = define_operation(name, forward=forward, gradient=gradient, primitive=primitive)
-    operations[name] = operation
     return operation
 
 
@@ -86,7 +84,6 @@ div = lift("div", BinaryOp.DIV, _div)
 mod = lift("mod", BinaryOp.MOD, _mod)
 neg = lift("neg", UnaryOp.NEG, _neg)
 power_primitive = lift("power", BinaryOp.POW, _power)
-operations["power_of_tensors"] = operations.pop("power")  # `power` tells numbers from tensors
 
 
 # ----- functions of one number --------------------------------------------------------------------
@@ -96,7 +93,7 @@ def _identity(g: Any, g1: Any) -> None:
     g1 += g
 
 
-# the results are as positive as the operands, and of the two, what follows needs them anyway
+# results are as positive as the operands, and later code needs the results anyway
 
 
 def _relu(g: Any, g1: Any, v: Any) -> None:
@@ -151,7 +148,7 @@ identity = lift("identity", UnaryOp.IDENTITY, _identity)
 
 
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
-    """Returns a tensor in another number format; gradients flow back in the tensor's own one."""
+    """Return a tensor in another number format; gradients flow back in the tensor's own one."""
     return identity(x, dtype=dtype, label=label or "cast")
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ocannl_core.custom.protocols import ApplyInterface
 from ocannl_core.errors import MissingGradientError, OpError
 from ocannl_core.origin import Origin
 from ocannl_core.shape.logic import Pointwise
-from ocannl_core.tensor.definitions import Backward, GradientOf
-from ocannl_core.tensor.graph import ancestors
-from ocannl_core.tensor.specifications import naming
+from ocannl_core.tensor.definitions import Backward, GradientOf, ancestors
+from ocannl_core.tensor.specifications import describe_operands
 from ocannl_core.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Apply
 
-
-def backward(node: Apply) -> Backward:
-    """Returns the gradients of an application, which are made once and used by every
-    backpropagation.
+def backward(node: ApplyInterface) -> Backward[Tensor]:
+    """Return the gradients of an application, built once and shared by all backpropagations.
 
     Raises:
         MissingGradientError: if the op does not define `grad`.
@@ -31,10 +27,10 @@ def backward(node: Apply) -> Backward:
     contributions = tuple(_contributions(node, _gradients(node)))
     found = [value for _, value in contributions if isinstance(value, Tensor)]
     code = tuple(ancestors(found))
-    return Backward(code, _renewed(code), contributions)
+    return Backward(code, _gradient_dependents(code), contributions)
 
 
-def _gradients(node: Apply) -> list[Any] | tuple[Any, ...]:
+def _gradients(node: ApplyInterface) -> list[Any] | tuple[Any, ...]:
     grad = getattr(node.op, "grad", None)
     if grad is None:
         raise MissingGradientError(
@@ -67,7 +63,7 @@ def _gradients(node: Apply) -> list[Any] | tuple[Any, ...]:
 
 
 def _contributions(
-    node: Apply, found: list[Any] | tuple[Any, ...]
+    node: ApplyInterface, found: list[Any] | tuple[Any, ...]
 ) -> Iterator[tuple[Tensor, Tensor | float]]:
     for position, (variable, value) in enumerate(zip(node.inputs, found, strict=True)):
         if value is None or variable.grad is None:
@@ -78,7 +74,7 @@ def _contributions(
         if not isinstance(value, Tensor):
             raise _error(node, f"{type(value).__name__} {value!r} for input {position}")
         origin = Origin(f"gradient of {node.op!r} for input {position}", node.origin.location)
-        with naming([value], variable):
+        with describe_operands([value], variable):
             environment = variable.session.environment
             if node.op.broadcasts:
                 repeated = environment.fresh_shape()
@@ -89,7 +85,7 @@ def _contributions(
         yield variable, value
 
 
-def _error(node: Apply, found: str, fix: str = "") -> OpError:
+def _error(node: ApplyInterface, found: str, fix: str = "") -> OpError:
     return OpError(
         "`grad` returns a list or tuple with one entry for each input: a tensor expression, a "
         "number, or None.",
@@ -99,8 +95,8 @@ def _error(node: Apply, found: str, fix: str = "") -> OpError:
     )
 
 
-def _renewed(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
-    """Returns the tensors that depend on gradients."""
+def _gradient_dependents(code: tuple[Tensor, ...]) -> frozenset[Tensor]:
+    """Return the tensors that depend on gradients."""
     depends: set[Tensor] = set()
     for tensor in code:
         if isinstance(tensor.definition, GradientOf) or depends.intersection(tensor.operands):

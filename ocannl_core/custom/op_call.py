@@ -1,15 +1,16 @@
-"""Calls of `perform` from running code: storage, checks, and what happens when it fails."""
+"""Calls of `perform` from running code: storage, checks and errors."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ocannl_core import settings
+from ocannl_core.custom.protocols import ApplyInterface, Array
 from ocannl_core.dtypes import dtype_of
 from ocannl_core.errors import OcannlError, OpError, TransferError
 from ocannl_core.fast_dataclass import replace
@@ -17,10 +18,6 @@ from ocannl_core.host_arrays import refuse_mask
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ocannl_core.custom.op import Apply
-
-Array = np.ndarray[Any, Any]
 Cells = list[list[Any]]
 """The storage of outputs that are Python objects."""
 
@@ -29,13 +26,13 @@ _MARK = bytes.fromhex("a53c96e15bc72d78")
 
 
 class OpCall:
-    """An application of an op, as the loop language calls it.
+    """An application of an op, as a callee of the loop language.
 
-    The arrays that it is given are those of the inputs, then of the outputs that are tensors, then
-    of inputs that the op destroys without an output that takes over their memory.
+    The arguments are the arrays of the inputs, of the outputs that are tensors, and of inputs that
+    are destroyed without an output that takes over their memory.
     """
 
-    def __init__(self, node: Apply) -> None:
+    def __init__(self, node: ApplyInterface) -> None:
         self._node = node
         self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
         self._idle: list[Cells] = []
@@ -46,10 +43,10 @@ class OpCall:
         return self._node.op.name
 
     def native(self, language: str) -> NativeCode | None:
-        """Returns the op's code in a language, unless the settings ask for Python.
+        """Return the op's code in a language; None if the settings require Python.
 
         Raises:
-            OpError: if the op fails to give its code, or gives something that is no text.
+            OpError: if the op fails to return its code, or returns something else than text.
         """
         if settings.current().python_ops:
             return None
@@ -84,11 +81,11 @@ class OpCall:
         return replace(code, origin=str(self._node.origin))
 
     def perform(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Runs the op's `perform`.
+        """Run the op's `perform`.
 
         Raises:
-            OpError: if it fails, or leaves something that is no output. What it was to destroy has
-                its former cells then.
+            OpError: if it fails, or returns invalid outputs. Inputs to be destroyed have their
+                former cells then.
         """
         node = self._node
         targets = outputs[: len(node.results)]
@@ -113,16 +110,16 @@ class OpCall:
     # ----- storage --------------------------------------------------------------------------------
 
     def _take_objects(self) -> Cells:
-        """Returns the objects of a call that has finished, or none: calls may overlap in time."""
+        """Return the objects of a call that has finished, or none: calls may overlap in time."""
         with self._lock:
             return self._idle.pop() if self._idle else [[None] for _ in self._objects]
 
     def _storage(self, targets: Sequence[Array], objects: Cells) -> list[list[Any]]:
-        """Returns a cell for each output: with the array that it will be in, or an object.
+        """Return a cell for each output: with the array of the result, or an object.
 
-        An output that shares the memory of an input starts without an array: overwriting that one
-        early would change the input. So does one that is too small for a mark by which it shows
-        that nothing is written to it.
+        An output that shares the memory of an input starts without an array: overwriting it early
+        would change the input. So does an output too small for the mark that detects unwritten
+        arrays.
         """
         op = self._node.op
         arrays, others = iter(targets), iter(objects)
@@ -149,7 +146,7 @@ class OpCall:
                 f"it returned {type(returned).__name__}",
                 "output_storage[0][0] = ...",
             )
-        same = len(storage) == len(cells) and all(map(_is, storage, cells))
+        same = len(storage) == len(cells) and all(map(_is_same_object, storage, cells))
         if not same or any(len(cell) != 1 for cell in cells):
             raise self._error(
                 "`perform` reads and sets element 0 of each storage, and changes no list beyond.",
@@ -157,15 +154,15 @@ class OpCall:
             )
 
     def _results(self, storage: list[list[Any]], targets: Sequence[Array]) -> list[Array]:
-        """Returns what `perform` left for the outputs that are tensors, checked."""
+        """Return the results of `perform` for the outputs that are tensors, after checks."""
         cells = [cell for k, cell in enumerate(storage) if k not in self._objects]
         positions = [k for k in range(len(storage)) if k not in self._objects]
         return [
-            self._checked(cell[0], target, k)
+            self._check(cell[0], target, k)
             for k, cell, target in zip(positions, cells, targets, strict=True)
         ]
 
-    def _checked(self, value: Any, target: Array, position: int) -> Array:
+    def _check(self, value: Any, target: Array, position: int) -> Array:
         what = f"output {position} of {self._node.op!r}"
         if value is None:
             raise self._unset(position, f"None for {what}")
@@ -234,12 +231,12 @@ class OpCall:
         return f"<call of {self._node!r}>"
 
 
-def _is(one: object, other: object) -> bool:
+def _is_same_object(one: object, other: object) -> bool:
     return one is other
 
 
 def _mark(array: Array) -> bool:
-    """Write a mark into the first cells of an array; return whether it has room for one."""
+    """Write a mark into the first cells of an array; return True if it has room for one."""
     if array.nbytes < len(_MARK):
         return False
     for index, number in _marks(array.dtype, array.shape):
@@ -258,7 +255,7 @@ def _is_marked(array: Array) -> bool:
 def _marks(
     dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], np.generic], ...]:
-    """Return the mark of an array: its first cells, and what they hold."""
+    """Return the mark of an array: the indices of its first cells, and their values."""
     numbers = np.frombuffer(_MARK * max(1, dtype.itemsize // len(_MARK)), dtype)
     cells = (np.unravel_index(at, shape) for at in range(numbers.size))
     return tuple((tuple(map(int, cell)), numbers[at]) for at, cell in enumerate(cells))
@@ -271,7 +268,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _copy_out(found: list[Array], targets: Sequence[Array], destroyed: list[Array]) -> None:
-    """Copies results to where they belong, those that share memory with what is written first."""
+    """Copy results to their destinations; buffer those that overlap written memory."""
     moved = [
         (array, target)
         for array, target in zip(found, targets, strict=True)
