@@ -1,4 +1,4 @@
-"""How often each cell of a node is accessed by a nest of loops, exactly where that is cheap.
+"""Access counts per cell of an array in a loop nest, exact where counting is cheap.
 
 An access is an affine map from the box of its loops to cells. Axes that share no loop variable are
 independent, so counts factor into one histogram per group of axes; variables in no index multiply
@@ -25,16 +25,16 @@ from ocannl_core.loopir.ranges import Range
 Counts = npt.NDArray[np.int64]
 
 MOST_ENUMERATED = 1 << 20
-"""What is enumerated at most, in iterations of a group's loops or in cells."""
+"""Limit on enumeration, in iterations of a group's loops or in cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessCount:
-    """Bounds on how often one access touches a cell.
+    """Bounds on the number of times that one access touches a cell.
 
     Attributes:
-        least: No cell is touched less often.
-        most: Some cell is touched so often, and none more often.
+        least: The smallest count over all cells.
+        most: The largest count over all cells.
         is_exact: False if `most` is an estimate.
     """
 
@@ -57,15 +57,15 @@ def access_count(
     dims: Sequence[int],
     max_tracing_dim: int,
 ) -> AccessCount:
-    """Returns how often the cells of an array are touched.
+    """Count the accesses per cell of an array.
 
-    Static indices count as zero: which cell they choose does not change how often it is touched.
+    Static indices count as zero: their value selects a cell and leaves the count unchanged.
 
     Args:
         indices: The index map.
         loops: The values of the loop variables around the access.
         dims: The extents of the array.
-        max_tracing_dim: The iterations of each loop to look at where counting takes too long.
+        max_tracing_dim: The number of iterations per loop to sample where counting is too slow.
     """
     groups = _groups(indices, loops)
     used = {var for group in groups for var in group.variables}
@@ -83,7 +83,7 @@ def access_count(
 def counts_per_cell(
     indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range], dims: Sequence[int]
 ) -> Counts | None:
-    """Returns how often each cell is touched; None if finding out would take too long.
+    """Count the accesses of each cell; return None if counting would be too slow.
 
     Positions outside the array are left out. Static indices must not occur.
     """
@@ -104,7 +104,7 @@ def counts_per_cell(
 
 
 def _groups(indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]) -> tuple[_Group, ...]:
-    """Returns the groups of axes that loop variables connect; constant axes are in none."""
+    """Group the axes that loop variables connect; constant axes are in no group."""
     groups: list[_Group] = []
     for axis, index in enumerate(indices):
         mine = tuple(var for _, var in _loop_terms(index, loops))
@@ -155,7 +155,7 @@ def _of_group(
 def _positions(
     group: _Group, indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
 ) -> list[Counts]:
-    """Returns the positions along each axis of a group, one for each iteration of its loops."""
+    """Return the positions along each axis of a group, one for each iteration of its loops."""
     grid = np.indices([loops[var].extent for var in group.variables], dtype=np.int64)
     values = {
         var: grid[place].reshape(-1) + loops[var].low for place, var in enumerate(group.variables)
@@ -175,7 +175,7 @@ def _histogram(
     loops: Mapping[IndexVar, Range],
     dims: Sequence[int],
 ) -> Counts:
-    """Returns how often each place along a group's axes, in row-major order, is touched."""
+    """Count the accesses of each position along a group's axes, in row-major order."""
     extents = [dims[axis] for axis in group.axes]
     positions = _positions(group, indices, loops)
     inside = np.ones(len(positions[0]), dtype=bool)

@@ -1,14 +1,14 @@
-"""What a routine does to each node: the facts from which inlining and memory modes follow.
+"""Access analysis of a routine: the facts behind inlining and memory modes.
 
-OCANNL traces: it runs the first iterations of every loop and notes what happens. Here the affine
-maps of accesses are analysed instead, or enumerated where that is cheap, so that the facts do not
-depend on how many iterations were looked at. Three kinds of facts:
+OCANNL traces: it runs the first iterations of every loop and records the accesses. This module
+analyses the affine maps of the accesses instead, or enumerates them where that is cheap, so the
+facts do not depend on a number of sampled iterations. Three kinds of facts:
 
-- *Order*: which units (top-level statements) write and read a node.
-- *Coverage*: whether some cell may be read before it is written. This decides what is correct, so
-  when in doubt the answer is yes.
-- *Cost*: how often cells are read, and whether computing one takes more than a load. This decides
-  what is worthwhile; where counting would take too long it is an estimate.
+- *Order*: the top-level statements that write and read a node.
+- *Definite assignment*: whether some cell may be read before it is written. Correctness depends on
+  this fact, so the analysis is conservative.
+- *Cost*: how often cells are read, and whether computing a cell costs more than a load. Only
+  profitability depends on this fact, so an estimate replaces a count that would be too slow.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class NodeAccesses:
 
     Attributes:
         node: The node.
-        info: What is known of it.
-        writes: Units that write it, with where they do, in order.
-        reads: Units that read it, likewise; loads of the cell being written do not count.
-        is_read_before_write: True unless every cell is certainly written before it is read.
-        is_zeroed: True if the whole node is filled with zero somewhere.
-        starts_zeroed: True if that is the first thing that happens to it.
+        info: Its extents and number format.
+        writes: The accesses that write it, each with the position of its statement, in order.
+        reads: Likewise the accesses that read it, except loads of the cell being written.
+        is_read_before_write: True unless every cell is definitely assigned before it is read.
+        is_zeroed: True if some statement fills the whole node with zero.
+        starts_zeroed: True if its first access is such a fill.
         is_constant: True if it has one cell and its value depends on no memory.
     """
 
@@ -86,17 +86,17 @@ class NodeAccesses:
 
     @property
     def is_independent(self) -> bool:
-        """True if every cell that is read was written before in this routine."""
+        """Return True if every cell is written in this routine before it is read."""
         return not self.is_read_only and not self.is_read_before_write
 
     @property
     def is_accessing(self) -> bool:
-        """True if its value depends on memory other than its own."""
+        """Return True if its value depends on the memory of other nodes."""
         return any(reads_memory(value, self.node) for value in self._values())
 
     @property
     def is_complex(self) -> bool:
-        """True if computing a cell takes more than a load: a primitive of what is loaded."""
+        """Return True if computing a cell costs more than a load."""
         stores = [site for _, site in self.writes if isinstance(site.by, Store)]
         combines = len(stores) > 1 or any(_repeats(site) for site in stores)
         return (combines and self.is_accessing) or any(
@@ -107,7 +107,7 @@ class NodeAccesses:
         return tuple(s.by.value for _, s in self.writes if isinstance(s.by, Store))
 
     def visits(self, max_tracing_dim: int) -> AccessCount:
-        """Returns how often its cells are read; the largest count is exact where possible."""
+        """Count the reads per cell; the largest count is exact where possible."""
         sites = [site for _, site in self.reads if site.indices is not None]
         each = [self._frequency(site, max_tracing_dim) for site in sites]
         least = sum(one.least for one in each)
@@ -121,10 +121,10 @@ class NodeAccesses:
         return AccessCount(int(found.min()), int(found.max(initial=0)))
 
     def evaluated_once(self) -> NodeAccesses:
-        """Returns the accesses with equal loads in one stored value as one.
+        """Merge equal loads in one stored value into one access.
 
-        Where the node is inlined, `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
-        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that are only in branches stay apart.
+        An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
+        `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that occur in branches only stay separate.
         """
         keys = Counter(_key(site) for _, site in self.reads)
         if all(count == 1 for count in keys.values()):
@@ -141,7 +141,7 @@ class NodeAccesses:
         return replace(self, reads=tuple(kept))
 
     def visit_counts(self) -> Counts | None:
-        """Returns how often each cell is read; None if counting would take too long.
+        """Count the reads of each cell; return None if counting would be too slow.
 
         Static indices count as zero.
         """
@@ -158,7 +158,7 @@ class NodeAccesses:
         return total
 
     def write_counts(self) -> Counts | None:
-        """Returns how often each cell is written; None if counting is impossible or takes long."""
+        """Count the writes of each cell; return None if counting is impossible or too slow."""
         if self.info.size > MOST_ENUMERATED:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
@@ -189,11 +189,11 @@ class NodeAccesses:
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The units of a routine, and what they do to each node.
+    """The access analysis of one routine.
 
     Attributes:
         units: The top-level statements in order.
-        nodes: The facts about every node that is accessed.
+        nodes: The accesses of every node.
     """
 
     units: tuple[AnalysedStatement, ...]
@@ -201,9 +201,9 @@ class Accesses:
 
 
 def trace(program: LoopProgram) -> Accesses:
-    """Returns what a program does to each of its nodes.
+    """Analyse the accesses of a program.
 
-    The work is proportional to the number of accesses; extents of loops hardly matter.
+    The run time is proportional to the number of accesses and nearly independent of loop extents.
     """
     units = analyse_statements(program)
     coverage = DefiniteAssignment(program.nodes)
@@ -239,7 +239,7 @@ def trace(program: LoopProgram) -> Accesses:
 
 @dataclass(slots=True)
 class _Notes:
-    """What has been seen of a node so far."""
+    """The accesses of a node up to the current statement."""
 
     writes: list[tuple[int, AccessSite]] = field(default_factory=list)
     reads: list[tuple[int, AccessSite]] = field(default_factory=list)
@@ -263,21 +263,21 @@ def _key(site: AccessSite) -> Hashable:
 
 
 def _is_computed_surely(site: AccessSite) -> bool:
-    """True if the stored value that contains a load always needs it."""
+    """Return True if every evaluation of the stored value executes this load."""
     return isinstance(site.store, Store) and any(
         each == site.by for each in computed_surely(site.store.value)
     )
 
 
 def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
-    """Returns the values of loop variables; of a loop that is not to be traced, the first."""
+    """Return the values of loop variables; of an untraced loop, the first value only."""
     return {
         loop.var: Range(loop.start, loop.stop - 1 if loop.traced else loop.start) for loop in loops
     }
 
 
 def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
-    """True if what a site writes depends on nothing but constants."""
+    """Return True if the written value depends on constants only."""
     match site.by:
         case Fill():
             return True
@@ -301,33 +301,33 @@ def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -
 
 
 def _repeats(site: AccessSite) -> bool:
-    """True if a store runs several times for the same cell."""
+    """Return True if a store runs several times for the same cell."""
     used = {var for index in site.indices or () for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 
 def reads_memory(value: Expr, own: TensorNode | None = None) -> bool:
-    """True if a value depends on memory other than a node's own cells."""
+    """Return True if a value depends on memory other than a node's own cells."""
     return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
 
 
 def computes(value: Expr, own: TensorNode | None = None) -> bool:
-    """True if a primitive is applied to what is loaded, or loops run inside the value.
+    """Return True if a value applies a primitive to a loaded number, or contains loops.
 
-    Combining the node's own cell with a value is no computation if the cell holds a constant; who
-    asks has to know that.
+    Combining the node's own cell with a value does not count. That is right only if the cell holds
+    a constant, which the caller checks.
     """
     return fold(value, lambda each, inner: cost(each, inner, own)).computes
 
 
 class Cost(NamedTuple):
-    """What a part of a program takes.
+    """Cost class of an expression or statement.
 
-    Comparing a position with something is not computing: it costs no more than a load.
+    Comparing a position with a value does not count as a computation: it costs no more than a load.
 
     Attributes:
-        reads: True if it reads memory or variables.
-        computes: True if it computes something from those, or loops.
+        reads: True if it reads memory or scalars.
+        computes: True if it applies a primitive to those, or contains loops.
         loads: True if it reads memory.
     """
 
@@ -337,7 +337,7 @@ class Cost(NamedTuple):
 
 
 def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
-    """Returns what a node of the loop language costs, given the costs of what is inside."""
+    """Return the cost class of a node of the loop language, given those of its children."""
     reads = any(each.reads for each in inner) or _is_access(node, own)
     computes = any(each.computes for each in inner)
     loads = any(each.loads for each in inner) or (
@@ -349,14 +349,14 @@ def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
         case Binary(op, left, right) if op in COMPARISONS and (
             isinstance(left, IndexValue) or isinstance(right, IndexValue)
         ):
-            # a flag is no dearer than a load, and where it is known, reductions may select
+            # a flag costs no more than a load, and a known flag turns a reduction into a selection
             return Cost(reads, computes, loads)
         case Unary() | Binary() | Ternary():
             return Cost(reads, computes or reads, loads)
         case For():
             return Cost(reads, True, loads)
         case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
-            return Cost(False, False, False)  # a constant, whatever its variables take
+            return Cost(False, False, False)  # constant, at any cost of its scalars
         case _:
             return Cost(reads, computes, loads)
 

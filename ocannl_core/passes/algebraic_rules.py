@@ -1,8 +1,8 @@
-"""The algebra of `simplify`: laws that hold bit for bit in IEEE arithmetic of every format.
+"""Algebraic simplification rules that are exact, bit for bit, in IEEE arithmetic of every format.
 
-A NaN counts as one value. Each law is a function from an expression to what replaces it, or to None
-where it says nothing; its text shows `before --> after`, where `x` and `y` stand for any expression
-and `c` for a constant. `LAWS` lists them by the operator at the root.
+A NaN counts as one value. A rule maps an expression to its replacement, or to None if it does not
+apply; its text shows `before --> after`, where `x` and `y` stand for any expression and `c` for a
+constant. `LAWS` lists the rules by the operator at the root.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AlgebraicRule:
 
     Attributes:
         text: `before --> after`, with its condition.
-        apply: Returns what replaces an expression, or None.
+        apply: Maps an expression to its replacement, or to None.
     """
 
     text: str
@@ -43,7 +43,7 @@ class AlgebraicRule:
 
 
 def simplify_once(expr: Expr) -> Expr | None:
-    """Returns what the first law that applies makes of an expression; None when none applies."""
+    """Apply the first rule that matches an expression; return None if none does."""
     match expr:
         case Unary(op) | Binary(op) | Ternary(op):
             folded = fold_constants(expr)
@@ -61,7 +61,7 @@ def simplify_once(expr: Expr) -> Expr | None:
 
 
 def apply_rules(expr: Expr) -> Expr:
-    """Returns what laws make of an expression whose operands are simplified already."""
+    """Apply rules to an expression with simplified operands until none matches."""
     while True:
         simpler = simplify_once(expr)
         if simpler is None:
@@ -70,7 +70,7 @@ def apply_rules(expr: Expr) -> Expr:
 
 
 def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
-    """op(c, c) --> c, by the exact meaning of the primitive."""
+    """op(c, c) --> c, computed by the exact meaning of the primitive."""
     match expr:
         case Unary(op, arg, dtype):
             args: tuple[Expr, ...] = (arg,)
@@ -191,7 +191,7 @@ def _integer_sum(expr: Expr) -> Expr | None:
 
 
 def _shifted(expr: Expr, step: int) -> Expr | None:
-    """Returns an integer sum with a constant, plus another constant."""
+    """Return an integer sum with a constant, plus another constant."""
     match expr:
         case Binary(_B.ADD, x, c) if value_of(c) is not None:
             return _total(x, value_of(c) + step)

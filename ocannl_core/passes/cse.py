@@ -1,14 +1,14 @@
-"""Common subexpressions: what is computed twice with the same result is computed once.
+"""Common subexpression elimination by value numbering.
 
                                           v: float32
 c[i] = exp(a[i]) / (exp(a[i]) + 1)   -->  v = exp(a[i])
 d[i] = 2 * exp(a[i])                      c[i] = v / (v + 1)
                                           d[i] = 2 * v
 
-Values are numbered: equal expressions over memory and scalars that have not been assigned in
-between have one number, also where they bind different variables. An expression can be shared by
-all that follows it in its block and in the blocks inside. Branches of a `where` use what is known,
-and what the rest of their expression computes anyway, but provide nothing, since they need not run.
+Alpha-equivalent expressions have one value number as long as the memory and scalars that they read
+are unchanged. A value is available to all later expressions of its block and of the nested blocks.
+Branches of a `where` use available values, and values that the rest of their expression computes
+anyway, but make none available, since a branch may not run.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ _APART = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
 def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
-    """Returns the program with repeated computations shared; cells keep their bits.
+    """Eliminate common subexpressions; results are bit-identical.
 
     Args:
         program: The program.
-        least_saved: How much must be saved before a scalar is introduced, see `cost`; compilers
-            share cheap things, and schedules want the terms of a sum in one expression.
+        least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
+            share cheap expressions, and schedules need the terms of a sum in one expression.
     """
     survey = _Survey(assigned_memory(program.body), least_saved)
     run_trampoline(survey.top(program.body))
@@ -89,14 +89,14 @@ def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopP
 
 @dataclass(slots=True, eq=False)
 class _RepeatedValue:
-    """A value computed at one place, the first that later ones can rely on.
+    """A value at its first computation, available to later ones.
 
     Attributes:
-        cost: What computing it costs.
-        least_saved: How much must be saved before a scalar is introduced for it.
-        uses: How many places need it.
-        holder: The scalar that the place assigns it to anyway, with its version then.
-        can_be_shared: False in a branch that need not run.
+        cost: The cost of computing it.
+        least_saved: The least saving for which a scalar is introduced for it.
+        uses: The number of its occurrences.
+        holder: The scalar that the program already assigns it to, and the version of that scalar.
+        can_be_shared: False in a branch that may not run.
         local: The scalar that is introduced for it.
     """
 
@@ -115,21 +115,21 @@ class _RepeatedValue:
 
 
 Found = tuple[_RepeatedValue, bool]
-"""What an expression computes, and whether it is the first to do so."""
+"""The value of an expression, and True at its first occurrence."""
 
 
 @dataclass(slots=True)
 class _Survey:
-    """The first walk, in the order of execution: which values are computed repeatedly.
+    """First walk, in execution order: number the values and count their occurrences.
 
     Attributes:
-        changed: What each statement assigns.
-        least_saved: How much must be saved before a scalar is introduced.
-        found: One entry for each expression, parents first; nothing for what is inside a repeated
-            one.
-        available: Values that the current place may rely on, by number.
-        provided: The numbers that became available, with what they stood for before.
-        sure: The numbers of what the current expression computes outside of branches.
+        changed: The memory and scalars that each statement assigns.
+        least_saved: The least saving for which a scalar is introduced.
+        found: One entry for each expression, parents first; none for the operands of an expression
+            that is already available.
+        available: The available values, by number.
+        provided: Undo log of `available`: each added number with its previous value.
+        sure: The numbers that the current expression computes outside of branches.
     """
 
     changed: IdentityMap[Node, frozenset[Storage]]
@@ -167,7 +167,7 @@ class _Survey:
                 self.available[number] = before
 
     def top(self, block: Block) -> Steps[None]:
-        """Surveys statements of which only neighbours without loops can share anything."""
+        """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
             if not _joins_others(stmt):
                 self.available = {}
@@ -208,7 +208,7 @@ class _Survey:
     # ----- expressions -----
 
     def root(self, value: Expr) -> Steps[None]:
-        if not is_pure(value):  # what it changes, and when, is left alone
+        if not is_pure(value):  # left unchanged, with its effects and their order
             self.change(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
         numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
@@ -224,7 +224,7 @@ class _Survey:
         self.sure = around
 
     def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Returns the number of a value and its cost, given those of its operands."""
+        """Return the number and the cost of a value, given those of its operands."""
         operands = [number for number, _ in inside]
         weight = own_cost(node, [each for _, each in inside])
         key: Hashable
@@ -274,7 +274,7 @@ class _Survey:
 
 @dataclass(slots=True)
 class _Author:
-    """The second walk, over the same expressions in the same order: writes the program."""
+    """Second walk, over the same expressions in the same order: write the program."""
 
     found: Iterator[Found]
     fresh: Fresh
@@ -333,7 +333,7 @@ def _is_leaf(expr: Expr) -> bool:
 
 
 def _joins_others(stmt: Stmt) -> bool:
-    """True of a statement without loops, which shares a kernel with its neighbours."""
+    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
     if isinstance(stmt, Block):
         return all(map(_joins_others, stmt.stmts))
     return isinstance(stmt, _TOGETHER) and not any(isinstance(n, For) for n in walk(stmt))

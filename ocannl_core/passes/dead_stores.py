@@ -1,4 +1,4 @@
-"""Memory passes that nobody needs: initial values read once, and cells overwritten before a read.
+"""Dead store elimination and store-to-load forwarding of fills.
 
 c[:] = 0.0
 for i in range(4):            -->   for i in range(4):
@@ -53,11 +53,11 @@ from ocannl_core.passes.statement_accesses import AnalysedStatement, analyse_sta
 
 
 def forward_fills(program: LoopProgram) -> LoopProgram:
-    """Returns the program with the numbers of fills in place of loads that surely read them.
+    """Forward the values of fills to the loads that read them.
 
-    That is where the nest that touches the node next updates each cell at most once. The fill moves
-    there, so that memory is in use no longer than it has to be, and initial values are still in the
-    cache. Whether it is needed at all, `remove_dead_stores` finds out.
+    A fill is forwarded to the next loop nest that accesses its node, if the nest updates each cell
+    at most once. The fill sinks in front of that nest, which shortens the live range and keeps the
+    initial values in the cache. If the fill is dead then, `remove_dead_stores` removes it.
     """
 
     def block(stmt: Stmt) -> Replacement:
@@ -73,7 +73,7 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
 
 
 def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
-    """Yields statements with every fill right in front of the first that touches its node."""
+    """Sink every fill in front of the next statement that accesses its node."""
     fills: dict[TensorNode, tuple[Stmt, ...]] = {}
     remark: tuple[Stmt, ...] = ()
     for stmt in stmts:
@@ -103,12 +103,12 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
 
 
 def _touched(stmt: Stmt) -> Collection[TensorNode]:
-    """Returns the nodes that a statement reads, writes or allocates."""
+    """Return the nodes that a statement reads, writes or allocates."""
     return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
 
 
 def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
-    """Returns a nest that updates cells of a node once, with what they start from put in."""
+    """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
     store, loops = _only_store(nest, node)
     if store is None or not _visits_cells_once(store, loops):
         return nest
@@ -129,7 +129,7 @@ def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
 
 
 def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
-    """Returns the only store of a nest to a node, and the loops around it."""
+    """Return the only store of a nest to a node, and the loops around it."""
     found: list[tuple[Store, list[For]]] = []
     pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
     while pending:
@@ -158,10 +158,10 @@ def _visits_cells_once(store: Store, loops: list[For]) -> bool:
 
 
 def remove_dead_stores(program: LoopProgram) -> LoopProgram:
-    """Returns the program without stores of which nobody sees the result.
+    """Remove dead stores.
 
-    That are stores to memory of the routine that is not read later, and to cells that are surely
-    written again before they are read.
+    These are stores to memory of the routine that is never read afterwards, and stores to cells
+    that are definitely assigned again before the next read.
     """
     body = program.body
     if any(_overwritten(stmt) for stmt in statements(body)):
@@ -175,7 +175,7 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
 
 
 def _overwritten(stmt: Stmt) -> bool:
-    """True if a block stores to one node repeatedly."""
+    """Return True if a block stores to one node repeatedly."""
     if not isinstance(stmt, Block):
         return False
     targets = [each.node for each in stmt.stmts if isinstance(each, Store)]
@@ -204,13 +204,13 @@ def _without_overwritten(stmt: Stmt) -> Replacement:
 
 @dataclass(slots=True)
 class _Liveness:
-    """A walk over top-level statements, last first.
+    """A backward walk over top-level statements.
 
     Attributes:
         nodes: Extents of the nodes.
         body: The statements.
-        useless: Nodes that nothing reads.
-        dead: Cells that are not read any more before they are written.
+        useless: Nodes that are never read.
+        dead: Cells that are written before the next read.
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
@@ -219,7 +219,7 @@ class _Liveness:
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
     def kept(self) -> tuple[Stmt, ...]:
-        """Returns the statements that are needed."""
+        """Return the live statements."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
                 self.dead[stmt.node] = [whole(self.nodes[stmt.node])]
@@ -227,7 +227,7 @@ class _Liveness:
         is_gone = False
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
-                continue  # it told of what is gone
+                continue  # the remark of a removed statement
             unit = analyse_statement(stmt, 0, {})
             remaining = self.without_dead(unit)
             is_gone = remaining is None
@@ -237,7 +237,7 @@ class _Liveness:
         return tuple(reversed(kept))
 
     def without_dead(self, unit: AnalysedStatement) -> Stmt | None:
-        """Returns a statement without its dead stores; None if nothing is left of it."""
+        """Remove the dead stores of a statement; return None if nothing is left."""
         seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
         if not dead or any(isinstance(node, Staged) for node in walk(unit.stmt)):
@@ -258,7 +258,7 @@ class _Liveness:
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
 
     def is_dead(self, store: Store | StoreVector | Fill, ranges: Mapping[IndexVar, Range]) -> bool:
-        """True if all cells that a store may write are dead."""
+        """Return True if all cells that a store may write are dead."""
         if store.node in self.useless:
             return True
         boxes = self.dead[store.node]
@@ -276,7 +276,7 @@ class _Liveness:
         )
 
     def account_for(self, unit: AnalysedStatement) -> None:
-        """Takes what a statement reads and surely writes into account."""
+        """Update the dead cells by the reads and the certain writes of a statement."""
         if isinstance(unit.stmt, Allocate):
             self.dead.pop(unit.stmt.node, None)
             return

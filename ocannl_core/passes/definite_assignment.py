@@ -1,8 +1,8 @@
-"""Whether every cell that is read has been written before, for sure.
+"""Definite assignment of the cells of arrays.
 
-Boxes answer for most accesses and for arrays of any size. What they leave open, such as strides,
-diagonals and windows, is enumerated cell by cell where the array is small enough; beyond that a
-read counts as uncovered.
+Boxes of cells suffice for most accesses and for arrays of any size. Strides, diagonals and windows
+are enumerated cell by cell where the array is small enough; otherwise the analysis assumes a read
+of unassigned cells.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 @dataclass(slots=True)
 class _Written:
-    """The cells of one node that are certain to be written so far.
+    """The definitely assigned cells of one node.
 
     Attributes:
-        info: What is known of the node.
-        is_complete: True if all are.
-        pending: Writes that `boxes` does not take into account yet.
-        boxes: What all others write, as far as it consists of boxes.
-        partial: Writes that `cells` does not take into account yet.
-        cells: What all others write, cell by cell.
+        info: The extents of the node.
+        is_complete: True if all cells are assigned.
+        pending: Writes that are not yet in `boxes`.
+        boxes: The cells of all other writes, as far as they are boxes.
+        partial: Writes that are not yet in `cells`.
+        cells: The cells of all other writes, cell by cell.
     """
 
     info: NodeInfo
@@ -61,7 +61,7 @@ class _Written:
             self.pending.append(site)
 
     def settle(self) -> bool:
-        """Returns whether all cells are written, taking the latest writes into account."""
+        """Add the pending writes, and return True if all cells are assigned."""
         if self.is_complete or not self.pending:
             return self.is_complete
         self.boxes += (
@@ -73,7 +73,7 @@ class _Written:
         return self.is_complete
 
     def includes(self, read: AccessSite) -> bool:
-        """True if all cells that a load reads are written; False when unsure."""
+        """Return True if all cells that a load reads are assigned; False if unknown."""
         if read.indices is None or not isinstance(read.by, Load) or _has_static(read.indices):
             return False
         wanted = counts_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
@@ -90,10 +90,10 @@ class _Written:
 
 @dataclass(slots=True)
 class DefiniteAssignment:
-    """What is written so far, and which nodes were read before they were.
+    """Definite assignment of all nodes, statement by statement.
 
     Attributes:
-        nodes: What is known of every node.
+        nodes: The extents of every node.
         read_first: Nodes of which some cell may be read before it is written.
     """
 
@@ -102,7 +102,7 @@ class DefiniteAssignment:
     _written: dict[TensorNode, _Written] = field(default_factory=dict)
 
     def run(self, unit: AnalysedStatement) -> None:
-        """Takes the reads of a unit, then its writes, into account."""
+        """Account for the reads of a top-level statement, then for its writes."""
         for site in unit.reads:
             if site.node not in self.read_first and not self._is_covered(site, unit):
                 self.read_first.add(site.node)
@@ -125,7 +125,7 @@ class DefiniteAssignment:
 
 
 def follows_store(read: AccessSite, unit: AnalysedStatement) -> bool:
-    """True if a store of the very same cell precedes a load under the same or fewer loops."""
+    """Return True if a store of the same cell precedes a load under the same or fewer loops."""
     return any(
         isinstance(write.by, Store)
         and write.node is read.node
@@ -139,7 +139,7 @@ def follows_store(read: AccessSite, unit: AnalysedStatement) -> bool:
 
 
 def _precedes(write: AccessSite, read: AccessSite, unit: AnalysedStatement) -> bool:
-    """True if a store comes before a load in program order, directly inside loops around both."""
+    """Return True if a store, directly in a loop around both, precedes a load in program order."""
     body = write.loops[-1].body.stmts if write.loops else None
     if body is None:
         return False
@@ -152,12 +152,12 @@ def _precedes(write: AccessSite, read: AccessSite, unit: AnalysedStatement) -> b
 
 
 def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
-    """Returns the values of the variables of loops."""
+    """Return the values of the variables of loops."""
     return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
 
 def written_cells(site: AccessSite, info: NodeInfo) -> Counts | None:
-    """Returns how often a site writes each cell of its node; None when unsure."""
+    """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
     match site.by:
         case Fill():
@@ -181,14 +181,14 @@ def _has_static(indices: tuple[AxisIndex, ...]) -> bool:
 
 
 def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
-    """True if a site is certain to write every cell, by plain indices; False when unsure."""
+    """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
     if site.never_runs:
         return False
     return isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, info))
 
 
 def is_whole(site: AccessSite, info: NodeInfo) -> bool:
-    """True if a store under its loops writes every cell by plain indices; False when unsure."""
+    """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
     extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()
     if len({index.var for index in indices if isinstance(index, VarIndex)}) < len(indices):
@@ -200,7 +200,7 @@ def is_whole(site: AccessSite, info: NodeInfo) -> bool:
 
 
 def certain_cells(site: AccessSite, info: NodeInfo) -> Box | None:
-    """Returns cells that a site is certain to write; None when unsure."""
+    """Return the definitely assigned cells of an access; None if unknown."""
     if site.never_runs or site.is_staged:
         return None
     loops = ranges_of(site.loops)
@@ -221,14 +221,14 @@ def certain_cells(site: AccessSite, info: NodeInfo) -> Box | None:
 
 
 def whole(info: NodeInfo) -> Box:
-    """Returns all cells of a node."""
+    """Return all cells of a node."""
     return tuple(Range(0, dim - 1) for dim in info.buffer_dims)
 
 
 def _lanes(
     indices: tuple[AxisIndex, ...], length: int, info: NodeInfo
 ) -> tuple[AxisIndex, dict[IndexVar, Range]]:
-    """Returns the row-major positions that a vector store writes, and the variable that adds."""
+    """Return the row-major positions of a vector store, and the range of its lane variable."""
     lane = fresh_var("lane")
     terms, start = as_affine(row_major(indices, info.buffer_dims))
     return affine([*terms, (1, lane)], start), {lane: Range(0, length - 1)}

@@ -1,4 +1,4 @@
-"""Powers with small whole exponents as products."""
+"""Expansion of powers with small integer exponents into products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocannl_core.passes.value_analysis import is_leaf
 
 
 def as_product(base: Expr, exponent: int, fresh: Fresh) -> Expr:
-    """Returns `base ** exponent`, where the exponent is at least 2, by squaring and multiplying.
+    """Expand `base ** exponent` into squarings and multiplications.
 
     x ** 3  -->  x * x * x
     x ** 6  -->  {v: v = x * x * x; v = v * v}
@@ -26,9 +26,9 @@ def as_product(base: Expr, exponent: int, fresh: Fresh) -> Expr:
     f(x) ** 3  -->  {v: w = f(x); v = w * w * w}
 
     Args:
-        base: What is multiplied; computed once.
-        exponent: The number of factors.
-        fresh: Gives new variables.
+        base: The factor; computed once.
+        exponent: The number of factors, at least 2.
+        fresh: Makes new scalars.
     """
     if is_leaf(base):
         return _product_of_leaf(base, exponent, fresh)

@@ -1,15 +1,15 @@
-"""Contraction: the algebra that changes how results are rounded.
+"""FMA contraction, and expansion of powers into products: rewrites that change rounding.
 
 c[i] = a[i] * 2.0 + 1.0   -->   c[i] = fma(a[i], 2.0, 1.0)
 c[i] = a[i] ** 4.0        -->   c[i] = {v: v = a[i] * a[i]; v = v * v}
 
-A product inside a sum is no longer rounded by itself, so a result is at least as close to the exact
-one, unless parts cancel that were rounded alike. A power becomes a product: `x ** n` stays within
-`|n|` units in the last place as long as neither it nor `x ** -n` leaves the normal range. Integers
-are left alone; `simplify` does for them what is exact. Without this pass a program keeps its bits.
+The product inside a sum is not rounded, so the result is at least as close to the exact one, unless
+terms cancel that were rounded alike. An expanded power `x ** n` stays within `|n|` units in the
+last place as long as neither it nor `x ** -n` leaves the normal range. Integers are left alone;
+`simplify` applies the exact rules to them. Without this pass results are bit-identical.
 
-What the innermost loop sums up is left alone too, `v += a[i] * b[i]`: compilers compute such
-products in vectors and add them in order, but do not vectorize a chain of fused multiply-adds.
+Sums over the innermost loop are left alone too, `v += a[i] * b[i]`: C compilers vectorise such
+products and add them in order, but do not vectorise a chain of fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LARGEST_POWER = 8
 
 
 def contract_to_fma(program: LoopProgram) -> LoopProgram:
-    """Returns the program with fused multiply-adds, and products instead of small powers."""
+    """Contract products and sums to fused multiply-adds, and expand small powers."""
     rules = _FmaRules(fresh_locals(program.body), frozenset(_totals(program.body)))
     body = rewrite(program.body, on_expr=rules.expression)
     return program if body is program.body else replace(program, body=body)
@@ -51,11 +51,11 @@ def contract_to_fma(program: LoopProgram) -> LoopProgram:
 
 @dataclass(slots=True)
 class _FmaRules:
-    """The rewrites.
+    """The rewrite rules of the pass.
 
     Attributes:
-        fresh: Gives new scalars.
-        totals: What innermost loops sum up.
+        fresh: Makes new scalars.
+        totals: Accumulators of innermost loops.
     """
 
     fresh: Fresh
@@ -87,7 +87,7 @@ class _FmaRules:
 
 
 def _totals(root: Stmt) -> Iterator[Expr]:
-    """Yields the cells and scalars that carry a value from one iteration to the next."""
+    """Yield the cells and scalars that carry a value from one iteration to the next."""
     for loop in walk(root):
         if not isinstance(loop, For):
             continue

@@ -1,4 +1,4 @@
-"""Loops that are cut where a condition on their variable changes, so that no iteration tests it.
+"""Index-set splitting: split loops where a condition on their variable changes.
 
 for i in range(10):                             for i in range(4):
     c[i] = where(i < 4, a[i], b[i - 4])   -->       c[i] = a[i]
@@ -6,8 +6,8 @@ for i in range(10):                             for i in range(4):
                                                     c[i] = b[i - 4]
 
 Such conditions come from definitions that write a tensor in parts: concatenations, margins, and
-masks. The parts keep the order of the iterations, so any loop may be cut. Nests that reduce are
-left alone: their schedules want one nest, and put conditions into the copies of their operands.
+masks. The parts keep the order of the iterations, so splitting is always legal. Reductions are left
+alone: their schedules need a single loop nest, and move the conditions into packed operands.
 """
 
 from __future__ import annotations
@@ -42,18 +42,15 @@ from ocannl_core.passes.trampoline import Steps, run_trampoline
 from ocannl_core.passes.value_analysis import constant, difference
 
 _LEAST_EXTENT = 8
-"""Shorter loops are unrolled, and stay."""
+"""Shorter loops are unrolled instead."""
 
 _MOST_PARTS = 5
 _MOST_SIZE = 1024
-"""How large, in nodes of the loop language, the parts of one top-level nest may get together."""
+"""Size limit, in nodes of the loop language, on all parts of one top-level nest."""
 
 
 def split_index_sets(program: LoopProgram) -> LoopProgram:
-    """Returns the program with loops cut where conditions on their variables change.
-
-    Cells keep their bits.
-    """
+    """Split loops where conditions on their variables change; results are bit-identical."""
     if not any(isinstance(each, Ternary) and _guards(each) for each in walk(program.body)):
         return program
     stmts = tuple(_split(program.body.stmts))
@@ -63,14 +60,14 @@ def split_index_sets(program: LoopProgram) -> LoopProgram:
 
 
 def _guards(expr: Ternary) -> bool:
-    """True of a choice by the position of a loop."""
+    """Return True if an expression selects by the position of a loop."""
     return expr.op is TernaryOp.WHERE and any(
         isinstance(each, IndexValue) for each in walk(expr.first)
     )
 
 
 def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yields top-level statements; each part of one has the remark in front of the whole."""
+    """Split top-level statements; repeat the remark of a statement in front of each part."""
     before: Stmt | None = None
     for stmt in stmts:
         parts = _parts_of(stmt)
@@ -90,7 +87,7 @@ def _parts_of(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def _reduces(nest: For) -> bool:
-    """True if a nest does anything but compute every cell that it writes in one iteration."""
+    """Return True unless every iteration computes one cell of its own."""
     loops: list[IndexVar] = []
     written: list[set[IndexVar]] = []
     for each in statements(nest):
@@ -120,10 +117,10 @@ def _size(stmt: Stmt) -> int:
 
 @dataclass(slots=True)
 class _IndexSetSplitter:
-    """Cuts the loops of one nest, outermost first.
+    """Splits the loops of one nest, outermost first.
 
     Attributes:
-        budget: How much larger the nest may get.
+        budget: By how many nodes the nest may still grow.
     """
 
     budget: int
@@ -142,7 +139,7 @@ class _IndexSetSplitter:
         return tuple(cut)
 
     def parts(self, loop: For) -> Iterator[For]:
-        """Yields the parts of a loop, with what is certain in each."""
+        """Yield the parts of a loop, with the conditions that are constant in each folded."""
         ends = [*sorted(_cuts(loop)), loop.stop]
         growth = _size(loop) * (len(ends) - 1)
         if not 1 < len(ends) <= _MOST_PARTS or growth > self.budget:
@@ -158,7 +155,7 @@ class _IndexSetSplitter:
 
 
 def _cuts(loop: For) -> set[int]:
-    """Returns where, strictly inside the range of a loop, a condition on its variable changes."""
+    """Return the split points of a loop, strictly inside its range."""
     if loop.stop - loop.start < _LEAST_EXTENT:
         return set()
     found: set[int] = set()
@@ -172,7 +169,7 @@ def _cuts(loop: For) -> set[int]:
 
 
 def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
-    """Returns the values of a variable for which a comparison may differ from the one before."""
+    """Return the values of the variable at which a comparison may change."""
     apart = difference(test.left, test.right, ranges)
     if apart is None:
         return ()
@@ -189,7 +186,7 @@ def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
 
 
 def _decided(loop: For) -> For:
-    """Returns a loop with the comparisons worked out that its range decides."""
+    """Fold the comparisons that are constant over the range of a loop."""
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
 
     def decided(expr: Expr) -> Expr:

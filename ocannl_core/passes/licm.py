@@ -1,4 +1,4 @@
-"""Loop-invariant code: what every iteration computes alike is computed before the loop.
+"""Loop-invariant code motion.
 
                                             v: float32
 for i in range(64):                         v = exp(s)
@@ -56,14 +56,15 @@ _SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UN
 
 
 def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgram:
-    """Returns the program with costly invariant computations in front of their loops.
+    """Hoist costly invariant expressions out of their loops; results are bit-identical.
 
-    A computation moves out of every loop that it does not depend on, if each iteration surely runs
-    it: not out of the branches of a `where`. Cells keep their bits.
+    An expression moves out of every loop that it does not depend on, if each iteration evaluates
+    it: not out of the branches of a `where`.
 
     Args:
         program: The program.
-        least_cost: The least cost of what is moved, see `cost`; compilers move cheap things.
+        least_cost: The least cost of a hoisted expression, see `cost`; C compilers hoist cheap
+            ones.
     """
     known: list[Variables] = []
 
@@ -84,15 +85,15 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
 
 @dataclass(slots=True)
 class _Loop:
-    """One loop from which code moves.
+    """A loop to hoist expressions from.
 
     Attributes:
-        loop: The loop; those inside it are done.
-        known: Gives the scalars.
-        least_cost: The least cost of what is moved.
-        changed: What an iteration assigns.
-        before: What goes in front of the loop.
-        moved: The scalars there, by what they are set to.
+        loop: The loop; its inner loops are done.
+        known: The variables of the program.
+        least_cost: The least cost of a hoisted expression.
+        changed: The memory and scalars that an iteration assigns.
+        before: The statements to put in front of the loop.
+        moved: The scalars that these set, by canonical form of their value.
     """
 
     loop: For
@@ -103,7 +104,7 @@ class _Loop:
     moved: dict[Key, Local] = field(default_factory=dict)
 
     def without_invariants(self) -> Replacement:
-        """Returns the loop, after what moved out of it."""
+        """Return the statements hoisted out of the loop, and the rest of the loop."""
         self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
         stmts = self.stmts(self.loop.body.stmts)
         if not self.before:
@@ -134,7 +135,7 @@ class _Loop:
         return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
 
     def move(self, value: Expr, local: Local) -> None:
-        """Sets a scalar in front of the loop."""
+        """Set a scalar in front of the loop."""
         known = self.moved.setdefault(key_of(value), local)
         self.before.append(DeclareLocal(local))
         self.before += assign_local(local, value if known is local else LocalRead(known))
@@ -143,13 +144,13 @@ class _Loop:
     # ----- expressions -----
 
     def value(self, value: Expr) -> Expr:
-        """Returns a value that is surely computed, with what is invariant read from scalars."""
+        """Replace the invariant parts of an unconditionally computed value by scalars."""
         if not is_pure(value):
             return value
         return run_trampoline(self.expression(value, self.dependences(value)))
 
     def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
-        """Returns for each expression whether it may differ between iterations, and its cost."""
+        """Return the variance and the cost of each subexpression."""
         found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:

@@ -1,4 +1,4 @@
-"""One-hot reductions as reads at a computed position.
+"""Conversion of one-hot reductions to gathers.
 
 for k in range(10): c[i] += where(k == id[i], table[k], 0)   -->   c[i] += gather(table[id[i]])
 """
@@ -50,21 +50,21 @@ from ocannl_core.passes.value_analysis import fits, is_leaf, is_number
 
 
 def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
-    """Returns the program with reductions that select one entry replaced by guarded reads.
+    """Replace reductions that select one entry of a table by guarded gathers.
 
-    The reduction must run over a variable `k` that is compared with a number that does not depend
-    on it. A number that is no position of the table, or has a fraction, selects nothing.
+    The reduction must run over a variable `k` that is compared with a number independent of `k`. A
+    number that is not a position of the table, or has a fraction, selects nothing.
 
-    `where(k == id, x, 0)` selects exactly: cells keep their bits. A product `(k == id) * x` gives
-    the same numbers only if no other entry is infinite or NaN, since zero times those is NaN. For
-    floats it is therefore rewritten only on request, and zeros may then change their sign.
+    `where(k == id, x, 0)` selects exactly: results are bit-identical. A product `(k == id) * x`
+    gives the same numbers only if no other entry is infinite or NaN, since zero times those is NaN.
+    For floats it is therefore rewritten only on request, and the sign of zeros may change then.
 
     Args:
         program: The program.
-        tables_are_finite: Whether entries that are multiplied by zero are known to be finite.
+        tables_are_finite: True if all entries that are multiplied by zero are finite.
     """
     if not any(isinstance(node, IndexValue) for node in walk(program.body)):
-        return program  # nothing is compared with a loop's variable
+        return program  # no loop variable is compared
     rules = _OneHotRules(program.nodes, fresh_locals(program.body), tables_are_finite)
     body = rewrite(program.body, on_stmt=rules.statement)
     return program if body is program.body else simplify(replace(program, body=body))
@@ -72,7 +72,7 @@ def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> Lo
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """A term that is `value` where a loop's variable equals `position`, and zero elsewhere."""
+    """A term that is `value` where a loop variable equals `position`, and zero elsewhere."""
 
     position: Expr
     value: Expr
@@ -107,7 +107,7 @@ class _OneHotRules:
         return Block(body)
 
     def selection(self, term: Expr, loop: For) -> _Selection | None:
-        """Returns what a term selects by the loop's variable, if it does."""
+        """Match a term that selects by the loop variable."""
         match term:
             case Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
                 return self.where_equal(condition, value, loop, BinaryOp.EQ)
@@ -123,7 +123,7 @@ class _OneHotRules:
     def where_equal(
         self, condition: Expr, value: Expr, loop: For, op: BinaryOp
     ) -> _Selection | None:
-        """Returns a selection by a comparison of the loop's variable with something else."""
+        """Match a selection by a comparison of the loop variable with an expression."""
         match condition:
             case Unary(UnaryOp.IDENTITY, Binary() as inner):
                 return self.where_equal(inner, value, loop, op)
@@ -138,7 +138,7 @@ class _OneHotRules:
         return _Selection(position, value) if is_counter else None
 
     def factor(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
-        """Returns a selection by a factor that is 1 or 0, or that is itself a selection."""
+        """Match a product with a factor that is 1 or 0, or that is itself a selection."""
         direct = self.where_equal(flag, value, loop, BinaryOp.EQ)
         if direct is not None:
             return direct
@@ -149,7 +149,7 @@ class _OneHotRules:
         return _Selection(inner.position, product)
 
     def gathered(self, selection: _Selection, loop: For) -> tuple[tuple[Stmt, ...], Expr] | None:
-        """Returns the selected value without the loop, and statements that it needs before it."""
+        """Return the statements to run before, and the selected value without the loop."""
         position, value = selection.position, selection.value
         if isinstance(value, Load) and self.covers(value, loop):
             return (), _gather(value, loop.var, position)
@@ -166,7 +166,7 @@ class _OneHotRules:
         return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
 
     def covers(self, load: Load, loop: For) -> bool:
-        """True if the loop runs over the whole axis of a table that it indexes."""
+        """Return True if the loop runs over the whole axis of a table that it indexes."""
         if not _is_column(load, loop.var):
             return False
         axis = load.indices.index(VarIndex(loop.var))
@@ -174,7 +174,7 @@ class _OneHotRules:
 
 
 def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
-    """Returns the only statement of a nest and the loops around it, outermost first."""
+    """Return the only statement of a nest and the loops around it, outermost first."""
     loops: list[For] = []
     while True:
         match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
@@ -187,7 +187,7 @@ def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
 
 
 def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
-    """Returns a total and the term that a statement adds to it."""
+    """Return an accumulator and the term that a statement adds to it."""
     match update:
         case Store(node, indices, Binary(BinaryOp.ADD, left, right)):
             for own, term in ((left, right), (right, left)):
@@ -201,7 +201,7 @@ def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
 
 
 def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVar) -> bool:
-    """True if nothing but the comparison and the table depends on the iteration."""
+    """Return True if only the comparison and the table depend on the iteration."""
     if var in free_variables(selection.position):
         return False
     for part in (selection.position, selection.value):
@@ -216,7 +216,7 @@ def _is_independent(selection: _Selection, update: Store | SetLocal, var: LoopVa
 
 
 def _is_column(expr: Expr, var: LoopVar) -> bool:
-    """True of a load that the variable indexes, by itself and along one axis."""
+    """Return True if the variable indexes a load by itself, along one axis."""
     if not isinstance(expr, Load):
         return False
     mentions = [index for index in indices_of(expr) if var in variables(index)]
@@ -233,7 +233,7 @@ def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
 
 
 def _is_step(position: Expr, loop: For) -> Expr:
-    """Returns whether a number is one of the values of a loop's variable."""
+    """Build the test that a number is one of the values of a loop variable."""
     dtype = position.dtype
 
     def both(left: Expr, right: Expr) -> Expr:

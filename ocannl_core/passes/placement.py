@@ -1,7 +1,7 @@
-"""Which nodes the context stores and which belong to the routine.
+"""Placement of nodes: in the context, or local to the routine.
 
-A node that the context does not keep, and of which the routine reads nothing that it has not
-written before, needs no memory from outside: it is allocated in the routine.
+A node that the context does not keep and that is definitely assigned before each of its reads needs
+no memory outside the routine: the routine allocates it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def allocate_scratch(
     stored: Collection[TensorNode],
     independent: Collection[TensorNode] | None = None,
 ) -> LoopProgram:
-    """Returns the program with the memory of its own nodes allocated at the start of its body.
+    """Allocate the local nodes of a program at the start of its body.
 
     Args:
         program: The program.
         stored: Nodes that the context keeps; they stay parameters.
-        independent: Nodes written before they are read, if that is known already.
+        independent: Nodes written before they are read, if already computed.
     """
     known = independent_nodes(program) if independent is None else independent
     scratch = tuple(n for n in program.params if n in known and n not in stored)
@@ -39,7 +39,7 @@ def allocate_scratch(
 
 
 def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
-    """Returns the nodes that are written and of which nothing is read before that."""
+    """Return the written nodes that are definitely assigned before each read."""
     return frozenset(node for node, facts in trace(program).nodes.items() if facts.is_independent)
 
 
@@ -48,7 +48,7 @@ def placement(
     refused: Mapping[TensorNode, Reason],
     independent: Collection[TensorNode],
 ) -> Placement:
-    """Returns where a node is that is neither virtual nor asked for by the context.
+    """Return the placement of a node that is neither virtual nor kept by the context.
 
     Args:
         node: The node.

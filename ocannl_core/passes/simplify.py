@@ -1,4 +1,4 @@
-"""Simplification: the laws of `laws`, facts about indices, loops, and scalar variables.
+"""Simplification by algebraic rules, index ranges, loop bounds, and copy propagation of scalars.
 
 for i in range(1): c[i] = a[i] * 1.0   -->   c[0] = a[0]
 """
@@ -63,9 +63,9 @@ _LARGEST_POWER = 16
 
 
 def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> LoopProgram:
-    """Returns a program of the same meaning with what can be known beforehand worked out.
+    """Simplify a program; results are bit-identical.
 
-    Cells get the same bits. A program with nothing to simplify is returned itself.
+    A program with nothing to simplify is returned itself.
 
     Args:
         program: The program.
@@ -82,14 +82,14 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
 
 
 def simplify_expr(expr: Expr) -> Expr:
-    """Returns an expression of the same value, simplified without knowledge of its surroundings."""
+    """Simplify an expression without context."""
     rules = _Rules(variables_of(expr), {})
     return map_expr(expr, rules.expression, rules.statement)
 
 
 @dataclass(slots=True)
 class _Rules:
-    """The rewrites of one round, with what they know of the program."""
+    """The rewrite rules of one round, with the variables of the program."""
 
     known: Variables
     nodes: Mapping[TensorNode, NodeInfo]
@@ -128,14 +128,14 @@ class _Rules:
                 return None
 
     def _exact_power(self, base: Expr, exponent: float | None) -> Expr | None:
-        """x ** 2 --> x * x, as the power is defined; x ** 5 --> a product, for integers."""
+        """x ** 2 --> x * x, by the definition of the power; x ** 5 --> a product, for integers."""
         largest = _LARGEST_POWER if base.dtype.is_integer else 2
         if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
         return as_product(base, int(exponent), self.known.fresh)
 
     def _certain_gather(self, gather: Gather) -> Expr | None:
-        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], where i is certainly inside; or 0."""
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
         if gather.node not in self.nodes:
             return None
         position = integers(gather.position, self.known.ranges)
@@ -153,9 +153,9 @@ class _Rules:
         return Load(gather.node, (*before, index, *after), gather.dtype)
 
     def _comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
-        """i < 3 --> 1, where i is a loop's variable and always less than 3; and the like.
+        """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
 
-        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, whatever i is.
+        i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i.
         """
         apart = difference(left, right, self.known.ranges)
         verdict = None if apart is None else apart.verdict(op)
@@ -183,7 +183,7 @@ class _Rules:
                 return stmt
 
     def _is_unread(self, local: Local) -> bool:
-        """True if a declared variable is read nowhere, or only under its other name."""
+        """Return True if a declared scalar is never read, or only as a copy of another leaf."""
         known = self.known
         return local in known.declared and (not known.reads[local] or local in known.copies)
 
@@ -253,21 +253,21 @@ def _single_value(local: Local, body: Block) -> Expr | None:
 
 
 def _is_transparent(stmt: Stmt) -> bool:
-    """True of a block that introduces nothing, so that its statements can take its place."""
+    """Return True if a block declares nothing, so that its statements can take its place."""
     return isinstance(stmt, Block) and not any(
         isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
     )
 
 
 def _declare_alike(stmts: tuple[Stmt, ...]) -> bool:
-    """True if the block at the end of a block introduces something that is introduced before."""
+    """Return True if the last block of a block repeats a declaration of an earlier statement."""
     *before, last = stmts
     inside = last.stmts if isinstance(last, Block) else ()
     return any(isinstance(s, DeclareLocal | Allocate) and s in before for s in inside)
 
 
 def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Yields statements, with those of inner blocks that introduce nothing in their place."""
+    """Yield statements, with inner blocks that declare nothing replaced by their statements."""
     for stmt in stmts:
         if isinstance(stmt, Block) and _is_transparent(stmt):
             yield from stmt.stmts

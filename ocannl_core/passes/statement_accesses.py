@@ -1,7 +1,7 @@
-"""A routine as units, its top-level statements, with every access that they make.
+"""Accesses of the top-level statements of a routine.
 
-Units run one after the other, so what one leaves in memory is what the next one finds. That is the
-granularity at which passes reason about time; inside a unit they reason about cells.
+Top-level statements run one after the other, and each reads the memory as its predecessors left it.
+Passes order effects at this granularity; within a statement they analyse cells.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AccessSite:
 
     @property
     def is_own(self) -> bool:
-        """True of a load, in the value stored to a cell, of that very cell."""
+        """Return True for a load of a cell in the value stored to the same cell."""
         return (
             isinstance(self.by, Load)
             and isinstance(self.store, Store)
@@ -76,12 +76,12 @@ class AnalysedStatement:
     """One top-level statement.
 
     Attributes:
-        position: Its place among the units.
+        position: Its position in the routine.
         stmt: The statement.
-        reads: What it reads, in the order of a first iteration; merge buffers included.
-        writes: What it writes, likewise.
+        reads: Its reads, in the order of a first iteration; merge buffers included.
+        writes: Its writes, likewise.
         ranges: The values of its loop variables.
-        next_local: A number above those of its scalar variables; 0 if it has none.
+        next_local: A number above those of its scalars; 0 if it has none.
     """
 
     position: int
@@ -93,7 +93,7 @@ class AnalysedStatement:
 
 
 def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
-    """Returns the units of a program in order; blocks that declare nothing are taken apart."""
+    """Analyse the top-level statements in order; flatten blocks without declarations."""
     statics: dict[IndexVar, Range] = {
         index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
     }
@@ -104,9 +104,7 @@ def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
 
 
 def top_level(body: Block) -> Iterator[Stmt]:
-    """Yields the statements of a block; those of inner blocks instead of these if they declare
-    nothing.
-    """
+    """Yield the statements of a block; flatten inner blocks without declarations."""
     pending: list[Stmt] = list(reversed(body.stmts))
     while pending:
         stmt = pending.pop()
@@ -121,7 +119,7 @@ def top_level(body: Block) -> Iterator[Stmt]:
 def analyse_statement(
     stmt: Stmt, position: int, statics: dict[IndexVar, Range]
 ) -> AnalysedStatement:
-    """Returns a statement with its accesses."""
+    """Collect the accesses of a statement."""
     reads: list[AccessSite] = []
     writes: list[AccessSite] = []
     ranges = dict(statics)
@@ -152,7 +150,7 @@ _Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
 
 
 def _in_order(root: Stmt) -> Iterator[_Visit]:
-    """Yields every node, with what is around it, in the order in which it takes effect."""
+    """Yield every node with its context, in execution order."""
     pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
     while pending:
         visit, entered = pending.pop()

@@ -1,26 +1,27 @@
-"""Choosing which nodes are computed where they are read, and rewriting the routine so.
+"""Inlining pass: choose the nodes to inline, and rewrite their reads.
 
-One pass runs through the units in order. Before a unit reads a node for the first time, all that
-computes the node is known, with what it reads inlined already, so the decision is made there:
+The pass walks the top-level statements in order. At the first read of a node, its definition is
+complete, with its own reads inlined already, so the decision falls there:
 
-1. What the context stores stays stored; so does what may be read before it is written.
-2. What no stored node depends on is dropped.
-3. A unit that writes the node must be able to run elsewhere (`computation.obstacle`).
+1. Nodes that the context stores stay in memory; so do nodes that may be read before they are
+   written.
+2. Nodes that no stored node depends on are removed.
+3. A statement that writes the node must be inlinable (`definition.obstacle`).
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
-5. Nothing that the definition reads may be written between it and the read; but a reader may write
-   the very cell that it reads.
-6. Cells read more often than `max_visits` must be cheap, and come without conditions: copies,
-   constants, what depends on the position alone, and products of a few numbers that are spread over
-   far more cells than those have. Equal reads in one stored value count once, unless they are of a
-   reduction: shared, that would be no contraction any more.
-7. A reduction is merged only into code that visits the same cells once; so a contraction never ends
-   up inside another one, and the scheduler finds contractions with what follows them. It must
-   run along rows: schedules join others with what follows them as well, and have more freedom while
-   a cell holds the partial result.
+5. No operand of the definition may be written between it and the read, except that a reader may
+   write the very cell that it reads.
+6. Cells read more often than `max_visits` must be cheap and unconditional: copies, constants,
+   functions of the position, and products of a few numbers of arrays far smaller than the node.
+   Equal reads in one stored value count once, except reads of a reduction: a shared reduction is no
+   contraction any more.
+7. A reduction is inlined only into code that visits the same cells once, so contractions never
+   nest, and the scheduler finds contractions with their epilogues. The reduction must run along
+   rows: schedules fuse other reductions with their consumers as well, and have more freedom while a
+   cell holds the partial result.
 8. Expressions stay below a depth and a size.
 
-A decision may turn out wrong when a node is written again after it was inlined. Then the node is
-stored after all, and the pass starts afresh; it does so rarely, and each time knows more.
+A later write may prove a decision wrong. Then the node is stored after all, and the pass restarts
+with that fact; this is rare.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 _LEAST_SPREAD = 2
-"""So many times as large as all its operands together is a node that is computed at every read."""
+"""The least ratio of a node's size to that of its operands for recomputation at every read."""
 _MOST_SPREAD_COST = 5
-"""The most that computing such a cell costs: two operations on three numbers."""
+"""Cost limit for a cell of such a node: two operations on three numbers."""
 _MOST_KEPT_ITERATIONS = 16
-"""How many iterations may be tried for a cell because its position does not say which wrote it."""
+"""Limit on the iterations that a read tries when the position does not determine the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is worth inlining; the settings of the same names."""
+    """Profitability limits of inlining; the settings of the same names."""
 
     max_visits: int = 1
     max_tracing_dim: int = 5
@@ -77,12 +78,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How to compute a virtual node elsewhere.
+    """The definition of a virtual node, for use in other routines.
 
     Attributes:
-        body: Stores to the node, with what virtual nodes contribute in place.
+        body: Stores to the node, with virtual operands inlined.
         operands: The nodes that it loads.
-        overwritten: Those of them that the routine writes afterwards.
+        overwritten: The operands that the routine writes afterwards.
         has_merge: True if it reads a merge buffer.
     """
 
@@ -94,13 +95,13 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A routine after inlining, and what was decided.
+    """A routine after inlining, and the decisions.
 
     Attributes:
         program: The routine.
         virtual: The nodes that need no memory, and why.
-        refused: Why each of the others needs some, as far as inlining is concerned.
-        definitions: How to compute the virtual nodes that something reads.
+        refused: Why each of the others was not inlined.
+        definitions: The definitions of the virtual nodes that are read.
         independent: Nodes whose cells are all written before they are read.
         positive: Nodes that never hold `-0.0` when they are read.
     """
@@ -119,18 +120,18 @@ def inline(
     policy: Policy | None = None,
     requested: Collection[TensorNode] = (),
 ) -> Inlined:
-    """Returns a program of the same meaning with the definitions of nodes where they are read.
+    """Inline the definitions of nodes into their readers.
 
     for i in range(4): b[i] = a[i] * 2
     for i in range(4): c[i] = b[i] + 1   -->   for i in range(4): c[i] = a[i] * 2 + 1
 
-    The cells of stored nodes get the same bits.
+    Stored nodes are bit-identical.
 
     Args:
         program: The program.
         stored: Nodes that the context keeps.
-        policy: What is worthwhile.
-        requested: Nodes to inline wherever that is possible, worthwhile or not.
+        policy: Profitability limits.
+        requested: Nodes to inline wherever that is possible, profitable or not.
     """
     accesses = trace(program)
     refused = dict(_fixed(accesses, stored, policy or Policy(), requested))
@@ -151,7 +152,7 @@ def _fixed(
     policy: Policy,
     requested: Collection[TensorNode],
 ) -> dict[TensorNode, Reason]:
-    """Returns the nodes that certainly need memory."""
+    """Return the nodes that certainly need memory, with the reasons."""
     found: dict[TensorNode, Reason] = {}
     for node, facts in accesses.nodes.items():
         reason: Reason | None = None
@@ -170,23 +171,23 @@ def _fixed(
 
 @dataclass(slots=True)
 class _Attempt:
-    """One run through the units.
+    """One run over the top-level statements.
 
     Attributes:
-        program: What is rewritten.
-        accesses: What it does to each node.
-        live: Positions of the units that something stored depends on.
-        needed: Nodes that something stored depends on.
-        policy: What is worthwhile.
-        requested: Nodes of which that is not asked.
+        program: The program to rewrite.
+        accesses: Its access analysis.
+        live: Positions of the statements that stored nodes depend on.
+        needed: Nodes that stored nodes depend on.
+        policy: Profitability limits.
+        requested: Nodes exempt from those limits.
         refused: Nodes that need memory, and why.
-        parts: The computations of every other node so far.
-        settled: Nodes, and after how many of their computations they were found to be virtual.
-        inlined: Nodes that some expression contains already.
-        late: Nodes found to need memory after that.
-        rewritten: The units so far.
-        next_local: A number that no scalar variable has.
-        writes: The units that write each node, in order.
+        parts: The definitions of every other node up to the current statement.
+        settled: Nodes that are virtual, with the number of their definitions at that decision.
+        inlined: Nodes that some rewritten expression already contains.
+        late: Inlined nodes that turned out to need memory.
+        rewritten: The rewritten statements.
+        next_local: An unused number for a scalar.
+        writes: The positions of the statements that write each node, in order.
         positive: Nodes that never hold `-0.0`.
     """
 
@@ -218,7 +219,7 @@ class _Attempt:
             self.rewritten.append(stmt)
 
     def unit(self, unit: AnalysedStatement) -> Stmt:
-        """Returns a unit with the definitions of what it reads in place."""
+        """Inline the virtual nodes that a statement reads."""
         written = [n for n in dict.fromkeys(s.node for s in unit.writes) if n in self.needed]
         for node in written:
             if node not in self.refused and (reason := obstacle(unit, node)):
@@ -241,7 +242,7 @@ class _Attempt:
             self.late[node] = reason
 
     def define(self, unit: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
-        """Notes what a unit computes of a node."""
+        """Record the definition of a node by a statement."""
         computation = inlinable_definition(unit, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
@@ -250,7 +251,7 @@ class _Attempt:
     # ----- decisions -----
 
     def is_virtual(self, node: TensorNode, unit: AnalysedStatement) -> bool:
-        """Returns whether a node can be computed where the unit reads it; decides if need be."""
+        """Return True if a node can be inlined into a statement; decide again if it grew."""
         count = len(self.parts.get(node, ()))
         if self.settled.get(node) == count:
             return True
@@ -262,7 +263,7 @@ class _Attempt:
         return False
 
     def obstacle(self, node: TensorNode, unit: AnalysedStatement) -> Reason | None:
-        """Returns why a node, as computed so far, needs memory; None if it does not."""
+        """Return why a node, as defined so far, needs memory; None if it does not."""
         facts, parts = self.accesses.nodes[node], self.parts.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
         if any(not isinstance(s.by, Load) or s.is_staged for _, s in reads):
@@ -292,9 +293,7 @@ class _Attempt:
         return None
 
     def _changes_inside(self, node: TensorNode, unit: AnalysedStatement) -> bool:
-        """True if a unit that computes a node and reads it, in this order, writes something that
-        the node is computed from after computing it.
-        """
+        """Return True if a statement writes an operand of a node after computing the node."""
         order = [site.node for site in unit.writes]
         later = set(order[order.index(node) + 1 :]) - {node}
         pending, operands = [node], {node}
@@ -307,7 +306,7 @@ class _Attempt:
         return not operands.isdisjoint(later)
 
     def next_start(self, node: TensorNode, position: int) -> int:
-        """Returns the first unit behind a position that assigns all of a node anew."""
+        """Return the next statement after a position that assigns the whole node anew."""
         units, facts = self.accesses.units, self.accesses.nodes[node]
         return next(
             (
@@ -329,12 +328,12 @@ class _Attempt:
     def _is_cheap(
         self, facts: NodeAccesses, parts: list[InlinableDefinition], is_inside: bool
     ) -> bool:
-        """Returns whether a node may be computed at every read.
+        """Return True if a node may be computed at every read.
 
         Args:
-            facts: What the routine does to it.
-            parts: What computes it so far.
-            is_inside: True if the unit that reads it also computes it, which is not yet in `parts`.
+            facts: Its accesses.
+            parts: Its definitions so far.
+            is_inside: True if the reading statement also computes it, which is not yet in `parts`.
         """
         accessing = any(part.is_accessing for part in parts) or (is_inside and facts.is_accessing)
         sums = accessing and any(part.reads_itself for part in parts)
@@ -350,8 +349,10 @@ class _Attempt:
         return self.policy.inline_simple_computations
 
     def _is_spread(self, parts: list[InlinableDefinition]) -> bool:
-        """True if a node is a few operations on nodes that are small beside it, `a[i] * b[j]`:
-        reading it from memory would take no less than computing it from what is near.
+        """Return True if a node is a few operations on nodes that are small beside it.
+
+        An example is `a[i] * b[j]`: loading the product takes no less than computing it from
+        operands in the cache.
         """
         if len(parts) != 1 or parts[0].repeats or not parts[0].is_fresh_start:
             return False
@@ -367,7 +368,7 @@ class _Attempt:
         )
 
     def _is_copy(self, parts: list[InlinableDefinition]) -> bool:
-        """True if a node starts at zero and one load is added, which is the load itself."""
+        """Return True if a node starts at zero and one load is added to it."""
         if len(parts) != 2 or parts[0].indices is not None:
             return False
         (fill,) = parts[0].body.stmts
@@ -386,7 +387,7 @@ class _Attempt:
         position: int,
         is_visited_often: bool,
     ) -> Reason | None:
-        """Returns why one read needs the node in memory; None if it does not."""
+        """Return why one read needs the node in memory; None if it does not."""
         unit = self.accesses.units[position]
         try:
             located = self.located(parts, site.indices or (), unit)
@@ -416,7 +417,7 @@ class _Attempt:
     def located(
         self, parts: list[InlinableDefinition], cell: IndexMap, unit: AnalysedStatement
     ) -> list[Located]:
-        """Returns the computations that may write a cell, with the iterations that do.
+        """Return the definitions that may write a cell, with the iterations that do.
 
         Raises:
             NoSolution: if those cannot be expressed.
@@ -424,14 +425,14 @@ class _Attempt:
         found: list[Located] = []
         for part in parts:
             if part.indices is None:
-                found = [(part, Solution({}, {}))]  # what was there before is gone
+                found = [(part, Solution({}, {}))]  # overwrites all earlier values
                 continue
             solution = solve(part.indices, part.loops, cell, unit.ranges)
             if solution is None:
                 continue
             is_certain = part.runs and not (solution.conditions or solution.kept)
             if is_certain and not part.reads_itself:
-                found = []  # likewise
+                found = []  # overwrites the earlier values of this cell
             found.append((part, solution))
         return found
 
@@ -443,7 +444,7 @@ class _Attempt:
         site: AccessSite,
         unit: AnalysedStatement,
     ) -> bool:
-        """True if an operand has, where its reader is, the value that the definition would see."""
+        """Return True if an operand has the same value at the reader as at the definition."""
         writes = self.writes[operand]
         after = bisect_left(writes, part.position)
         if after == len(writes) or writes[after] > unit.position:
@@ -457,7 +458,7 @@ class _Attempt:
     def rules(
         self, unit: AnalysedStatement, virtual: set[TensorNode]
     ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
-        """Returns how statements and expressions of a unit are rewritten."""
+        """Return the rewrite rules for the statements and expressions of a top-level statement."""
         inside = {site.node for site in unit.writes}.intersection(virtual)
         current: dict[TensorNode, Expr] = {}
 
@@ -487,7 +488,7 @@ class _Attempt:
     # ----- the result -----
 
     def result(self) -> Inlined:
-        """Returns the program without the definitions that nothing reads any more."""
+        """Remove the dead definitions, and return the program with the decisions."""
         virtual: dict[TensorNode, Placement] = {}
         for node, facts in self.accesses.nodes.items():
             if node in self.refused:

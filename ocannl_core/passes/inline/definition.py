@@ -1,4 +1,4 @@
-"""What defines a node: the part of a unit that writes it, and whether it could run elsewhere."""
+"""Definitions of nodes: the program slices that compute them, and the obstacles to inlining."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from ocannl_core.passes.inline.invert_indices import check_definition
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 MOST_SIZE = 256
-"""The nodes of the loop language of the largest inlined computation."""
+"""Size limit of an inlined definition, in nodes of the loop language."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlinableDefinition:
-    """The part of a unit that computes a node, with what it reads inlined already.
+    """The slice of a top-level statement that computes a node, with its operands inlined already.
 
     Attributes:
-        node: What it computes.
-        position: Where its unit is in the routine.
+        node: The node.
+        position: The position of the statement in the routine.
         body: Stores to the node, under their loops; or a fill of it.
         indices: The index map of all its stores; None for a fill.
-        loops: The ranges of its loop variables, outermost first, those inside values left out.
+        loops: The ranges of its loop variables, outermost first, except loops inside values.
         operands: The other nodes that it loads.
         runs: True unless its loops are empty.
         writes_all: True if it writes every cell.
-        reads_itself: True if it combines with what is in the node.
+        reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
         is_accessing: True if its value depends on other memory.
-        is_complex: True if it computes something from other memory.
+        is_complex: True if it computes a function of other memory.
         has_merge: True if it reads a merge buffer.
-        depth: How deep its values nest.
-        size: How many nodes of the loop language it is made of.
+        depth: The depth of its values.
+        size: Its number of nodes of the loop language.
     """
 
     node: TensorNode
@@ -76,18 +76,18 @@ class InlinableDefinition:
 
     @property
     def is_fresh_start(self) -> bool:
-        """True if nothing that was in the node before matters afterwards."""
+        """Return True if the result is independent of the previous contents of the node."""
         return self.writes_all and not self.reads_itself
 
     @property
     def cell_variables(self) -> tuple[IndexVar, ...]:
-        """The loop variables that choose the cell."""
+        """Return the loop variables in the index map."""
         used = {var for index in self.indices or () for var in variables(index)}
         return tuple(var for var in self.loops if var in used)
 
 
 def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
-    """Returns why what a unit does to a node cannot run elsewhere; None if it can."""
+    """Return why a statement's definition of a node cannot be inlined; None if it can."""
     writes = [site for site in unit.writes if site.node is node]
     reason = next(
         (found for site in writes if (found := _store_obstacle(site, unit.next_local > 0))), None
@@ -137,7 +137,7 @@ def _uses_shared_variables(value: Expr) -> bool:
 def _read_obstacle(
     read: AccessSite, writes: list[AccessSite], unit: AnalysedStatement
 ) -> Reason | None:
-    """Returns why a read inside the unit that computes the node prevents inlining it."""
+    """Return why a read inside the defining statement prevents inlining."""
     if isinstance(read.store, Store) and read.store.node is read.node:
         return Reason.INCONSISTENT_INDICES
     (write, *others) = writes
@@ -167,13 +167,13 @@ def _read_obstacle(
 def inlinable_definition(
     unit: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
-    """Returns what a unit does to a node.
+    """Build the definition of a node by a top-level statement.
 
     Args:
-        unit: The unit as it was.
-        stmt: Its statement, with what it reads inlined.
-        node: What it computes, with no obstacle to that.
-        info: What is known of the node.
+        unit: The accesses of the original statement.
+        stmt: The statement, with its operands inlined.
+        node: The node, without any obstacle to inlining it.
+        info: Its extents and number format.
     """
     body = _slice(stmt, node)
     writes = [site for site in unit.writes if site.node is node]
@@ -208,12 +208,12 @@ def inlinable_definition(
 
 
 _Inner = tuple[Cost, int, bool]
-"""Of a node of the loop language: what it costs, its depth, and whether it contains loops."""
+"""The cost, the depth, and the presence of loops in a node of the loop language."""
 
 
 @dataclass(slots=True)
 class _Traits:
-    """What a computation consists of, collected from the inside out.
+    """The properties of a definition, collected bottom-up.
 
     The attributes are those of `InlinableDefinition`.
     """
@@ -226,7 +226,7 @@ class _Traits:
     size: int = 0
 
     def combine(self, node: Node, inner: tuple[_Inner, ...]) -> _Inner:
-        """Takes a node into account, given what is inside."""
+        """Account for a node, given the results of its children."""
         self.size += 1
         taken = cost(node, [each[0] for each in inner], self.node)
         has_loops = any(each[2] for each in inner)
@@ -241,7 +241,7 @@ class _Traits:
             case Store() if has_loops:
                 self.has_inner_loops = True
             case For():
-                computes = any(each[0].computes for each in inner)  # repeating is counted apart
+                computes = any(each[0].computes for each in inner)  # see `repeats`
                 taken = taken._replace(computes=computes)
                 has_loops = True
             case _:
@@ -250,12 +250,12 @@ class _Traits:
 
 
 def _slice(stmt: Stmt, node: TensorNode) -> Block:
-    """Returns the stores to one node, under their loops."""
+    """Return the stores to one node, under their loops."""
     return Block(only_writes(stmt, lambda written: written is node))
 
 
 def only_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
-    """Returns the stores and fills in a statement that write wanted nodes, under their loops."""
+    """Return the stores and fills in a statement that write wanted nodes, under their loops."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
         kept = tuple(one for group in inner for one in group)
@@ -272,7 +272,7 @@ def only_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt,
 
 
 def nested_statements(node: Node) -> tuple[Node, ...]:
-    """Returns the statements directly inside loops and blocks; values are not looked into."""
+    """Return the statements directly inside loops and blocks; skip values."""
     match node:
         case For(body=body):
             return body.stmts

@@ -1,15 +1,15 @@
-"""Which iteration of a definition writes the cell that a reader asks for.
+"""Inversion of index maps: the iteration of a definition that writes a given cell.
 
-A definition writes at an index map D over its loop variables, a reader asks for the cell A, an
-index map over the reader's variables. Solving D = A axis by axis expresses the variables of the
-definition in those of the reader:
+A definition writes at an index map D over its loop variables; a read has the cell A, an index map
+over the reader's variables. Solving D = A axis by axis expresses the variables of the definition in
+those of the reader:
 
 t[i, j] = ...       read at t[a + 1, 3]       i --> a + 1,  j --> 3
 t[i, i] = ...       read at t[a, b]           i --> a,      if a == b
 t[2*i + j] = ...    read at t[a]              j --> a - 2*i, for every i, if j is in its range
 
-What the ranges of the reader's loops do not already ensure becomes a condition. Variables that
-remain keep their loops; that no cell is written twice makes the result independent of their order.
+Bounds that the ranges of the reader's loops do not imply become conditions. Undetermined variables
+keep their loops; since no cell is written twice, the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ocannl_core.node import Reason
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Holds when an index is one of the integers from `low` to `high`."""
+    """The condition `low <= index <= high`; None means unbounded."""
 
     index: AxisIndex
     low: int | None
@@ -53,8 +53,8 @@ class Solution:
 
     Attributes:
         values: The definition's loop variables in terms of the reader's, and of fresh variables.
-        kept: The loop variables that keep a loop, over their fresh variable.
-        conditions: What must hold for the iteration to be one of the definition.
+        kept: The loop variables that keep a loop, with their fresh variables.
+        conditions: Bounds of the definition's loops that the values may violate.
     """
 
     values: Mapping[IndexVar, AxisIndex]
@@ -71,7 +71,7 @@ class NoSolution(Exception):
 
 
 def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reason | None:
-    """Returns why no reader's cell could be solved for; None if some can.
+    """Return why the index map cannot be inverted for any reader; None if it can for some.
 
     Args:
         indices: The index map of the definition.
@@ -96,7 +96,7 @@ def solve(
     cell: IndexMap,
     ranges: Mapping[IndexVar, Range],
 ) -> Solution | None:
-    """Returns the iterations that write a cell; None if none ever does.
+    """Return the iterations that write a cell; None if the cell is never written.
 
     Args:
         indices: The index map of the definition.
@@ -110,7 +110,7 @@ def solve(
     system = _System(loops, ranges)
     pending = list(zip(indices, cell, strict=True))
     while pending:
-        # axes with fewer unknowns first: what they determine may settle the others
+        # axes with fewer unknowns first: their values may settle the other axes
         place = min(range(len(pending)), key=lambda k: len(system.unknowns(pending[k][0])))
         own, asked = pending.pop(place)
         if not system.equate(own, asked):
@@ -120,7 +120,7 @@ def solve(
 
 @dataclass(slots=True)
 class _System:
-    """What is solved so far."""
+    """The system of equations, with the values found so far."""
 
     loops: Mapping[IndexVar, Range]
     ranges: Mapping[IndexVar, Range]
@@ -132,7 +132,7 @@ class _System:
         return [var for var in variables(index) if var in self.loops and var not in self.values]
 
     def equate(self, own: AxisIndex, asked: AxisIndex) -> bool:
-        """Takes `own == asked` into account; False if it never holds."""
+        """Add the equation `own == asked`; return False if it never holds."""
         match self.unknowns(own):
             case []:
                 return self.require(minus(asked, substitute(own, self.values)), 0, 0)
@@ -144,7 +144,7 @@ class _System:
         return True
 
     def isolated(self, var: IndexVar, own: AxisIndex, asked: AxisIndex) -> AxisIndex:
-        """Returns the value of the only unknown of `own == asked`.
+        """Solve `own == asked` for its only unknown.
 
         2*i + 1 == 4*a + 3   -->   i = 2*a + 1
         """
@@ -160,7 +160,7 @@ class _System:
     def match_pairwise(
         self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> bool:
-        """Equates variables with equal coefficients; False if that is not certain to be all.
+        """Equate variables with equal coefficients; return False if other solutions may exist.
 
         2*i + j == 2*a + b   -->   i = a, j = b, if a and b stay in the ranges of i and j
         """
@@ -180,7 +180,7 @@ class _System:
     def keep_all_but_one(
         self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> None:
-        """Solves for the innermost unknown of coefficient 1 or -1; the others keep their loops."""
+        """Solve for the innermost unknown of coefficient 1 or -1; the others keep their loops."""
         coefficients = {var: c for c, var in as_affine(own)[0]}
         order = [var for var in self.loops if var in unknowns]
         solved = next((var for var in reversed(order) if abs(coefficients[var]) == 1), None)
@@ -193,7 +193,7 @@ class _System:
         self.values[solved] = self.isolated(solved, own, asked)
 
     def inner_ranges(self) -> dict[IndexVar, Range]:
-        """Returns the ranges of the reader's variables and of the loops that are kept."""
+        """Return the ranges of the reader's variables and of the kept loops."""
         ranges = dict(self.ranges)
         ranges.update((new, self.loops[old]) for old, new in self.kept.items())
         return ranges
@@ -203,7 +203,7 @@ class _System:
         return reach is not None and wanted.low <= reach.low and reach.high <= wanted.high
 
     def require(self, index: AxisIndex, low: int, high: int) -> bool:
-        """Adds the condition `low <= index <= high` if it is not certain; False if it never is."""
+        """Add `low <= index <= high` unless it is implied; return False if it never holds."""
         reach = index_range(index, self.inner_ranges())
         if reach is None:
             self.conditions.append(Condition(index, low, high))
@@ -225,7 +225,7 @@ class _System:
 
 
 def minus(left: AxisIndex, right: AxisIndex) -> AxisIndex:
-    """Returns the difference of two indices."""
+    """Return the difference of two indices."""
     terms, offset = as_affine(left)
     subtracted, other = as_affine(right)
     return affine([*terms, *((-c, var) for c, var in subtracted)], offset - other)
@@ -237,7 +237,7 @@ def is_one_to_one(
     domain: Mapping[IndexVar, Range],
     cells: Collection[IndexVar],
 ) -> bool:
-    """True if a definition's iterations over its cells are those of a reader, one by one.
+    """Return True if a definition's cells map one to one to a reader's iterations.
 
     Args:
         values: The definition's variables in terms of the reader's.

@@ -1,4 +1,4 @@
-"""How the code that reads a node goes through its cells, as far as inlining must know."""
+"""Access patterns of the readers of a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 
 def _single_store(unit: AnalysedStatement) -> AccessSite | None:
-    """Returns the store of a unit that is a chain of loops around one store; None of others."""
+    """Return the store of a perfect loop nest around one store; None for other statements."""
     stmt = unit.stmt
     while isinstance(stmt, For):
         inner = [each for each in stmt.body.stmts if not isinstance(each, Remark)]
@@ -42,7 +42,7 @@ def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
 def visits_same_cells(
     part: InlinableDefinition, solution: Solution, site: AccessSite, unit: AnalysedStatement
 ) -> bool:
-    """True if a reader runs over the cells of a reduction, each once, and reduces nothing."""
+    """Return True if a reader visits each cell of a reduction once, and reduces nothing itself."""
     store = _single_store(unit)
     if store is None or site.store is not store.by or site.loops != store.loops:
         return False
@@ -53,11 +53,12 @@ def visits_same_cells(
 
 
 def runs_along_rows(part: InlinableDefinition) -> bool:
-    """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
+    """Return True if all loads of a reduction have unit stride along its innermost loop.
 
-    Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
-    order of the additions to each cell, which a sum in a register would not leave room for. A
-    schedule may add up a part at a time, and computes what follows while the cells are at hand.
+    Other reductions are faster in memory, where a C compiler may interchange their loops: this
+    keeps the order of the additions to each cell, while a sum in a register prevents the
+    interchange. A schedule may tile the reduction, and computes the epilogue while the cells are in
+    registers.
     """
     cell = part.cell_variables
     innermost = next(reversed(list(part.loops)), None)
@@ -80,7 +81,7 @@ def touches_only_own_cell(
     site: AccessSite,
     unit: AnalysedStatement,
 ) -> bool:
-    """True if a unit that writes an operand reads, of all its cells, only the one it writes next.
+    """Return True if a statement that writes an operand reads only the cell that it writes next.
 
     w[i] -= rate * t[i], where t[i] = w[i] * 2
     """

@@ -1,4 +1,4 @@
-"""Removing code that nothing stored depends on: dead units, and definitions after inlining."""
+"""Dead code elimination: dead top-level statements, and definitions after inlining."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from ocannl_core.passes.statement_accesses import AnalysedStatement
 def live_units(
     accesses: Accesses, needed: Collection[TensorNode]
 ) -> tuple[frozenset[int], frozenset[TensorNode]]:
-    """Returns the positions of the units that needed nodes depend on, and all nodes that matter.
+    """Return the positions of the statements that needed nodes depend on, and all live nodes.
 
-    Units that do anything but store numbers count as needed.
+    Statements with effects other than stores of numbers count as needed.
     """
     pending = list(needed)
     live: set[int] = set()
@@ -63,7 +63,7 @@ def live_units(
 
 
 def _only_stores(stmt: Stmt) -> bool:
-    """True if a statement does nothing but store numbers in nodes."""
+    """Return True if the only effects of a statement are stores of numbers in nodes."""
     while isinstance(stmt, For) and len(stmt.body.stmts) == 1:
         (stmt,) = stmt.body.stmts
     if isinstance(stmt, Store | StoreVector | Fill | Remark):
@@ -86,9 +86,9 @@ def _only_stores(stmt: Stmt) -> bool:
 def remove_nodes(
     stmts: Sequence[Stmt], units: Sequence[AnalysedStatement], removed: Collection[TensorNode]
 ) -> tuple[Stmt, ...]:
-    """Returns rewritten units without the stores to removed nodes, and without what is left empty.
+    """Remove the stores to removed nodes, and the loops and blocks that become empty.
 
-    The remark in front of a store goes with it; titles of sections have no origin, and stay.
+    The remark in front of a store is removed with it; titles of sections have no origin, and stay.
     """
     kept: list[Stmt] = []
     for stmt, unit in zip(stmts, units, strict=True):
@@ -104,7 +104,7 @@ def remove_nodes(
 
 
 def _rest(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
-    """Returns a statement without the stores to removed nodes; nothing if nothing else is in it."""
+    """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:
         kept = tuple(one for group in inner for one in group)

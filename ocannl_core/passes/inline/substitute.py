@@ -1,4 +1,4 @@
-"""The value of a cell as an expression: the computations that write it, one after the other.
+"""Substitution: the value of a cell as an expression, from the definitions that write it in order.
 
 t[:] = 0.0                                  read at t[a, b]
 for i in range(3): t[i, i] = 4.0     -->    {v: v = 0.0; v = where(a == b, 4.0, v)}
@@ -49,7 +49,7 @@ from ocannl_core.passes.inline.invert_indices import Condition, Solution
 from ocannl_core.passes.inline.zeros import without_additions_to_zero
 
 Located = tuple[InlinableDefinition, Solution]
-"""A computation, and which of its iterations write the cell that is asked for."""
+"""A definition, and its iterations that write the cell of the read."""
 
 
 def value_of_cell(
@@ -60,14 +60,14 @@ def value_of_cell(
     new_local: Callable[[DType, TensorNode | None], Local],
     positive: Collection[TensorNode] = (),
 ) -> Expr:
-    """Returns the value that computations, run one after the other, leave in a cell.
+    """Build the value of a cell after definitions, run one after the other.
 
     Args:
         node: The node.
         dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
-        computations: What may write it, in order.
-        new_local: Makes a variable that the program does not have yet.
+        computations: The definitions that may write it, in order.
+        new_local: Makes an unused scalar.
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
@@ -87,13 +87,13 @@ def value_of_cell(
 
 
 def copy_of(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
-    """Returns a second copy of a value, with loop variables and scalar variables of its own."""
+    """Copy a value, with fresh loop variables and scalars."""
     renaming = _Renaming(value, {}, new_local)
     return map_expr(value, renaming.expression, renaming.statement)
 
 
 class _Renaming:
-    """Index variables replaced by indices; everything bound inside gets a name of its own."""
+    """Substitution of indices for index variables, with fresh names for all bound variables."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Renaming:
 
 @dataclass(slots=True)
 class _CopyWriter:
-    """Writes one computation of a cell into a variable."""
+    """Writes one definition of a cell into a scalar."""
 
     local: Local
     computation: InlinableDefinition
@@ -180,7 +180,7 @@ class _CopyWriter:
         return rewrite(self.computation.body, statement, expression).stmts
 
     def guarded(self, value: Expr) -> Expr:
-        """Returns the value where the conditions hold, and what the variable holds elsewhere."""
+        """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
         conditions = [part for each in self.solution.conditions for part in _tests(each)]
         if not conditions:
             return value
