@@ -1,7 +1,7 @@
-"""Where cells are: index expressions as C, and pointers that copies of a statement share.
+"""Addresses: index expressions in C, and pointers shared by unrolled copies of a statement.
 
-Results are memoised by the identity of indices and expressions: written-out loops render the same
-ones repeatedly, and hashing them by value would take longer than computing the results.
+Results are memoised by the identity of indices and expressions: unrolled loops render the same ones
+repeatedly, and hashing them by value would take longer than computing the results.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 _WITH_STATEMENTS = frozenset({Gather, Scoped})
 _TIED = _WITH_STATEMENTS | {LocalRead, LoadMerge}
-"""What is computed where it stands: after statements, from scalar variables or merge buffers."""
+"""Expressions to render in place: after statements, from scalars or merge buffers."""
 
 
 class Addresses:
-    """Positions at the current point of a kernel.
+    """Addresses at the current point of a kernel.
 
     Args:
-        names: What things are called here.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where pointers are declared.
+        writer: Receives the declarations of pointers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Addresses:
         self._free: IdentityMap[Expr, AbstractSet[IndexVar]] = IdentityMap()
 
     def index(self, index: AxisIndex) -> CExpr:
-        """Returns the value of an index as a sum of products.
+        """Render an index as a sum of products.
 
         2 * i + 0 * j - 1  -->  2 * i - 1
         """
@@ -67,12 +67,12 @@ class Addresses:
         return _shifted(total, offset)
 
     def _sum(self, position: Position) -> tuple[CExpr | None, int]:
-        """Returns the products of a sum, None if there is none, and its constant part."""
+        """Return the sum of the products, None if there are none, and the constant part."""
         products, offset = self._products(position)
         return _total(products), offset
 
     def _products(self, position: Position) -> tuple[list[_Product], int]:
-        """Returns the products of a sum, positive ones first, and its constant part."""
+        """Return the products of a sum, positive ones first, and its constant part."""
         terms, offset = position
         products: list[_Product] = []
         for coefficient, var in terms:
@@ -95,7 +95,7 @@ class Addresses:
         return found
 
     def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
-        """Returns a position that depends on no variable of the text.
+        """Return the value of a constant position.
 
         Args:
             position: The position.
@@ -111,9 +111,9 @@ class Addresses:
         return offset
 
     def element(self, array: str, position: Position, shift: int = 0) -> str:
-        """Returns a cell of an array.
+        """Render a cell of an array.
 
-        Copies of one statement, in which only constants differ, share a pointer:
+        Unrolled copies of one statement, which differ in constants only, share a pointer:
 
         a0[256 * i + j] + a0[256 * i + j + 16]  -->  c0 = &a0[256 * i + j]; c0[0] + c0[16]
         """
@@ -137,7 +137,7 @@ class Addresses:
     def _stepped(
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
     ) -> str:
-        """Returns a cell as seen from a pointer that is set before the loop."""
+        """Render a cell relative to a pointer that is set before the loop."""
         around = _total([each for each in products if each[1] not in loop.inside])
         steps = [
             (-1 if factor < 0 else 1, loop.multiple(abs(factor)))
@@ -156,9 +156,7 @@ class Addresses:
         return f"{pointer}[{_shifted(total, offset)}]"
 
     def is_same_throughout(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
-        """True if an expression has the same value in all iterations of a loop, and can be computed
-        before it.
-        """
+        """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
             self._kinds_in(expr).isdisjoint(_TIED)
@@ -170,7 +168,7 @@ class Addresses:
         )
 
     def cells_of(self, body: Block) -> Sequence[tuple[TensorNode, Position]]:
-        """Returns the cells that the loads and stores of a part of the kernel name."""
+        """Return the cells that the loads and stores in a block access."""
         found = self._cells.find(body)
         if found is None:
             found = self._cells[body] = [
@@ -188,7 +186,7 @@ class Addresses:
         return found
 
     def has_statements(self, expr: Expr) -> bool:
-        """True if rendering an expression writes statements."""
+        """Return True if rendering an expression writes statements."""
         return not self._kinds_in(expr).isdisjoint(_WITH_STATEMENTS)
 
     def _kinds_in(self, expr: Expr) -> AbstractSet[type]:
@@ -207,11 +205,11 @@ class Addresses:
 
 
 _Product = tuple[int, str]
-"""A factor and a variable of the text."""
+"""A factor and a variable in the text."""
 
 
 def _total(products: Sequence[_Product]) -> CExpr | None:
-    """Returns a sum of products; None if there is none."""
+    """Return the sum of products; None if there are none."""
     total: CExpr | None = None
     for coefficient, name in products:
         size = CExpr(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
@@ -227,7 +225,7 @@ def _is_negative(product: tuple[int, str]) -> bool:
 
 
 def _shifted(total: CExpr, offset: int) -> CExpr:
-    """Returns a sum with a constant added."""
+    """Add a constant to a sum."""
     if offset == 0:
         return total
     return infix(total, "+" if offset > 0 else "-", CExpr(str(abs(offset))))

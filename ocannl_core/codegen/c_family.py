@@ -1,8 +1,8 @@
-"""A scheduled nest as the text of one kernel.
+"""Rendering of a scheduled kernel as C text.
 
-The text depends on nothing but the meaning of the nest and the dialect: names are canonical,
-remarks and titles stay outside. So equal nests over different nodes are one kernel, and the hash of
-the text is its name.
+The text depends only on the meaning of the kernel and the dialect: names are canonical, and remarks
+and titles are left out. So alpha-equivalent kernels over different nodes have one text, and its
+hash is the symbol of the kernel.
 
 Staged code is printed as given, with `$0`, `$1`, ... replaced by the names of the nodes that its
 body mentions, in order of first mention.
@@ -72,10 +72,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 
 CODEGEN_VERSION = 1
-"""Changes whenever the meaning of generated text changes without the text changing."""
+"""Incremented when the meaning of generated text changes without the text."""
 
 _VECTORS_PER_PLAIN = 16
-"""So many vector loops for each plain one make a kernel one that consists of vectors."""
+"""The least number of vector loops per plain loop in a kernel that counts as vector code."""
 
 _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 _DECLARATIONS = frozenset({Allocate, DeclareLocal})
@@ -85,11 +85,11 @@ _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 def render_kernel(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> KernelText:
-    """Returns the kernel of a nest.
+    """Render a kernel.
 
-    Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
-    its static indices. Where the dialect cuts kernels into parts, parallel ones take memory of the
-    thread and the bounds of the part last.
+    Its arguments are the kernel's nodes, then the merge buffers in order of first use, then its
+    static indices. If the dialect partitions parallel loops, the buffers and bounds of the thread
+    come last.
 
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
@@ -126,7 +126,7 @@ def render_kernel(
 def _rendered(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> _KernelRenderer:
-    """Returns a kernel with vectors, or else with plain loops."""
+    """Render with vectors, or else with plain loops."""
     if dialect.has_vectors:
         with suppress(NotVectorisedError):
             kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
@@ -182,14 +182,16 @@ class _KernelRenderer:
 
     @property
     def bounds(self) -> int:
-        """How many levels of loops are run in parts."""
+        """Return the number of levels of partitioned loops."""
         return max((share.level for share in self._dealt.values()), default=0)
 
     @property
     def loops(self) -> CompilerVectorisation:
-        """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
-        elementary functions, whose constants it should keep in registers, and vectors that fill no
-        register, for which it has to find instructions.
+        """Classify the work that is left for the C compiler.
+
+        That is to vectorise loops, also loops over lanes; to keep the constants of elementary
+        functions in registers; and to select instructions for vectors that are smaller than a
+        register.
         """
         functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
@@ -203,16 +205,16 @@ class _KernelRenderer:
 
     @property
     def private(self) -> tuple[int, ...]:
-        """The bytes of each buffer of which every thread has its own."""
+        """Return the size in bytes of each buffer that is private to a thread."""
         return tuple(self._info(node).nbytes for node in self._private)
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents of the axes that the device runs: GRID, then BLOCK."""
+        """Return the extents of the axes that the device runs: GRID, then BLOCK."""
         return tuple(self._launch[AxisKind.GRID]), tuple(self._launch[AxisKind.BLOCK])
 
     def parameters(self) -> list[KernelParameter]:
-        """Returns what the kernel is given; complete once the body is rendered."""
+        """Return the parameters of the kernel; they are complete once the body is rendered."""
         arrays = [
             KernelParameter(self._names.array(node), self._info(node).dtype, node in self._written)
             for node in self._nest.arguments
@@ -240,7 +242,7 @@ class _KernelRenderer:
         return self._nodes[node]
 
     def _is_inside(self, load: Load | LoadMerge) -> bool:
-        """True if a load surely addresses a cell of its node."""
+        """Return True if an access is certainly in bounds."""
         extents = self._info(load.node).buffer_dims
         for index, extent in zip(load.indices, extents, strict=True):
             reach = index_range(index, self._ranges)
@@ -249,7 +251,7 @@ class _KernelRenderer:
         return True
 
     def _measure(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
-        """Finds the extents of the axes that the device runs."""
+        """Collect the extents of the axes that the device runs."""
         match stmt:
             case Block(stmts):
                 for each in stmts:
@@ -271,8 +273,9 @@ class _KernelRenderer:
     # ----- statements -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Writes what a kernel begins and ends with: cells that went past the caches have arrived,
-        and tile registers have the shape of tiles in between.
+        """Write the prologue and epilogue of the kernel.
+
+        Streaming stores are fenced, and tile registers are configured and released.
         """
         if any(name.endswith("_stream") for name in self.writer.helpers):
             self.writer.helpers.add("stream_end")
@@ -283,7 +286,7 @@ class _KernelRenderer:
             self.writer.line("tile_end();")
 
     def block(self, block: Block) -> None:
-        """Writes statements; what they declare ends with them."""
+        """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
             self._statements(block)
             return
@@ -340,14 +343,17 @@ class _KernelRenderer:
                 assert_never(stmt)
 
     def _prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
-        """Asks for a line of memory; arrays of the kernel are near, and end where it may point."""
+        """Prefetch a cache line of an argument.
+
+        Arrays of the kernel are in the cache, and prefetched addresses may exceed their bounds.
+        """
         if node in self._nest.arguments:
             asked = self._dialect.prefetch(self._expressions.cell(node, indices))
             if asked is not None:
                 self.writer.line(asked)
 
     def _loop(self, loop: For) -> None:
-        """Writes a loop; one iteration needs none, and no iteration leaves nothing."""
+        """Write a loop; omit it for one iteration, and write nothing for none."""
         extent = loop.stop - loop.start
         if extent <= 0:
             return
@@ -388,7 +394,7 @@ class _KernelRenderer:
         self._enclosing.pop()
 
     def _uses_registers(self, loop: For) -> bool:
-        """True if a loop uses an array that is kept in variables."""
+        """Return True if a loop uses an array in registers."""
         if not self._names.registers and not self._names.tiles:
             return False
         mentioned = self._mentioned.find(loop)
@@ -438,12 +444,12 @@ class _KernelRenderer:
             inside = self.writer.braces(head)
         with inside:
             self.block(loop.body)
-        if self._innermost == before:  # no loop inside, neither plain nor of vectors
+        if self._innermost == before:  # no inner loop, neither plain nor of vectors
             self._plain_loops += 1
         self._innermost += 1
 
     def _device_axis(self, loop: For, name: str, bound: str) -> None:
-        """Writes the body for the iteration that the device chose; idle iterations skip it."""
+        """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
         depth = self._enclosing.count(loop.kind) - 1
         is_full = loop.stop - loop.start == extents[depth]
@@ -523,12 +529,12 @@ class _KernelRenderer:
         self.writer.line(self._dialect.array(name, info.dtype, info.size, scope))
 
     def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
-        """Names a buffer that every thread is given; there is one however often it is allocated."""
+        """Name a buffer that is private to each thread; all its allocations share it."""
         name = self._names.allocate_private(node)
         self._private[node] = KernelParameter(name, info.dtype, is_written=True)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
-        """Declares memory of one iteration: variables if possible, else an array."""
+        """Declare memory of one iteration: registers if possible, else an array."""
         info = self._info(node)
         tiles = tiles_of(scope, node, info)
         if tiles:
@@ -554,7 +560,7 @@ class _KernelRenderer:
             self.block(staged.body)
             return
         mentioned = nodes_of(staged.body)
-        # staged code writes what its meaning writes
+        # staged code writes the nodes that its body writes
         self._written.update(writes(staged.body))
         given = {self._names.array(node) for node in mentioned}
         hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
@@ -573,7 +579,7 @@ class _KernelRenderer:
                 )
             return self._names.array(mentioned[position])
 
-        self._plain_loops += 1  # nobody knows
+        self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
             self.writer.line(dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n"))
 
@@ -586,7 +592,7 @@ class _KernelRenderer:
 
 
 def _compound_symbol(value: Expr, left: Load | LocalRead) -> str:
-    """Returns the operator for which `left = left op right` may be written `left op= right`."""
+    """Return the operator if `left = left op right` may be written as `left op= right`, else ""."""
     match value:
         case Binary(op, first, _, dtype) if op in _COMPOUND and first == left:
             as_is = dtype in (float32, float64)

@@ -1,10 +1,10 @@
-"""Vector loops around pairs: two steps of a sum of products that one instruction does.
+"""Vector loops around pairs: dot-product instructions on two adjacent terms.
 
     for l in vector(16):                            c = float32x16_dot_bfloat16(
         for p in pair(2):                    -->        c, float32x16_pair_bfloat16(&a[k, 0]),
             c[l] = fma(a[k, p], b[k, l, p], c[l])       float32x16_pairs_bfloat16(&b[k, 0, 0], 16));
 
-Copies into buffers of pairs are written in the same way.
+Packing into buffers of pairs uses the same loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ocannl_core.ops import TernaryOp, UnaryOp
 
 
 class PairedLoop(VectorLoop):
-    """Renders the body of one vector loop, in which there may be pairs."""
+    """Renders the body of one vector loop that may contain pair loops."""
 
     def _other(self, stmt: Stmt) -> None:
         match stmt:
@@ -47,7 +47,7 @@ class PairedLoop(VectorLoop):
                 self._interleave(pair, store)
 
     def _pairs(self, pair: For, factor: Expr) -> CExpr:
-        """Returns the values of a factor in both iterations, two in each lane."""
+        """Return the values of a factor in both iterations, two in each lane."""
         cell = narrow_cell(factor)
         if cell is not None and cell.dtype is bfloat16:
             position, stride = self._place(cell.node, cell.indices)
@@ -62,7 +62,7 @@ class PairedLoop(VectorLoop):
         return self._call("joined", *self._both(pair, factor))
 
     def _both(self, pair: For, expr: Expr) -> list[CExpr]:
-        """Returns the values of an expression in both iterations."""
+        """Return the values of an expression in both iterations."""
         if _narrow_format(expr) is not bfloat16:
             raise NotVectorisedError
         values = []
@@ -72,7 +72,7 @@ class PairedLoop(VectorLoop):
         return values
 
     def _interleave(self, pair: For, store: Store) -> None:
-        """Writes the copy of two values beside each other."""
+        """Write a copy of two values to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
         is_beside = _step(position[0], pair.var) == 1 and stride == 2
         if not is_beside or store.value.dtype is not bfloat16:
@@ -87,11 +87,12 @@ class PairedLoop(VectorLoop):
         self._writer.forget()
 
     def render_square_of_pairs(self, inner: For, pair: For) -> None:
-        """Writes a copy whose rows of pairs become columns: this loop goes along rows of memory,
-        the inner one along rows of the copy.
+        """Write a transposing copy of a square of pairs.
+
+        This loop runs along the rows of the source, the inner one along the rows of the copy.
 
         Raises:
-            NotVectorisedError: if the copy is no square, or its pairs do not lie together.
+            NotVectorisedError: if the copy is not square, or its pairs are not adjacent.
         """
         match pair.body.stmts:
             case (Store(value=Load() as value) as store,):
@@ -126,7 +127,7 @@ class PairedLoop(VectorLoop):
 
 
 def _narrow_format(expr: Expr) -> DType:
-    """Returns the format of a value before it is widened."""
+    """Return the format of a value before it is widened."""
     cell = narrow_cell(expr)
     if cell is not None:
         return cell.dtype
@@ -138,5 +139,5 @@ def _narrow_format(expr: Expr) -> DType:
 
 
 def _step(terms: Iterable[tuple[int, IndexVar]], var: LoopVar) -> int:
-    """Returns how far apart the cells of two iterations are."""
+    """Return the stride between the cells of two iterations."""
     return sum(coefficient for coefficient, each in terms if each == var)

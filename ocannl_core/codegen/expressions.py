@@ -1,4 +1,4 @@
-"""Expressions of the loop language as expressions of C, and the statements that these need.
+"""Rendering of expressions as C expressions, and of the statements to run before them.
 
 Every value has the *value type* of its format: the storage type, or `float` for the narrow floats,
 which then hold a number of their format. C evaluates only the chosen branch of a conditional; where
@@ -77,12 +77,12 @@ class Expressions:
     """Renders expressions at the current point of a kernel.
 
     Args:
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         nodes: Extents and formats of the nodes.
-        writer: Where statements go that must run before an expression.
+        writer: Receives the statements to run before an expression.
         run_block: Renders the statements of an inlined computation.
-        is_inside: True if an access surely addresses a cell of its node.
+        is_inside: Returns True if an access is certainly in bounds.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Expressions:
         shift: int = 0,
         is_merge: bool = False,
     ) -> CExpr:
-        """Returns the cell `shift` cells after a multi-index, of a node or its merge buffer."""
+        """Render the cell `shift` cells after a multi-index, of a node or its merge buffer."""
         dims = self._info(node).buffer_dims
         if len(indices) != len(dims):
             raise CodegenError(
@@ -129,24 +129,24 @@ class Expressions:
     # ----- values ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression; writes first the statements that it needs."""
+        """Render the value of an expression, after writing the statements that it needs."""
         text = self.unrounded(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
     def stored(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression in the storage type of its format."""
+        """Render the value of an expression in the storage type of its format."""
         if expr.dtype.is_narrow:
             return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
         return self.value(expr)
 
     def loaded(self, cell: CExpr, dtype: DType) -> CExpr:
-        """Returns the value of a cell."""
+        """Convert a cell from its storage type to its value type."""
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
     def unrounded(self, expr: Expr) -> CExpr:
-        """Returns the value of an expression; a narrow float may still have to be rounded."""
+        """Render the value of an expression; a narrow float may still need rounding."""
         self._use_type(expr.dtype)
         match expr:
             case Load(node, indices, dtype):
@@ -176,7 +176,7 @@ class Expressions:
                 assert_never(expr)
 
     def condition(self, expr: Expr) -> CExpr:
-        """Returns a C condition that holds if the value is not zero."""
+        """Render a C condition that holds if the value is not zero."""
         match expr:
             case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
                 return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
@@ -196,7 +196,7 @@ class Expressions:
     # ----- leaves ---------------------------------------------------------------------------
 
     def constant(self, value: float, dtype: DType) -> CExpr:
-        """Returns a literal; an integer becomes a 128-bit word if need be."""
+        """Return a literal; convert an integer to a 128-bit word if necessary."""
         if dtype.kind is Kind.WORD:
             low = round_to(value, uint64)
             return self._helper("word_of", CExpr(str(low) if low < 2**31 else f"{low:#x}ULL"))
@@ -213,7 +213,7 @@ class Expressions:
         return text if dtype is int64 else cast(self._dialect.value_type(dtype), text)
 
     def _bits(self, bits: int, dtype: DType) -> CExpr:
-        """Returns the number with a given pattern: its low bytes, or the low half of a word."""
+        """Return the number with a given bit pattern: its low bytes, or the low half of a word."""
         if dtype.kind is Kind.WORD:
             return self.constant(bits, dtype)
         pattern = (bits & (2**64 - 1)).to_bytes(8, "little")[: dtype.nbytes]
@@ -221,7 +221,7 @@ class Expressions:
         return self.constant(float(number) if dtype.is_float else int(number), dtype)
 
     def _gather(self, gather: Gather) -> CExpr:
-        """Returns the cell at a computed position, or zero; the position is computed before."""
+        """Render the cell at a computed position, or zero out of bounds."""
         dtype = gather.position.dtype
         extent = self._info(gather.node).buffer_dims[gather.axis]
         position = self._once(gather.position)
@@ -251,7 +251,7 @@ class Expressions:
         return self._choose(CExpr(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
 
     def _limit(self, extent: int, dtype: DType) -> CExpr:
-        """Returns a constant that exactly the numbers of the format below `extent` are below."""
+        """Return the constant that bounds the same numbers of the format as `extent` does."""
         if not dtype.is_float:
             return CExpr(str(extent))
         wide = float32 if dtype.is_narrow else dtype
@@ -261,7 +261,7 @@ class Expressions:
         return self._dialect.constant(limit, wide)
 
     def _once(self, expr: Expr) -> CExpr:
-        """Returns a name for a value that the text mentions repeatedly."""
+        """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
             return text
@@ -270,7 +270,7 @@ class Expressions:
         return CExpr(name)
 
     def _scoped(self, scoped: Scoped) -> CExpr:
-        """Writes an inlined computation before the statement that uses it; returns its variable."""
+        """Write an inlined computation before the statement that uses it; return its variable."""
         self._use_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
         with self._names.block():
@@ -288,7 +288,7 @@ class Expressions:
     # ----- operations -----------------------------------------------------------------------
 
     def _across(self, expr: Binary) -> CExpr | None:
-        """Returns the combination of all lanes of one register, neighbours first; None for others.
+        """Render a horizontal reduction of a register, neighbours first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
         """
@@ -296,7 +296,7 @@ class Expressions:
         if not lanes or expr.dtype.name not in ELEMENTS:
             return None
         if expr.dtype.kind is Kind.SIGNED and expr.op in (BinaryOp.ADD, BinaryOp.MUL):
-            return None  # they wrap around
+            return None  # signed integers wrap around
         node = lanes[0].node
         registers = self._names.registers.get(node)
         if registers is None or any(each.node is not node for each in lanes):
@@ -342,7 +342,7 @@ class Expressions:
                 return self._function(op.value.name, dtype, x)
 
     def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
-        """Returns the call of an elementary function."""
+        """Render the call of an elementary function."""
         own = self._dialect.own_function(name, dtype)
         if own is not None:
             return self._helper(own, *arguments)
@@ -422,12 +422,12 @@ class Expressions:
                 assert_never(expr.op)
 
     def _where(self, expr: Ternary) -> CExpr:
-        """Returns the chosen branch.
+        """Render the chosen branch.
 
-        Branches whose loads surely address cells are both evaluated: GCC (12.2, with AVX) turns a
-        load that depends on a condition into a masked load, and gives copies of one unrolled loop
-        the masks of others. Other branches must not be evaluated unless chosen; a fence keeps
-        the compiler from making masked loads of them.
+        Branches whose loads are certainly in bounds are both evaluated: GCC (12.2, with AVX) turns
+        a conditional load into a masked load, and gives copies of one unrolled loop the masks of
+        others. Other branches must not be evaluated unless chosen; a fence prevents masked loads
+        there.
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
@@ -446,7 +446,7 @@ class Expressions:
         return CExpr(name)
 
     def _choose(self, condition: CExpr, second: CExpr, third: CExpr, dtype: DType) -> CExpr:
-        """Returns one of two values, both of which are computed."""
+        """Select one of two values, both of which are computed."""
         if dtype is uint4x32:
             return self._helper("where_word", condition, second, third)
         return self._helper(
@@ -454,13 +454,13 @@ class Expressions:
         )
 
     def _is_total(self, expr: Expr) -> bool:
-        """True if the expression can be evaluated whatever branch it stands in."""
+        """Return True if the expression can be evaluated speculatively."""
         return all(
             self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
 
     def _hoists(self, expr: Expr) -> bool:
-        """True if the expression needs statements before it."""
+        """Return True if the expression needs statements before it."""
         known = self._needs_statements.find(expr)
         if known is not None:
             return known
@@ -483,7 +483,7 @@ class Expressions:
     # ----- formats --------------------------------------------------------------------------
 
     def _wrapped(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
-        """Returns an integer operation modulo the width of its format, computed without sign.
+        """Render an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
         """
@@ -499,7 +499,7 @@ class Expressions:
         return cast(self._dialect.value_type(dtype), result)
 
     def _convert(self, text: CExpr, source: DType, dtype: DType) -> CExpr:
-        """Returns a value in another format; narrow floats are rounded by the caller."""
+        """Convert a value to another format; the caller rounds narrow floats."""
         if source is dtype:
             return text
         self._reject_words("a conversion", source, dtype)
@@ -511,7 +511,7 @@ class Expressions:
         return cast(target_type, text)
 
     def _word(self, arg: Expr, dtype: DType) -> CExpr:
-        """Returns the bits of a number as a word."""
+        """Render the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
             raise CodegenError("WORD makes a 128-bit word.", found=str(dtype))
@@ -526,7 +526,7 @@ class Expressions:
         return self._helper("word_of", bits)
 
     def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
-        """Returns the one number that stands for a word; 16-bit floats still have to be rounded."""
+        """Render the first number in a word; 16-bit floats still need rounding."""
         word = self.value(arg)
         lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
         match dtype:
@@ -544,7 +544,7 @@ class Expressions:
         return cast(self._dialect.value_type(dtype), bits)
 
     def _flag(self, condition: CExpr, dtype: DType) -> CExpr:
-        """Returns a condition as the number 1 or 0."""
+        """Convert a condition to the number 1 or 0."""
         if dtype is int32:
             return condition
         return cast(self._dialect.value_type(dtype), condition)
@@ -577,12 +577,12 @@ def _reads_memory(expr: Expr) -> bool:
 
 
 def _is_atom(expr: Expr) -> bool:
-    """True if repeating the expression repeats no work."""
+    """Return True if repeating the expression repeats no work."""
     return isinstance(expr, LocalRead | Const) or (
         isinstance(expr, IndexValue) and expr.dtype is int64
     )
 
 
 def _is_logical(expr: Unary | Binary) -> bool:
-    """True if the value is 1 or 0 and C computes it as a condition."""
+    """Return True if the value is 1 or 0 and C computes it as a condition."""
     return bool(expr.op.value.gives_truth)

@@ -1,21 +1,20 @@
-"""Elementary functions of float32 in C, of one number and of vectors of any width alike.
+"""Elementary functions of float32 in C, for numbers and for vectors of any width.
 
 Each function is written once, over types that stand for a number or for a vector: FLOAT, INT (32
-bits), DOUBLE, WORD (64 bits); `FLOAT_below(x, y)` calls a function of such numbers. So numbers and
-lanes get the same bits. There are no branches but one, for angles of a million turns, and nothing
-is called, so that compilers vectorise loops over them, too.
+bits), DOUBLE, WORD (64 bits); `FLOAT_below(x, y)` calls a function on such types. So numbers and
+lanes get the same bits. The only branch is for angles of a million turns, and there are no calls,
+so C compilers vectorise loops over the functions, too.
 
 Compared with exact results, for every number of the format, exp and exp2 are within 0.9 units in
 the last place, log within 0.82, tanh within 1.09, log2 within 1.33, sin and cos within 0.504; pow
-is within 0.51 on random pairs. Where the processor has no fused multiply-add, products are rounded
-before something is added, and all are within 2 units. Signed zeros, infinities, NaN and subnormal
-numbers are as in C.
+is within 0.51 on random pairs. Without fused multiply-add, products are rounded before additions,
+and all are within 2 units. Signed zeros, infinities, NaN and subnormal numbers are as in C.
 
-The polynomials are minimax fits (Remez). tanh is one of sixteen, whose coefficients are looked up
-in registers where the processor permutes lanes, and else in memory. sin, cos and pow compute with
-doubles, in half as many lanes. Angles are reduced by as many quarter turns as there are, and large
-ones in the manner of Payne and Hanek: for every exponent, 2/pi times that power of two, modulo
-whole turns, is a sum of two doubles.
+The polynomials are minimax fits (Remez). tanh is one of sixteen polynomials; their coefficients are
+looked up in registers where the processor permutes lanes, and else in memory. sin, cos and pow
+compute with doubles, in half as many lanes. Angles are reduced by multiples of a quarter turn
+(Cody and Waite), and large ones by the method of Payne and Hanek: for every exponent, 2/pi times
+that power of two, modulo whole turns, is a sum of two doubles.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ocannl_core.codegen.vector_types import Vector
 
 
 def _pi(bits: int) -> Fraction:
-    """Returns pi to so many bits, by Machin's formula."""
+    """Return pi to a number of bits, by Machin's formula."""
     one = 1 << (bits + 16)
 
     def arctangent_of_reciprocal(n: int) -> int:
@@ -46,12 +45,14 @@ def _pi(bits: int) -> Fraction:
 
 
 _LEAST_FAR = 22
-"""Angles from this power of two on take the table."""
+"""Binary exponent of the least angle that is reduced by the table."""
 
 
 def _quarters_per_exponent() -> tuple[list[float], list[float]]:
-    """Returns `2/pi * 2^(e - 23)` modulo 4 for every exponent e of a far angle, as sums of a number
-    of 29 bits, whose products with the 24 bits of a float32 are exact, and of another one.
+    """Return `2/pi * 2^(e - 23)` modulo 4 for every exponent e of a far angle.
+
+    Each is a sum of a number of 29 bits, whose products with the 24 bits of a float32 are exact,
+    and of a remainder.
     """
     quarters = 2 / _pi(256)
     high, low = [], []
@@ -74,7 +75,7 @@ def _tables() -> str:
 
 
 def _table(name: str, rows: list[list[str]]) -> str:
-    """Returns rows of sixteen numbers each, for lookups in one or two registers."""
+    """Return rows of sixteen numbers each, for lookups in one or two registers."""
     cells = ",\n".join(
         "  {" + fill(", ".join(row), 96, subsequent_indent="   ", break_on_hyphens=False) + "}"
         for row in rows
@@ -84,7 +85,7 @@ def _table(name: str, rows: list[list[str]]) -> str:
 
 
 def _polynomial(name: str, variable: str, coefficients: str, kind: str = "FLOAT") -> str:
-    """Returns the evaluation of a polynomial, highest coefficient first (Horner)."""
+    """Return the evaluation of a polynomial by Horner's rule, highest coefficient first."""
     first, *others = coefficients.split()
     lines = [f"  {kind} {name} = {kind}_splat({first});"]
     lines += [f"  {name} = {kind}_madd({name}, {variable}, {kind}_splat({c}));" for c in others]
@@ -216,9 +217,10 @@ _TANH_CELLS = """\
 0x1.3a3f8ep-11 0x1.7977e8p-13 0x1.fab11ap-16 0x1.5a6fd8p-19 0x1.d8ea16p-23
 0x1.8651c4p-26 0x1.090f3ep-3 0x1.494b8ep-4 0x1.c7172ep-7 -0x1.2fd1d6p-5
 """
-"""Sixteen intervals of sizes, by the last four bits of what `FLOAT_tanh` makes of a size: first a
-number in the midst of each, then the coefficients of a polynomial in the distance from it, lowest
-first. Where that is not 0, tanh is nearly a float32, so that the first coefficient is exact."""
+"""Sixteen intervals of magnitudes, by the last four bits of the index that `FLOAT_tanh` computes:
+first a number in the midst of each, then the coefficients of a polynomial in the distance from it,
+lowest first. Where that is not 0, tanh is nearly a float32, so that the first coefficient is exact.
+"""
 
 _TANH_TABLE = _table("tanh_cells", [row.split() for row in _TANH_CELLS.split("\n\n")])
 
@@ -375,21 +377,19 @@ _WITH_DOUBLES = {
     "cos": ("sine", ("x",), ("1",)),
     "pow": ("power", ("x", "y"), ()),
 }
-"""Functions that are computed with doubles: by which one, of what, and what else it is given."""
+"""Functions that compute with doubles: core function, parameters, and constant arguments."""
 
 OWN_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh"} | _WITH_DOUBLES.keys())
-"""Functions of the C library that code of our own computes for float32."""
+"""Functions of the C library that are replaced by helpers for float32."""
 
 
 def own_function(name: str) -> str | None:
-    """Returns the helper that computes a function of the C library for float32, if there is one."""
+    """Return the float32 helper that replaces a function of the C library, if any."""
     return f"{name}_float32" if name in OWN_FUNCTIONS else None
 
 
 def float32_function(name: str, vector: Vector) -> Helper | None:
-    """Returns a function of vectors, or a part of one, by the name that follows that of its type:
-    an elementary function of float32, or what it is made of.
-    """
+    """Return an elementary function of vectors, or a part of one, by its name without the type."""
     for generic in _GENERIC:
         if (generic.dtype, generic.function) == (vector.dtype, name):
             return generic.of_vectors(vector.lanes)
@@ -399,7 +399,7 @@ def float32_function(name: str, vector: Vector) -> Helper | None:
 
 
 def _by_halves(name: str, vector: Vector) -> Helper:
-    """Returns a function that computes with doubles, half of the lanes at a time."""
+    """Return a function that computes with doubles, half of the lanes at a time."""
     core, parameters, more = _WITH_DOUBLES[name]
     doubles = Vector("float64", vector.lanes // 2)
     function = f"{doubles.name}_{core}" if doubles.lanes > 1 else f"{core}_float64"
@@ -414,7 +414,7 @@ def _by_halves(name: str, vector: Vector) -> Helper:
 
 
 def _of_number(name: str) -> Helper:
-    """Returns a function of one number that is computed with doubles."""
+    """Return a function of one number that is computed with doubles."""
     core, parameters, more = _WITH_DOUBLES[name]
     given = ", ".join([*(f"(double){each}" for each in parameters), *more])
     head = f"float {name}_float32({', '.join(f'float {each}' for each in parameters)})"
@@ -450,4 +450,4 @@ FLOAT32_MATH: dict[str, Helper] = {
     **{f"{generic.function}_{generic.dtype}": generic.of_numbers() for generic in _GENERIC},
     **{f"{name}_float32": _of_number(name) for name in _WITH_DOUBLES},
 }
-"""The functions of one number, and what they need, by name."""
+"""The functions of one number, and their dependencies, by name."""

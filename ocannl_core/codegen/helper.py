@@ -1,4 +1,4 @@
-"""A function or type that generated C mentions."""
+"""Helpers: functions and types that generated C mentions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Helper:
     """A function or type of the prelude.
 
     Attributes:
-        text: Its definition, with INLINE where a dialect's keywords go.
+        text: Its definition, with INLINE for the function specifiers of a dialect.
         needs: The helpers that it mentions.
-        is_instruction: True if it stands for an instruction of processors, or a few.
+        is_instruction: True if it stands for one or a few machine instructions.
     """
 
     text: str
@@ -24,7 +24,7 @@ class Helper:
 
 
 def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
-    """Returns the first text whose condition the compiler finds true, and else the plain one."""
+    """Select by the preprocessor the first text whose condition holds, else the plain one."""
     lines: list[str] = []
     for condition, text in special:
         lines += [f"#{'elif' if lines else 'if'} {condition}", text]
@@ -32,8 +32,8 @@ def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
 
 
 MATH, STRING = "<math.h>", "<string.h>"
-"""Header files, which are included where something of them is mentioned: that of functions takes a
-compiler as long as a small kernel.
+"""Headers, included only where one of their names is mentioned: compiling <math.h> takes as long as
+compiling a small kernel.
 """
 _MENTIONS = {
     MATH: re.compile(
@@ -44,11 +44,11 @@ _MENTIONS = {
 
 
 def headers_for(text: str) -> Iterator[str]:
-    """Yields the headers of which something is mentioned."""
+    """Yield the headers of the names that a text mentions."""
     for header, mention in _MENTIONS.items():
         if mention.search(text):
             yield header
 
 
 FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
-"""Where an instruction multiplies and adds with one rounding."""
+"""Condition that the processor has fused multiply-add."""

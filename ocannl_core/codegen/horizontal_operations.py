@@ -1,4 +1,4 @@
-"""Vectors and single numbers: lanes combined to one, and a division of all lanes by one."""
+"""Horizontal reductions of vectors, and division of a vector by a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACROSS = {
     BinaryOp.MAX: "largest",
     BinaryOp.MIN: "smallest",
 }
-"""What combines the lanes of a vector, and the name of the function that does."""
+"""Operations of horizontal reductions, with the names of the helpers."""
 
 _COMBINED = {
     "sum": "x + y",
@@ -24,9 +24,9 @@ _LIMITS = {"largest": "max", "smallest": "min"}
 
 
 def across(vector: Vector, function: str) -> Helper:
-    """Returns a function that combines all lanes: neighbours, then pairs of neighbours, and so on.
+    """Return a function that reduces all lanes: neighbours, then pairs of neighbours, and so on.
 
-    Every lane does what the first one needs, with the lane that many places away.
+    It is a butterfly: every lane is combined with the lane at a distance of 1, 2, 4, and so on.
     """
     lines = [f"  {vector.name} y;"]
     for stage in range(vector.lanes.bit_length() - 1):
@@ -43,11 +43,12 @@ def across(vector: Vector, function: str) -> Helper:
 
 
 def over(vector: Vector) -> Helper:
-    """Returns a function that divides a vector by a number, given its factor.
+    """Return a function that divides a vector by a number, given the reciprocal.
 
     A division takes several times as long as a multiplication. If neither operand is so large or
-    small that something overflows or is lost, multiplying by the reciprocal and correcting by what
-    is left gives the very same bits (Markstein, IBM Journal of Research and Development 34, 1990).
+    small that a product overflows or loses bits, a multiplication by the reciprocal and a
+    correction by the remainder give the same bits (Markstein, IBM Journal of Research and
+    Development 34, 1990).
     """
     name = vector.name
     element = vector.element
@@ -60,7 +61,7 @@ def over(vector: Vector) -> Helper:
 
 
 def factor(vector: Vector) -> Helper:
-    """Returns a function of a divisor: its reciprocal, or 0 if that must not be multiplied with."""
+    """Return the reciprocal of a divisor, or 0 if it is out of range for `over`, as a function."""
     name = vector.name
     special = [(_CONDITION, _RECIPROCAL)] if _has_short_way(vector) else []
     head = f"INLINE {vector.element} {name}_factor({vector.element} y)"

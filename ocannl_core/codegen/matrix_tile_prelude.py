@@ -1,13 +1,13 @@
-"""Tiles in C: registers of 16 rows of 64 bytes, and the instruction that multiplies them.
+"""Tile registers in C: registers of 16 rows of 64 bytes, and the instruction that multiplies them.
 
-`tile_multiply_add(0, 4, 6)` adds to the numbers of float32 in tile 0 the products of the rows of
-tile 4, of 32 numbers of bfloat16 each, and the columns of tile 6, whose rows hold pairs: that of
-terms 0 and 1 for each of 16 columns, and so on. Numbers of tiles are written as such.
+`tile_multiply_add(0, 4, 6)` adds to the float32 numbers in tile 0 the products of the rows of tile
+4, of 32 bfloat16 numbers each, and the columns of tile 6, whose rows hold pairs: that of terms 0
+and 1 for each of 16 columns, and so on. Tile numbers are literals.
 
-Where the compiler says that the processor has them, these are instructions. Elsewhere, and where
-OCANNL_EMULATED_TILES is defined, plain C gives the same bits, as the manual of the instructions
-states them: even and odd terms are added up apart with fused multiply-adds, both sums are added,
-and then the number in the tile; numbers below 2**-126 count as zero, also in between.
+If the target has AMX, these are instructions. Elsewhere, and if OCANNL_EMULATED_TILES is defined,
+plain C gives the same bits by the definition in the manual: even and odd terms are added up
+separately with fused multiply-adds, both sums are added, and then the number in the tile; numbers
+below 2**-126 are flushed to zero, also in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from ocannl_core.codegen.helper import Helper
 
 EMULATED = "OCANNL_EMULATED_TILES"
-"""The macro that asks for the emulation."""
+"""The macro that enables the emulation."""
 
 _HAS_TILES = f"defined(__AMX_BF16__) && !defined({EMULATED})"
 
@@ -35,7 +35,7 @@ INLINE void tile_begin(void) {
   __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
 }"""
 
-# compilers neither know these registers nor that these instructions touch memory
+# compilers know neither these registers nor that these instructions access memory
 _INSTRUCTIONS = {
     "tile_begin": _BEGIN,
     "tile_end": '#define tile_end() __asm__ volatile("tilerelease" : :)',
@@ -112,4 +112,4 @@ def _helper(name: str) -> Helper:
 TILE_HELPERS = {name: _helper(name) for name in _INSTRUCTIONS} | {
     "tile_state": Helper(f"#if !({_HAS_TILES})\n{_STATE}\n#endif")
 }
-"""The functions of tiles by name."""
+"""The functions on tiles by name."""

@@ -1,4 +1,4 @@
-"""Loops over tiles as instructions on tile registers.
+"""Rendering of loops over tiles as instructions on tile registers.
 
     for r in tile(16):                              tile_load(4, &a[...], 64);
         for l in tile(16):                          tile_load(6, &b[...], 64);
@@ -6,8 +6,8 @@
                 for p in pair(2):
                     sums[r, l] = fma(float32(a[r, t, p]), float32(b[t, l, p]), sums[r, l])
 
-An array of scope THREAD that such loops alone mention is tiles of 16 rows of 16 numbers. The first
-registers hold those; the others hold tiles of operands until memory changes.
+An array of scope THREAD that only such loops mention is split into tiles of 16 rows of 16 numbers.
+The first registers hold those; the others hold tiles of operands until memory changes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import TernaryOp, UnaryOp
 
 TILES = 8
-"""Registers."""
+"""The number of tile registers."""
 _ROWS = _LANES = _PAIRS = 16
 _CELLS = _ROWS * _LANES
 
 
 def tiles_of(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
-    """Returns how many tile registers an array is; none if other code mentions it as well.
+    """Return the number of tile registers of an array; 0 if other code mentions it as well.
 
     Args:
         stmts: The statements in the scope of the array.
@@ -76,11 +76,11 @@ class TileLoops:
     """Renders loops over tiles.
 
     Args:
-        names: What things are called here.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where statements go.
-        expressions: Knows where cells are.
-        note_written: Told of every node that is written.
+        writer: Receives the statements.
+        expressions: Renders addresses.
+        note_written: Called with every node that is written.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TileLoops:
         self._note_written = note_written
 
     def allocate(self, node: TensorNode, count: int) -> None:
-        """Gives an array registers to the end of the scope.
+        """Allocate registers for an array to the end of the scope.
 
         Raises:
             NotVectorisedError: if too few are left for the tiles of two operands.
@@ -109,10 +109,10 @@ class TileLoops:
         self._names.tiles[node] = first, count
 
     def render(self, loop: For) -> None:
-        """Writes what loops over a tile do.
+        """Write the instructions of a loop nest over a tile.
 
         Raises:
-            NotVectorisedError: for loops that are not whole tiles, or do something else.
+            NotVectorisedError: for loops that are not whole tiles, or have other statements.
         """
         loops, store = _nested(loop)
         kinds = [each.kind for each in loops]
@@ -142,7 +142,7 @@ class TileLoops:
                     raise NotVectorisedError
 
     def _store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
-        """Writes the copy of a tile to memory."""
+        """Write the copy of a tile to memory."""
         tile = self._sums(load, loops)
         position = self._positions.place(store.node, store.indices)
         row, lane = _strides(position, loops)
@@ -153,7 +153,7 @@ class TileLoops:
         self._writer.forget()
 
     def _multiply(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
-        """Writes the product of two tiles of memory."""
+        """Write the product of two tiles of memory."""
         sums = self._sums(store, loops)
         operands: dict[bool, tuple[str, int]] = {}
         for factor in factors:
@@ -177,10 +177,10 @@ class TileLoops:
         self._line("tile_multiply_add", f"{sums}, {rows}, {columns}")
 
     def _loaded(self, kind: str, cell: str, stride: int) -> int:
-        """Returns the register that holds a tile of memory.
+        """Return the register that holds a tile of memory, after loading it if necessary.
 
-        If all are in use, it takes that of a tile of the same operand: those of the other one will
-        be needed with it.
+        If all registers are in use, it replaces a tile of the same operand: tiles of the other
+        operand will be used with it.
         """
         text, known = f"{kind} at {cell} by {stride}", self._writer.known
         first = sum(number for _, number in self._names.tiles.values())
@@ -203,7 +203,7 @@ class TileLoops:
         return tile
 
     def _sums(self, access: Store | Load, loops: Sequence[For]) -> int:
-        """Returns the register that an access to an array in registers is to."""
+        """Return the register that an access to an array in registers is to."""
         if access.node not in self._names.tiles:
             raise NotVectorisedError
         position = self._positions.place(access.node, access.indices)
@@ -228,7 +228,7 @@ class TileLoops:
 
 
 def _nested(loop: For) -> tuple[list[For], Store]:
-    """Returns perfectly nested loops and the store inside."""
+    """Return perfectly nested loops and the store inside."""
     loops = [loop]
     while True:
         match loops[-1].body.stmts:
@@ -241,7 +241,7 @@ def _nested(loop: For) -> tuple[list[For], Store]:
 
 
 def _strides(position: Position, loops: Iterable[For]) -> tuple[int, ...]:
-    """Returns how far apart the cells of two iterations are, for each loop."""
+    """Return the stride of a position in each loop."""
     return tuple(
         sum(coefficient for coefficient, each in position[0] if each == loop.var) for loop in loops
     )

@@ -1,4 +1,4 @@
-"""Arrays, and rows of them, of which all cells become the same number."""
+"""Memset-like fills: arrays and rows of them filled with a constant."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 
 class MemsetRenderer:
-    """Renders what sets cells to a constant.
+    """Renders fills with a constant.
 
     Args:
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where statements go.
+        writer: Receives the statements.
         expressions: Renders cells and constants.
     """
 
@@ -41,7 +41,7 @@ class MemsetRenderer:
         self._expressions = expressions
 
     def fill(self, node: TensorNode, value: float) -> bool:
-        """Writes what sets all cells of a node; returns True if that took a loop."""
+        """Fill all cells of a node; return True if the fill is a loop."""
         info = self._info(node)
         name = self._names.array(node)
         if info.size == 0:
@@ -58,10 +58,10 @@ class MemsetRenderer:
         return True
 
     def row(self, loop: For) -> TensorNode | None:
-        """Writes a loop that does nothing but clear cells side by side as one statement.
+        """Write a loop that only zeroes contiguous cells as one statement.
 
         Returns:
-            The node whose cells they are; None if the loop is another one, and nothing is written.
+            The node of the cells; None for any other loop, which leaves the text unchanged.
         """
         match loop:
             case For(var, start, stop, Block((Store(node, indices, Const(value, dtype)),))):
@@ -83,7 +83,7 @@ class MemsetRenderer:
         return node if self._clear(f"&{cell}", array, stop - start) else None
 
     def _clear(self, cells: str, array: str, size: int) -> bool:
-        """Writes a statement that clears neighbouring cells, if there is one."""
+        """Write a statement that zeroes contiguous cells; return False if the dialect has none."""
         clear = self._dialect.zero_fill(cells, array, size)
         if clear is None:
             return False
@@ -101,6 +101,6 @@ class MemsetRenderer:
 
 
 def _is_zero(value: float, dtype: DType) -> bool:
-    """True of a number of which all bits are zero, as those of a negative zero are not."""
+    """Return True if all bits of a number are zero, unlike those of -0.0."""
     integers = uint64 if dtype.kind is Kind.WORD else dtype  # words are made of integers
     return Const(round_to(value, integers), integers) == Const(0.0, integers)

@@ -1,23 +1,23 @@
-"""Narrow floats in vectors: cells of 8 or 16 bits on the way to and from vectors of float32.
+"""Vectors of narrow floats: conversion between cells of 8 or 16 bits and vectors of float32.
 
-A helper is called `float32x16_load_bfloat16`. These are the functions:
+A helper has a name such as `float32x16_load_bfloat16`, made of one of these verbs:
 
-- `load` widens so many cells of memory, `splat` one cell for all lanes;
-- `round` rounds to nearest, and to even, and leaves numbers of the narrow format as float32;
-- `nearest` does so for what an operation on numbers of the narrow format gave: NaN of which no
-  digit is set that the format does not have;
-- `store` rounds and stores so many cells, `stream` does so past the caches;
-- `put` stores numbers of the format.
+- `load` widens n cells of memory, `splat` widens one cell for all lanes;
+- `round` rounds to nearest even in the narrow format, and returns float32;
+- `nearest` does so for the results of operations on numbers of the narrow format, whose NaN have
+  no bits beyond the format;
+- `store` rounds and stores n cells, `stream` does so past the caches;
+- `put` stores numbers that are exact in the format.
 
-Two cells that follow each other are a pair: the lane of a vector of uint32. A processor may add the
-products of two pairs to a number of float32, first that of the second cells.
+Two adjacent cells are a pair: a lane of a vector of uint32. A dot-product instruction adds the
+products of two pairs to a float32 number, first that of the second cells.
 
-- `pairs` loads so many pairs, `pair` one for all lanes, `joined` makes them of two vectors;
+- `pairs` loads n pairs, `pair` loads one for all lanes, `joined` makes them of two vectors;
 - `interleave` stores the pairs of two vectors;
 - `dot` adds the products of pairs to a vector.
 
-Nothing branches, and the numbers are those that the functions for single cells give. Where a
-processor converts float16 itself, it does so in the same way.
+There are no branches on data, and the results are those of the functions on single cells, also
+where the processor converts float16 itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ocannl_core.codegen.helper import Helper
 from ocannl_core.dtypes import NARROW
 
 CELLS = {dtype.name: f"uint{8 * dtype.nbytes}" for dtype in NARROW}
-"""The integers that cells of narrow formats are stored as."""
+"""The integers that store cells of narrow formats."""
 
 _VERBS = frozenset(
     {"value", "bits", "cut", "round", "nearest", "load", "splat", "store", "put", "stream"}
@@ -36,8 +36,8 @@ _VERBS = frozenset(
 _PAIR_VERBS = frozenset({"pairs", "pair", "joined", "interleave", "dot"})
 
 # In the texts below V is a vector of float32, U one of uint32, I one of int32, and C one of cells.
-# What two numbers below 2**31 compare to is the sign of their difference, spread over a lane:
-# comparisons of sixteen lanes are not what vectors of GCC express well.
+# Comparisons of numbers below 2**31 are the sign of their difference, spread over a lane: GCC
+# compiles comparisons of vectors of sixteen lanes badly.
 
 _ALL = "(unsigned short)-1"
 _AVX512 = "defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)"
@@ -124,16 +124,15 @@ _INSTRUCTIONS = {
         "(C)__builtin_ia32_vcvtps2ph256(x, 0)",
     ),
 }
-"""What converts float16: where it is there, from cells, and to cells."""
+"""Conversions of float16 by instructions: the condition, from cells, and to cells."""
 
 
 def narrow_helper(lanes: int, function: str) -> Helper | None:
-    """Returns a function between cells of a narrow format and vectors of float32; None if there is
-    no such function.
+    """Return a conversion between cells and vectors of float32 by its name, if it is one.
 
     Args:
-        lanes: How many numbers a vector has.
-        function: What the function is called after the type of vectors, such as `load_bfloat16`.
+        lanes: The number of lanes of a vector.
+        function: The name of the function after the vector type, such as `load_bfloat16`.
     """
     verb, _, dtype = function.partition("_")
     if dtype == "bfloat16" and verb in _PAIR_VERBS:
@@ -161,7 +160,7 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
 
 
 def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str, ...]]:
-    """Returns head and body of a function, and which others it uses."""
+    """Return the head and body of a function, and the verbs of the functions that it uses."""
     value, bits, _ = _CONVERSIONS[dtype]
     is_short = dtype == "bfloat16"
     match verb:
@@ -203,13 +202,13 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
 
 
 def _storing(function: str, lanes: int) -> str:
-    """Returns the body of a function that stores so many cells."""
+    """Return the body of a function that stores n cells."""
     whole = f"  if (n == {lanes}) *(WHOLE *)p = {function}(x);"
     return f"{whole}\n  else store_CELLS(p, {function}(x), n);"
 
 
 def _widening(dtype: str, lanes: int, plain: str) -> str:
-    """Returns the body of a function from cells to numbers."""
+    """Return the body of a function from cells to numbers."""
     if dtype != "bfloat16":
         return _chosen(dtype, lanes, 1, plain)
     plain = "  return (V)(__builtin_convertvector(bits, U) << 16);"
@@ -220,7 +219,7 @@ def _widening(dtype: str, lanes: int, plain: str) -> str:
 
 
 def _shortening(lanes: int) -> str:
-    """Returns the body of a function from numbers of bfloat16 to cells."""
+    """Return the body of a function from numbers of bfloat16 to cells."""
     plain = "  return __builtin_convertvector((U)x >> 16, C);"
     if lanes != 16:
         return plain
@@ -229,7 +228,7 @@ def _shortening(lanes: int) -> str:
 
 
 def _chosen(dtype: str, lanes: int, direction: int, plain: str) -> str:
-    """Returns a conversion by an instruction where there is one."""
+    """Use an instruction for a conversion if the target has one."""
     if dtype != "float16" or lanes not in _INSTRUCTIONS:
         return plain
     macro, call = _INSTRUCTIONS[lanes][0], _INSTRUCTIONS[lanes][direction]
@@ -266,11 +265,11 @@ _DOT = """\
   x = FMA((V)(a & 0xffff0000), (V)(b & 0xffff0000), x);
   return FMA((V)(a << 16), (V)(b << 16), x);"""
 _DOTS = (16, 8, 4)
-"""Vectors of how many numbers have an instruction for it."""
+"""The numbers of lanes for which AVX-512 has a dot-product instruction."""
 
 
 def _pair_helper(lanes: int, verb: str) -> Helper:
-    """Returns a function of pairs of bfloat16."""
+    """Return a function on pairs of bfloat16."""
     vector, word = f"float32x{lanes}", f"uint32x{lanes}"
     text = _dot(lanes) if verb == "dot" else _PAIRS[verb]
     words = {
@@ -290,7 +289,7 @@ def _pair_helper(lanes: int, verb: str) -> Helper:
 
 
 def _dot(lanes: int) -> str:
-    """Returns the function that adds products of pairs, by an instruction where there is one."""
+    """Return the dot product of pairs, by an instruction if the target has one."""
     head = "INLINE V NAME(V x, U a, U b) {"
     if lanes not in _DOTS:
         return f"{head}\n{_DOT}\n}}"

@@ -1,7 +1,7 @@
-"""Functions that generated C calls, for what no operator or library function of C does exactly.
+"""Prelude of generated C: helpers for operations that C has no exact operator or function for.
 
-A kernel names the helpers it uses; `prelude` gives their text in order of need, and nothing else.
-In the templates, `INLINE` stands for how a dialect declares a small function.
+A kernel lists the helpers that it uses; `prelude` returns their definitions in dependency order. In
+the templates, `INLINE` stands for the function specifiers of a dialect.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ INLINE T madd_NAME(T a, T b, T c) {{
 {chosen([(FUSES, "  return fmaSUFFIX(a, b, c);")], "  return a * b + c;")}
 }}""",
 }
-"""What elementary functions are made of: of one number what vectors have instructions for."""
+"""Building blocks of elementary functions, for one number; vectors have instructions for them."""
 
 _ANY_INTEGER = {
     "where": """\
@@ -368,7 +368,7 @@ INLINE uint4x32 threefry_odd(uint4x32 x) {
 
 
 def _threefry(name: str, groups: int) -> Helper:
-    """Returns the hash with as many groups of four rounds; a key of the schedule follows each."""
+    """Return the hash with a number of groups of four rounds, a key of the schedule after each."""
     schedule = ("key.a", "key.b", "key.c", "key.d", "parity")
     named = []
     for group in range(1, min(groups, 4) + 1):
@@ -395,7 +395,7 @@ _HASHES = {
 
 
 def _instances() -> dict[str, Helper]:
-    """Returns the helpers that exist once per number format, named `function_format`."""
+    """Return the helpers that exist once per number format, named `function_format`."""
     made: dict[str, Helper] = {}
     for name, (type_name, suffix) in _FLOATS.items():
         for function, template in (_ANY_NUMBER | _ANY_FLOAT | _PARTS).items():
@@ -421,13 +421,13 @@ HELPERS: dict[str, Helper] = (
 
 
 _ALWAYS = " __attribute__((always_inline))"
-"""What stands for an instruction is never called, also where a compiler hardly optimises."""
+"""Helpers that stand for instructions are inlined at every optimisation level."""
 
 
 def closure(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the helpers that these need, themselves included, each after what it needs.
+    """Return the transitive dependencies of helpers, themselves included, in dependency order.
 
-    Headers stand among them under their own names, such as `<math.h>`.
+    Headers are included under their own names, such as `<math.h>`.
     """
     return _closure(tuple(sorted(names)))
 
@@ -454,12 +454,12 @@ def _is_header(name: str) -> bool:
 
 
 def headers_of(names: Iterable[str]) -> frozenset[str]:
-    """Returns the headers that these helpers need."""
+    """Return the headers that these helpers need."""
     return frozenset(filter(_is_header, closure(names)))
 
 
 def prelude(names: Iterable[str], inline: str = "static inline") -> str:
-    """Returns the definitions of the helpers and of what they need, separated by blank lines."""
+    """Return the definitions of helpers and their dependencies, separated by blank lines."""
     return _prelude(closure(names), inline)
 
 

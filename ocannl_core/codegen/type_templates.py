@@ -1,9 +1,9 @@
-"""C text over types that stand for a number, or for a vector of so many numbers.
+"""Templates of C functions over types that stand for a number or for a vector.
 
-In such a text, FLOAT, INT, DOUBLE, LONG and WORD are types, and `FLOAT_below(x, y)` calls a
-function of them: `below_float32` of numbers, `float32x8_below` of vectors. `FLOAT_splat(1.0f)` is
-a constant, `FLOAT_bits`, `INT_float`, `DOUBLE_bits` and `WORD_double` are the same bits as another
-type, and LANES is how many numbers there are.
+In a template, FLOAT, INT, DOUBLE, LONG and WORD are types, and `FLOAT_below(x, y)` calls a function
+on them: `below_float32` for numbers, `float32x8_below` for vectors. `FLOAT_splat(1.0f)` is a
+constant; `FLOAT_bits`, `INT_float`, `DOUBLE_bits` and `WORD_double` reinterpret the bits as another
+type; LANES is the number of lanes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _VIEWS = {
     "DOUBLE_bits": ("float64_bits", "float64_bits", "WORD"),
     "WORD_double": ("float64_of", "float64_of", "DOUBLE"),
 }
-"""The same bits as another type: of a number, a call and what it needs; of a vector, a cast."""
+"""Bit casts: for a number, a call and the helper that it needs; for a vector, a cast."""
 
 _CONSTANT = re.compile(r"\b[A-Z]+_splat\(([^()]*)\)")
 _TOKEN = re.compile(rf"\b({'|'.join(_KINDS)})(?:_(\w+))?\b")
 
 Spelling = Callable[[str, str | None], tuple[str, str | None]]
-"""From a type and perhaps a function of it to C and the helper that it needs, if any."""
+"""Maps a type, and a function on it if given, to C and the helper that it needs, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FunctionTemplate:
     """A function over types that stand for a number or for a vector.
 
     Attributes:
-        name: What it is called in texts, such as `FLOAT_exp`.
+        name: Its name in templates, such as `FLOAT_exp`.
         text: Its definition.
         needs: The helpers that it mentions by their names.
     """
@@ -62,11 +62,11 @@ class FunctionTemplate:
         return self.name.partition("_")[2]
 
     def of_numbers(self) -> Helper:
-        """Returns the function of numbers."""
+        """Instantiate the function for numbers."""
         return self._made(_CONSTANT.sub(r"\1", self.text), 1, _of_numbers)
 
     def of_vectors(self, lanes: int) -> Helper:
-        """Returns the function of vectors."""
+        """Instantiate the function for vectors."""
 
         def spelled(kind: str, function: str | None) -> tuple[str, str | None]:
             view = _VIEWS.get(f"{kind}_{function}")

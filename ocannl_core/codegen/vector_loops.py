@@ -1,9 +1,9 @@
-"""Vector loops as operations on vector registers, by the vector extensions of GCC and Clang.
+"""Rendering of vector loops with the vector extensions of GCC and Clang.
 
-All lanes of one statement run before the next statement. A value that is the same in every lane is
-computed once, as a number, and spread; cells that lie together are one load or store, and so is a
-part of a register; other cells are gathered one by one. Values of memory are kept in variables
-until memory or the scope changes, so that written-out loops do not repeat loads.
+All lanes of one statement run before the next statement. A uniform value is computed once, as a
+number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
+are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
+unrolled loops do not repeat loads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOST_LANES = 16
 
 
 class NotVectorisedError(Exception):
-    """A vector loop has something that vectors do not express; it is a plain loop then."""
+    """A vector loop has an operation without a vector form; it is rendered as a plain loop."""
 
 
 _MAPPED = frozenset(
@@ -73,13 +73,13 @@ class VectorLoop:
 
     Args:
         loop: The loop.
-        dialect: The spellings.
-        names: What things are called here.
+        dialect: The dialect.
+        names: The names in scope.
         info: Extents and formats of the nodes.
-        writer: Where statements go.
-        expressions: Renders values that are the same in all lanes.
-        is_inside: True if an access surely addresses a cell of its node.
-        note_written: Told of every node that is written.
+        writer: Receives the statements.
+        expressions: Renders uniform values.
+        is_inside: Returns True if an access is certainly in bounds.
+        note_written: Called with every node that is written.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class VectorLoop:
         self._lanes = self._width(loop.body)
 
     def _width(self, body: Block) -> int:
-        """Returns the lanes of a register: a power of two, and at least that of the variables."""
+        """Return the lanes of a register: a power of two, and at least that of the variables."""
         needed = self._count
         for node, place in self._positions.cells_of(body):
             if node in self._names.registers and self._stride(place) == 1:
@@ -121,20 +121,21 @@ class VectorLoop:
     # ----- statements -----------------------------------------------------------------------
 
     def render(self, block: Block) -> None:
-        """Writes all iterations of the loop.
+        """Write all iterations of the loop.
 
         Raises:
-            NotVectorisedError: for what vectors do not express.
+            NotVectorisedError: for operations without a vector form.
         """
         with self._names.single(self._var, self._start):
             self._block(block)
 
     def render_square(self, inner: For, statement: Store) -> None:
-        """Writes a copy whose rows become columns: this loop goes along rows of memory, the inner
-        one along rows of the copy.
+        """Write a transposing copy of a square.
+
+        This loop runs along the rows of the source, the inner one along the rows of the copy.
 
         Raises:
-            NotVectorisedError: if the copy is no square, or its rows do not lie together.
+            NotVectorisedError: if the copy is not square, or its rows are not contiguous.
         """
         value, dtype = statement.value, statement.value.dtype
         if isinstance(value, Unary):
@@ -178,7 +179,7 @@ class VectorLoop:
                     self._other(stmt)
 
     def _other(self, stmt: Stmt) -> None:
-        """Writes a statement that is none of the plain ones."""
+        """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
     def _store(self, stmt: Store) -> None:
@@ -217,7 +218,7 @@ class VectorLoop:
         self._writer.forget()
 
     def _assign(self, stmt: Store, value: CExpr) -> None:
-        """Writes the assignment of a vector to a variable."""
+        """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
             raise NotVectorisedError
@@ -230,7 +231,7 @@ class VectorLoop:
     # ----- places ---------------------------------------------------------------------------
 
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
-        """Returns the first lane's position and the distance from one lane to the next."""
+        """Return the first lane's position and the stride between lanes."""
         position = self._positions.place(node, indices)
         return position, self._stride(position)
 
@@ -241,7 +242,7 @@ class VectorLoop:
         return 0
 
     def _register(self, node: TensorNode, position: Position) -> int:
-        """Returns the variable of an array in registers that the lanes are in."""
+        """Return the position of the variable that holds the lanes of an array in registers."""
         at = self._positions.fixed(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
             raise NotVectorisedError
@@ -253,7 +254,7 @@ class VectorLoop:
     # ----- values ---------------------------------------------------------------------------
 
     def _value(self, expr: Expr) -> CExpr:
-        """Returns the vector of an expression's values, one per lane."""
+        """Render the vector of an expression's values, one per lane."""
         value = self._unrounded(expr)
         dtype = expr.dtype
         if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
@@ -262,7 +263,7 @@ class VectorLoop:
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
     def _unrounded(self, expr: Expr) -> CExpr:
-        """Returns such a vector; narrow floats may still have to be rounded."""
+        """Render the same vector; narrow floats may still need rounding."""
         self._vector(expr.dtype)
         if not self._varies(expr):
             return self._spread(expr)
@@ -294,9 +295,9 @@ class VectorLoop:
         return self._var in self._positions.free_variables(expr)
 
     def _spread(self, expr: Expr) -> CExpr:
-        """Returns a vector of equal lanes."""
+        """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
-            raise NotVectorisedError  # they may be repeated by this
+            raise NotVectorisedError  # rendering it again would repeat them
         cell = narrow_cell(expr)
         if cell is not None and cell.node not in self._names.registers:
             wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
@@ -321,9 +322,7 @@ class VectorLoop:
         return CExpr(self._kept(self._vector(expr.dtype), vector))
 
     def _set_before(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
-        """Returns the variable that has held what is computed of an expression since before the
-        innermost loop; None if it changes there.
-        """
+        """Set a variable to an invariant value before the innermost loop; None if it varies."""
         loop = self._writer.stepping
         if loop is None or not self._positions.is_same_throughout(loop, expr):
             return None
@@ -346,7 +345,7 @@ class VectorLoop:
         return self._set_before(load, vector, read) or CExpr(self._kept(vector, read()))
 
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
-        """Return a vector of cells that are a number of cells apart."""
+        """Render a vector of cells at a constant stride."""
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.is_narrow:
             function = self._helper(dtype, f"load_{dtype}")
@@ -452,7 +451,7 @@ class VectorLoop:
         if arg.dtype is dtype:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
-            raise NotVectorisedError  # numbers beyond the integers need care
+            raise NotVectorisedError  # numbers outside the range of integers need care
         if _computed(arg.dtype) is _computed(dtype):
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
@@ -471,7 +470,7 @@ class VectorLoop:
     # ----- conditions -----------------------------------------------------------------------
 
     def _mask(self, expr: Expr, dtype: DType) -> CExpr:
-        """Returns the lanes in which a value is not zero, to choose between values of a format."""
+        """Render the mask of the lanes in which a value is not zero, for values of a format."""
         nbytes = _computed(dtype).nbytes
         match expr:
             case Unary(UnaryOp.NOT, arg) if _computed(arg.dtype).nbytes == nbytes:
@@ -492,8 +491,9 @@ class VectorLoop:
                 raise NotVectorisedError
 
     def _where(self, condition: Expr, chosen: CExpr, other: CExpr, dtype: DType) -> CExpr:
-        """Return the choice between two vectors by a condition; a comparison and the choice are one
-        function, for processors that compare into masks.
+        """Render a selection between two vectors by a condition.
+
+        A comparison and the selection are one function, for processors that compare into masks.
         """
         match condition:
             case Binary(op, left, right) if op in COMPARISONS:
@@ -505,7 +505,7 @@ class VectorLoop:
         return self._select(self._mask(condition, dtype), chosen, other, dtype)
 
     def _byte_mask(self, flags: Load, dtype: DType) -> CExpr:
-        """Returns the lanes in which bytes are not zero."""
+        """Render the mask of the lanes in which bytes are not zero."""
         wide = int32 if dtype.nbytes == int32.nbytes else int64
         offset, stride = self._place(flags.node, flags.indices)
         if dtype.nbytes != wide.nbytes or flags.node in self._names.registers:
@@ -534,15 +534,15 @@ class VectorLoop:
     # ----- parts ----------------------------------------------------------------------------
 
     def _number(self, value: float, dtype: DType) -> CExpr:
-        """Returns a vector of one number."""
+        """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
     def _once(self, value: CExpr, dtype: DType) -> CExpr:
-        """Returns a name for a value that the text mentions repeatedly."""
+        """Name a value that the text mentions repeatedly."""
         return CExpr(self._named(self._vector(dtype), value))
 
     def _stored(self, number: str, dtype: DType) -> str:
-        """Returns a number in the storage type of its format."""
+        """Convert a number to the storage type of its format."""
         if not dtype.is_narrow:
             return number
         self._writer.helpers.add(f"{dtype}_bits")
@@ -556,14 +556,14 @@ class VectorLoop:
         return name
 
     def _kept(self, vector: str, value: CExpr) -> str:
-        """Returns the variable that holds a value of memory."""
+        """Return the variable that holds a value of memory."""
         known = self._writer.known.get(value.code)
         if known is None:
             known = self._writer.known[value.code] = self._named(vector, value)
         return known
 
     def _vector(self, dtype: DType) -> str:
-        """Returns the type of a vector."""
+        """Return the vector type of a format."""
         name = _vector_type(dtype, self._lanes)
         self._writer.helpers.add(name)
         return name
@@ -575,7 +575,7 @@ class VectorLoop:
 
 
 def _computed(dtype: DType) -> DType:
-    """Returns the format of the vectors that hold numbers of a format."""
+    """Return the format of the vectors that hold numbers of a format."""
     return float32 if dtype.is_narrow else dtype
 
 
@@ -588,6 +588,6 @@ def _vector_type(dtype: DType, lanes: int) -> str:
 
 
 def raise_if_inexact(index: CExpr, limit: int) -> None:
-    """Raises unless a position is a constant below a limit."""
+    """Raise NotVectorisedError unless a position is a constant below a limit."""
     if not (index.code.isdigit() and int(index.code) + MOST_LANES < limit):
         raise NotVectorisedError

@@ -1,7 +1,7 @@
-"""Vector types and the functions on them that generated C uses, by name.
+"""Vector types and functions of the prelude, by name.
 
-A type is called `float32x16`; a helper `float32x16_load`. A processor's own instruction is used
-where there is one and the compiler has a name for it; what stands in for it gives the same bits.
+A type has a name such as `float32x16`; a helper `float32x16_load`. Machine instructions are used
+through compiler builtins where available; the portable fallback gives the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ocannl_core.fast_dataclass import replace
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 
 _Instruction = tuple[str, str, str]
-"""The macro of a processor that has it, the compiler's name for it, and what it is given."""
+"""The feature macro of an instruction, the name of its builtin, and the arguments."""
 
 _FUSED: dict[tuple[str, int], tuple[_Instruction, ...]] = {
     ("float32", 16): (("__AVX512F__", "ia32_vfmaddps512_mask", "a, b, c, (unsigned short)-1, 4"),),
@@ -46,17 +46,15 @@ _OF_INTEGERS = {
     8: ("__AVX2__", "256", "a, b"),
     4: ("__SSE4_1__", "128", "a, b"),
 }
-"""By lanes: the instructions for the limits of signed integers of 32 bits."""
+"""By lanes: the instructions for minimum and maximum of signed integers of 32 bits."""
 _COMPARED = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
-"""Comparisons: the operator of C, and the number by which instructions know it."""
+"""Comparisons: the operator of C, and its code in instructions."""
 _IN_MASKS = {
     ("float32", 16): ("ps", "(unsigned short)-1, 4"),
     ("float64", 8): ("pd", "(unsigned char)-1, 4"),
     ("int32", 16): ("d", "(unsigned short)-1"),
 }
-"""Vectors that processors compare into masks: the end of the instruction's name, and what it is
-given besides the numbers.
-"""
+"""Vectors that AVX-512 compares into masks: the builtin's suffix and constant arguments."""
 _SCALED = {
     ("float32", 16): ("__AVX512F__", "ia32_scalefps512_mask", "(unsigned short)-1, 4"),
     ("float32", 8): ("__AVX512VL__", "ia32_scalefps256_mask", "(unsigned char)-1"),
@@ -72,17 +70,17 @@ _LOOKED_UP: dict[int, tuple[_Instruction, ...]] = {
         ("__AVX512VL__", "ia32_vpermt2varps256_mask", "i, FIRST, SECOND, (unsigned char)-1"),
     ),
 }
-"""By lanes: how numbers are looked up among those of one or two registers."""
+"""By lanes: the instructions that look up numbers in one or two registers."""
 _SHUFFLES = "__has_builtin(__builtin_shufflevector)"
 _WHOLE = "defined(__AVX512F__) && !defined(__clang__)"
-"""Where GCC has instructions for sixteen numbers that it does not make of its vectors."""
+"""Condition for AVX-512 instructions that GCC does not generate from its vectors."""
 _ALL = "(unsigned short)-1"
 _LIMITS = {"max": ">=", "min": "<="}
 
 
 @cache
 def vector_helper(name: str) -> Helper | None:
-    """Returns the vector type or function of this name; None if it is the name of neither."""
+    """Return the vector type or function of this name; None if there is none."""
     if name == "has_builtin":
         return HAS_BUILTIN
     if name == "stream_end":
@@ -159,7 +157,7 @@ def _function(vector: Vector, function: str) -> Helper | None:
 
 
 def _select(vector: Vector) -> str:
-    """Returns a choice between the lanes of two vectors."""
+    """Return a selection between the lanes of two vectors."""
     name, mask = vector.name, vector.mask
     special = []
     if (vector.dtype, vector.lanes) in _BLENDED:
@@ -173,7 +171,7 @@ def _select(vector: Vector) -> str:
 
 
 def _where(vector: Vector, function: str, needs: tuple[str, ...]) -> Helper:
-    """Return a choice by a comparison, of numbers of the same size."""
+    """Return a selection by a comparison of numbers of the same size."""
     _, *kind, compared = function.split("_")
     of = Vector(kind[0] if kind else vector.dtype, vector.lanes)
     symbol, code = _COMPARED[compared]
@@ -190,10 +188,10 @@ def _where(vector: Vector, function: str, needs: tuple[str, ...]) -> Helper:
 
 
 def _fma(vector: Vector) -> str:
-    """Returns a multiply-add with one rounding."""
+    """Return a multiply-add with one rounding."""
     name, lanes = vector.name, vector.lanes
     scalar = "__builtin_fmaf" if vector.dtype == "float32" else "__builtin_fma"
-    # no loop: it would stay one where a compiler hardly optimises
+    # no loop: compilers keep it as one at low optimisation levels
     cells = (f"{scalar}(a[{lane}], b[{lane}], c[{lane}])" for lane in range(lanes))
     plain = f"  return ({name}){{{', '.join(cells)}}};"
     special = [
@@ -207,27 +205,27 @@ def _fma(vector: Vector) -> str:
 
 
 def _madd(vector: Vector) -> str:
-    """Returns a multiply-add, with one rounding where an instruction does that."""
+    """Return a multiply-add, with one rounding if an instruction exists."""
     name = vector.name
     body = chosen([(FUSES, f"  return {name}_fma(a, b, c);")], "  return a * b + c;")
     return f"INLINE {name} {name}_madd({name} a, {name} b, {name} c) {{\n{body}\n}}"
 
 
 def _of(vector: Vector) -> str:
-    """Returns a conversion of integers of the same size."""
+    """Return a conversion of integers of the same size."""
     name = vector.name
     text = f"  return __builtin_convertvector(x, {name});"
     return f"INLINE {name} {name}_of({vector.mask} x) {{\n{text}\n}}"
 
 
 def _any(vector: Vector) -> str:
-    """Returns whether a condition holds in any lane."""
+    """Return a test that a condition holds in any lane."""
     lanes = " | ".join(f"x[{lane}]" for lane in range(vector.lanes))
     return f"INLINE int {vector.name}_any({vector.mask} x) {{\n  return ({lanes}) != 0;\n}}"
 
 
 def _lookup(vector: Vector) -> str:
-    """Returns the choice of cells among sixteen by the last four bits of integers."""
+    """Return a lookup in a table of sixteen numbers by the last four bits of integers."""
     name, lanes = vector.name, vector.lanes
     first, second = (f"*(const {vector.cells} *){place}" for place in ("cells", "(cells + 8)"))
     special = []
@@ -247,7 +245,7 @@ def _lookup(vector: Vector) -> str:
 
 
 def _half(vector: Vector, function: str) -> Helper:
-    """Returns a half of a vector of float32 as float64, or both such halves as one vector."""
+    """Return the conversion of a half of a float32 vector to float64, or of both halves back."""
     name, count = vector.name, vector.lanes // 2
     half, wide = Vector("float32", count), Vector("float64", count)
     if count == 1:
@@ -285,7 +283,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _limit(vector: Vector, function: str) -> str:
-    """Returns the larger or smaller of two vectors; of numbers, NaN wins, the first one of two."""
+    """Return the maximum or minimum of two vectors: NaN, if any, and of equal numbers the first."""
     name, place = vector.name, (vector.dtype, vector.lanes)
     is_float = vector.dtype.startswith("float")
     compared = f"a {_LIMITS[function]} b"
@@ -312,7 +310,7 @@ def _limit(vector: Vector, function: str) -> str:
 
 
 def _kept(vector: Vector, function: str) -> str:
-    """Returns numbers, or a limit in place of those that are not below or above it; NaN stays."""
+    """Return a clamp from above or below; NaN stays."""
     name, place = vector.name, (vector.dtype, vector.lanes)
     short, compared = ("min", "<") if function == "below" else ("max", ">")
     plain = f"  return {name}_select(limit {compared} x, limit, x);"
@@ -330,7 +328,7 @@ def _kept(vector: Vector, function: str) -> str:
 
 
 def _scaled(vector: Vector) -> Helper:
-    """Returns a multiplication by a power of two, of which AVX-512 makes one instruction."""
+    """Return a multiplication by a power of two, one instruction of AVX-512."""
     macro, name, mask = _SCALED[vector.dtype, vector.lanes]
     shift = f"{vector.name}_splat(0x1.8p23f)"
     text = (
@@ -344,7 +342,7 @@ def _scaled(vector: Vector) -> Helper:
 
 
 def _map(vector: Vector, function: str) -> str:
-    """Returns a function that calls another one for each lane, in a loop that may be vectorised."""
+    """Return a function that calls another one for each lane, in a loop that may be vectorised."""
     name, lanes = vector.name, vector.lanes
     return (
         f"INLINE {name} {name}_map_{function}({name} x) {{\n"

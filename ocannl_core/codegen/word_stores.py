@@ -1,4 +1,4 @@
-"""The numbers in a 128-bit word, lowest bits first: the right-hand sides of a vector store."""
+"""Numbers in a 128-bit word, lowest bits first: the right-hand sides of a vector store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Lane = tuple[str, tuple[str, ...]]
 
 
 def lanes(word: str, dtype: DType, storage_type: str) -> list[Lane]:
-    """Returns one cell after the other.
+    """Return one cell after the other.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; narrower
     floats, integers and words are the bits themselves.
