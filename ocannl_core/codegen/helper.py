@@ -1,9 +1,23 @@
-"""Helpers: functions and types that generated C mentions."""
+"""Helpers: functions and types that generated C mentions, and the files that define them.
+
+The files lie in the folder `c` beside this module. A definition follows a line with its name and
+the helpers that it needs:
+
+    /// float16_bits needs half_bits
+    INLINE uint16_t float16_bits(float x) {
+      return half_bits(x, 13);
+    }
+
+A file is read on first use. A line may end with a remark, `/// where_FLOAT -- no branch`, which
+generated C does not contain.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
 from ocannl_core.fast_dataclass import dataclass
 
@@ -21,6 +35,20 @@ class Helper:
     text: str
     needs: tuple[str, ...] = ()
     is_instruction: bool = False
+
+
+_MARKER = re.compile(r"^/// (\w+)(?: needs ([\w ]+?))?(?: -- .*)?\n", re.MULTILINE)
+
+
+@cache
+def read_helpers(file: str) -> Mapping[str, Helper]:
+    """Read the definitions in a file, or in a file of templates, by name."""
+    text = (Path(__file__).parent / "c" / file).read_text("utf-8")
+    _, *parts = _MARKER.split(text)
+    return {
+        name: Helper(text.strip("\n"), tuple((needs or "").split()))
+        for name, needs, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
 
 
 def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
@@ -52,3 +80,6 @@ def headers_for(text: str) -> Iterator[str]:
 
 FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
 """Condition that the processor has fused multiply-add."""
+
+EMULATED_TILES = "OCANNL_EMULATED_TILES"
+"""The macro that enables the emulation of tile registers."""

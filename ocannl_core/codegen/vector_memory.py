@@ -86,14 +86,6 @@ def _first_lanes(vector: Vector) -> str:
     return f"({lanes})(({vector.mask}){{{numbers}}} < n)"
 
 
-STREAM_END = """\
-/* cells that went past the caches have arrived */
-INLINE void stream_end(void) {
-#ifdef __SSE__
-  __builtin_ia32_sfence();
-#endif
-}"""
-
 _STREAMED = {
     64: ("__AVX512F__", "ia32_movntps512"),
     32: ("__AVX__", "ia32_movntps256"),

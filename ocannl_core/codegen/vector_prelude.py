@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from functools import cache
 
 from ocannl_core.codegen import vector_memory
-from ocannl_core.codegen.float32_math import float32_function
-from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.float32_math import vector_function
+from ocannl_core.codegen.helper import FUSES, Helper, chosen, read_helpers
 from ocannl_core.codegen.horizontal_operations import ACROSS, across, factor, over
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
-from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
+from ocannl_core.codegen.vector_types import TYPES, Vector, instruction
 from ocannl_core.fast_dataclass import replace
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
@@ -81,19 +81,15 @@ _LIMITS = {"max": ">=", "min": "<="}
 @cache
 def vector_helper(name: str) -> Helper | None:
     """Return the vector type or function of this name; None if there is none."""
-    if name == "has_builtin":
-        return HAS_BUILTIN
-    if name == "stream_end":
-        return Helper(vector_memory.STREAM_END)
     found = _NAME.fullmatch(name)
     if found is None or found["dtype"] not in TYPES:
-        return None
+        return read_helpers("vectors.h").get(name)
     vector = Vector(found["dtype"], int(found["lanes"]))
     function = found["function"]
     if function is None:
         return vector.definition
     made = _function(vector, function)
-    is_long = function.startswith(("transpose", "map_")) or float32_function(function, vector)
+    is_long = function.startswith(("transpose", "map_")) or vector_function(function, vector)
     return made if made is None or is_long else replace(made, is_instruction=True)
 
 
@@ -153,7 +149,7 @@ def _function(vector: Vector, function: str) -> Helper | None:
         case _ if function.startswith("map_"):
             return Helper(_map(vector, function.removeprefix("map_")), needs)
         case _:
-            return float32_function(function, vector)
+            return vector_function(function, vector)
 
 
 def _select(vector: Vector) -> str:
@@ -335,7 +331,7 @@ def _scaled(vector: Vector) -> Helper:
         f"INLINE {vector.name} {vector.name}_scaled({vector.name} x, {vector.name} shifted) {{\n"
         f"  return __builtin_{name}(x, shifted - {shift}, x, {mask});\n}}"
     )
-    plain = float32_function("scaled", vector)
+    plain = vector_function("scaled", vector)
     assert plain is not None
     needs = dict.fromkeys(("has_builtin", f"{vector.name}_splat", *plain.needs))
     return Helper(chosen([(instruction(macro, name), text)], plain.text), tuple(needs))

@@ -72,10 +72,6 @@ class Vector:
         )
 
 
-HAS_BUILTIN = Helper("#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif")
-"""Fallback for compilers without `__has_builtin`."""
-
-
 def instruction(macro: str, name: str) -> str:
     """Return the condition that the target has an instruction and the compiler a builtin for it.
 
