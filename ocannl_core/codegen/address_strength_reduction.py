@@ -13,20 +13,20 @@ from ocannl_core.loopir.nodes import AxisKind, For
 from ocannl_core.loopir.traverse import statements
 from ocannl_core.node import TensorNode
 
-_WITHIN = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
+_INNER_KINDS = frozenset({AxisKind.VECTOR, AxisKind.TILE, AxisKind.PAIR, AxisKind.UNROLLED})
 """Loops over the lanes of registers, and unrolled loops."""
 
 
 def has_reduced_addresses(loop: For) -> bool:
     """Return True if a loop is an innermost loop around vector loops."""
-    if loop.kind in _WITHIN:
+    if loop.kind in _INNER_KINDS:
         return False
     inside = [
         each.kind
         for each in statements(loop.body)
         if isinstance(each, For) and each.stop - each.start > 1
     ]
-    return AxisKind.VECTOR in inside and _WITHIN.issuperset(inside)
+    return AxisKind.VECTOR in inside and _INNER_KINDS.issuperset(inside)
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.codegen.address_strength_reduction import ReducedAddressLoop
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.precedence import CExpr, Precedence, infix, negated
-from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.precedence import CExpr, Precedence, infix, negate
+from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.errors import VerifyError
 from ocannl_core.identity import IdentityMap
@@ -31,7 +31,7 @@ from ocannl_core.loopir.traverse import free_variables, nodes_of, walk
 from ocannl_core.node import NodeInfo, TensorNode
 
 _WITH_STATEMENTS = frozenset({Gather, Scoped})
-_TIED = _WITH_STATEMENTS | {LocalRead, LoadMerge}
+_IMMOVABLE = _WITH_STATEMENTS | {LocalRead, LoadMerge}
 """Expressions to render in place: after statements, from scalars or merge buffers."""
 
 
@@ -159,7 +159,7 @@ class Addresses:
         """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
-            self._kinds_in(expr).isdisjoint(_TIED)
+            self._kinds_in(expr).isdisjoint(_IMMOVABLE)
             and self._names.registers.keys().isdisjoint(nodes)
             and self._names.tiles.keys().isdisjoint(nodes)
             and loop.written.isdisjoint(nodes)
@@ -214,7 +214,7 @@ def _total(products: Sequence[_Product]) -> CExpr | None:
     for coefficient, name in products:
         size = CExpr(name) if abs(coefficient) == 1 else _product(abs(coefficient), name)
         if total is None:
-            total = size if coefficient > 0 else negated(size)
+            total = size if coefficient > 0 else negate(size)
         else:
             total = infix(total, "+" if coefficient > 0 else "-", size)
     return total

@@ -19,23 +19,23 @@ from typing import assert_never
 
 from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
-from ocannl_core.codegen.dot_product_pairs import PairedLoop
+from ocannl_core.codegen.dot_products import DotProductLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
+from ocannl_core.codegen.float32_math import REPLACED_FUNCTIONS
 from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.codegen.loop_partition import loop_partitions
-from ocannl_core.codegen.matrix_tiles import TileLoops, tiles_of
+from ocannl_core.codegen.loop_partition import partition_loops
+from ocannl_core.codegen.matrix_tiles import TileLoops, count_tiles
 from ocannl_core.codegen.memset import MemsetRenderer
 from ocannl_core.codegen.names import KernelNames
 from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
-from ocannl_core.codegen.registers import register_lanes
+from ocannl_core.codegen.scalar_replacement import assign_registers
 from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
 )
-from ocannl_core.codegen.vector_types import ELEMENTS, PARTS_OF_REGISTERS
-from ocannl_core.codegen.word_stores import lanes
+from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
+from ocannl_core.codegen.word_stores import split_word
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
@@ -95,7 +95,7 @@ def render_kernel(
         CodegenError: for a statement or number format that the dialect cannot express.
     """
     try:
-        kernel = _rendered(nest, nodes, dialect)
+        kernel = _render(nest, nodes, dialect)
     except RecursionError:
         raise CodegenError(
             "Expressions must not be nested too deeply for the renderer to follow.",
@@ -123,7 +123,7 @@ def render_kernel(
     )
 
 
-def _rendered(
+def _render(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> _KernelRenderer:
     """Render with vectors, or else with plain loops."""
@@ -176,7 +176,7 @@ class _KernelRenderer:
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._dealt = loop_partitions(nest) if dialect.cuts_parallel else IdentityMap()
+        self._dealt = partition_loops(nest) if dialect.cuts_parallel else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
         self._measure(nest.body)
 
@@ -196,10 +196,10 @@ class _KernelRenderer:
         functions = [each.partition("_")[2] for each in self.writer.helpers]
         is_rare = self._plain_loops * _VECTORS_PER_PLAIN <= self._vector_loops
         is_mapped = any(each.startswith("map_") for each in functions)
-        has_parts = not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
+        has_parts = not PARTIAL_VECTORS.isdisjoint(self.writer.helpers)
         if not self._has_vectors or is_mapped or has_parts or not is_rare:
             return CompilerVectorisation.PLAIN
-        if not OWN_FUNCTIONS.isdisjoint(functions):
+        if not REPLACED_FUNCTIONS.isdisjoint(functions):
             return CompilerVectorisation.FUNCTIONS
         return CompilerVectorisation.MIXED if self._plain_loops else CompilerVectorisation.VECTORS
 
@@ -405,7 +405,7 @@ class _KernelRenderer:
     def _vector_loop(self, loop: For) -> None:
         self._innermost += 1
         self._vector_loops += 1
-        vector_loop = PairedLoop(
+        vector_loop = DotProductLoop(
             loop,
             self._dialect,
             self._names,
@@ -496,7 +496,7 @@ class _KernelRenderer:
         arg = self._expressions.value(stmt.arg)
         word = self._names.fresh()
         self.writer.line(f"const {self._dialect.value_type(uint4x32)} {word} = {arg};")
-        values = lanes(word, dtype, self._dialect.storage_type(dtype))
+        values = split_word(word, dtype, self._dialect.storage_type(dtype))
         if stmt.length > len(values):
             raise CodegenError(
                 f"A 128-bit word holds {len(values)} numbers of {dtype}.",
@@ -536,11 +536,11 @@ class _KernelRenderer:
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declare memory of one iteration: registers if possible, else an array."""
         info = self._info(node)
-        tiles = tiles_of(scope, node, info)
+        tiles = count_tiles(scope, node, info)
         if tiles:
             self._tiles.allocate(node, tiles)
             return
-        lanes = register_lanes(scope, node, info.buffer_dims)
+        lanes = assign_registers(scope, node, info.buffer_dims)
         if lanes is None or info.dtype.name not in ELEMENTS:
             self._allocate(node, Scope.THREAD)
             return

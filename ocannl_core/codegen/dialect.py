@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ocannl_core.codegen.float32_math import own_function
+from ocannl_core.codegen.float32_math import math_helper
 from ocannl_core.codegen.helper import MATH, STRING
 from ocannl_core.codegen.precedence import CExpr, Precedence, call
 from ocannl_core.codegen.prelude import headers_of, prelude
@@ -138,7 +138,7 @@ class Dialect:
 
     def own_function(self, name: str, dtype: DType) -> str | None:
         """Return the helper that replaces a library function; None if there is none."""
-        return own_function(name) if self.value_type(dtype) == "float" else None
+        return math_helper(name) if self.value_type(dtype) == "float" else None
 
     # ----- kernels --------------------------------------------------------------------------
 
@@ -159,13 +159,13 @@ class Dialect:
             "}",
             "",
             f"void {symbol}(void *const *args) {{",
-            *_folded(f"  {symbol}_body(", given, ");"),
+            *_wrap_list(f"  {symbol}_body(", given, ");"),
             "}",
         ]
 
     def function_head(self, function: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Return the opening lines of a function with these parameters."""
-        return _folded(f"{function}(", [self.parameter(each) for each in parameters], ") {")
+        return _wrap_list(f"{function}(", [self.parameter(each) for each in parameters], ") {")
 
     def parameter(self, parameter: KernelParameter) -> str:
         """Return the declaration of one parameter."""
@@ -234,7 +234,7 @@ class Dialect:
         return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
 
 
-def _folded(before: str, items: Sequence[str], after: str) -> list[str]:
+def _wrap_list(before: str, items: Sequence[str], after: str) -> list[str]:
     """Return a bracketed list on one line, or with one item per line."""
     line = f"{before}{', '.join(items)}{after}"
     if len(line) <= _LINE_WIDTH or not items:

@@ -18,8 +18,9 @@ from ocannl_core import dtypes
 from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.helper import MATH, headers_for
-from ocannl_core.codegen.horizontal_operations import ACROSS
+from ocannl_core.codegen.horizontal_operations import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.narrow_floats import is_exact
 from ocannl_core.codegen.precedence import (
     CExpr,
     Precedence,
@@ -27,10 +28,9 @@ from ocannl_core.codegen.precedence import (
     cast,
     conditional,
     infix,
-    negated,
+    negate,
 )
-from ocannl_core.codegen.registers import combined_cells
-from ocannl_core.codegen.rounding import is_exact
+from ocannl_core.codegen.scalar_replacement import reduction_leaves
 from ocannl_core.codegen.vector_types import ELEMENTS
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import (
@@ -162,7 +162,7 @@ class Expressions:
             case Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
             case Binary(op, left, right, dtype):
-                whole = self._across(expr) if op in ACROSS else None
+                whole = self._across(expr) if op in HORIZONTAL_REDUCTIONS else None
                 return whole or self._binary(op, left, right, dtype)
             case Ternary():
                 return self._ternary(expr)
@@ -292,7 +292,7 @@ class Expressions:
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
         """
-        lanes = combined_cells(expr)
+        lanes = reduction_leaves(expr)
         if not lanes or expr.dtype.name not in ELEMENTS:
             return None
         if expr.dtype.kind is Kind.SIGNED and expr.op in (BinaryOp.ADD, BinaryOp.MUL):
@@ -307,7 +307,7 @@ class Expressions:
             return None
         if places != list(range(first, first + len(lanes))):
             return None
-        name = f"{expr.dtype.name}x{len(lanes)}_{ACROSS[expr.op]}"
+        name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
         return self._helper(name, CExpr(registers.variable(first)))
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
@@ -329,7 +329,7 @@ class Expressions:
         one = self._dialect.constant(1.0, dtype)
         match op:
             case UnaryOp.NEG:
-                return negated(x)
+                return negate(x)
             case UnaryOp.RECIP:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
@@ -488,14 +488,14 @@ class Expressions:
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
         """
         if dtype.kind is Kind.SIGNED and dtype.nbytes >= 4 and self._dialect.signed_wraps:
-            return negated(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
+            return negate(b) if a.code == "0" and symbol == "-" else infix(a, symbol, b)
         if dtype.kind is Kind.SIGNED:
             a = cast(f"u{self._dialect.value_type(dtype)}", a)
         elif dtype is uint16 and symbol == "*":
             a = cast("uint32_t", a)  # the product of two promoted operands can exceed an int
         result = infix(a, symbol, b)
         if dtype.kind is Kind.UNSIGNED and dtype.nbytes >= 4:
-            return negated(b) if a.code == "0" and symbol == "-" else result
+            return negate(b) if a.code == "0" and symbol == "-" else result
         return cast(self._dialect.value_type(dtype), result)
 
     def _convert(self, text: CExpr, source: DType, dtype: DType) -> CExpr:

@@ -44,13 +44,13 @@ _WITH_DOUBLES = {
 }
 """Functions that compute with doubles: core function, parameters, and constant arguments."""
 
-OWN_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh"} | _WITH_DOUBLES.keys())
+REPLACED_FUNCTIONS = frozenset({"exp", "exp2", "log", "log2", "tanh"} | _WITH_DOUBLES.keys())
 """Functions of the C library that are replaced by helpers for float32."""
 
 
-def own_function(name: str) -> str | None:
+def math_helper(name: str) -> str | None:
     """Return the float32 helper that replaces a function of the C library, if any."""
-    return f"{name}_float32" if name in OWN_FUNCTIONS else None
+    return f"{name}_float32" if name in REPLACED_FUNCTIONS else None
 
 
 def number_function_names() -> Iterator[str]:

@@ -51,7 +51,7 @@ def read_helpers(file: str) -> Mapping[str, Helper]:
     }
 
 
-def chosen(special: Iterable[tuple[str, str]], plain: str) -> str:
+def select_by_macro(special: Iterable[tuple[str, str]], plain: str) -> str:
     """Select by the preprocessor the first text whose condition holds, else the plain one."""
     lines: list[str] = []
     for condition, text in special:
@@ -78,7 +78,7 @@ def headers_for(text: str) -> Iterator[str]:
             yield header
 
 
-FUSES = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
+HAS_FMA = "defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(FP_FAST_FMAF)"
 """Condition that the processor has fused multiply-add."""
 
 EMULATED_TILES = "OCANNL_EMULATED_TILES"

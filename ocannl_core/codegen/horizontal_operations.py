@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ocannl_core.codegen.helper import Helper, chosen
+from ocannl_core.codegen.helper import Helper, select_by_macro
 from ocannl_core.codegen.vector_types import Vector, instruction
 from ocannl_core.ops import BinaryOp
 
-ACROSS = {
+HORIZONTAL_REDUCTIONS = {
     BinaryOp.ADD: "sum",
     BinaryOp.MUL: "product",
     BinaryOp.MAX: "largest",
@@ -14,7 +14,7 @@ ACROSS = {
 }
 """Operations of horizontal reductions, with the names of the helpers."""
 
-_COMBINED = {
+_REDUCERS = {
     "sum": "x + y",
     "product": "x * y",
     "largest": "{vector}_max(x, y)",
@@ -23,7 +23,7 @@ _COMBINED = {
 _LIMITS = {"largest": "max", "smallest": "min"}
 
 
-def across(vector: Vector, function: str) -> Helper:
+def reduce_lanes(vector: Vector, function: str) -> Helper:
     """Return a function that reduces all lanes: neighbours, then pairs of neighbours, and so on.
 
     It is a butterfly: every lane is combined with the lane at a distance of 1, 2, 4, and so on.
@@ -32,17 +32,17 @@ def across(vector: Vector, function: str) -> Helper:
     for stage in range(vector.lanes.bit_length() - 1):
         order = ", ".join(str(lane ^ 1 << stage) for lane in range(vector.lanes))
         lines.append(f"  y = SHUFFLE(x, {order});")
-        lines.append(f"  x = {_COMBINED[function].format(vector=vector.name)};")
+        lines.append(f"  x = {_REDUCERS[function].format(vector=vector.name)};")
     head = f"INLINE {vector.element} {vector.name}_{function}({vector.name} x) {{"
     gnu = f"#define SHUFFLE(a, ...) __builtin_shuffle(a, ({vector.mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, ...) __builtin_shufflevector(a, a, __VA_ARGS__)"
-    shuffle = chosen([("defined(__clang__)", clang)], gnu)
+    shuffle = select_by_macro([("defined(__clang__)", clang)], gnu)
     text = "\n".join([shuffle, head, *lines, "  return x[0];", "}", "#undef SHUFFLE"])
     limit = (f"{vector.name}_{_LIMITS[function]}",) if function in _LIMITS else ()
     return Helper(text, (*dict.fromkeys((vector.name, vector.mask)), *limit))
 
 
-def over(vector: Vector) -> Helper:
+def divide_by_number(vector: Vector) -> Helper:
     """Return a function that divides a vector by a number, given the reciprocal.
 
     A division takes several times as long as a multiplication. If neither operand is so large or
@@ -52,23 +52,25 @@ def over(vector: Vector) -> Helper:
     """
     name = vector.name
     element = vector.element
-    special = [(_CONDITION, _CORRECTED)] if _has_short_way(vector) else []
-    body = chosen(special, f"  return x / {name}_splat(y);")
+    special = [(_CONDITION, _CORRECTED)] if _has_fast_division(vector) else []
+    body = select_by_macro(special, f"  return x / {name}_splat(y);")
     own = (f"{name}_splat", f"{name}_fma", f"{name}_factor")
     needs = ("has_builtin", *dict.fromkeys((name, vector.mask)), *own)
     head = f"INLINE {name} {name}_over({name} x, {element} y, {element} factor)"
     return Helper(f"{head} {{\n{body}\n}}", needs)
 
 
-def factor(vector: Vector) -> Helper:
-    """Return the reciprocal of a divisor, or 0 if it is out of range for `over`, as a function."""
+def compute_reciprocal(vector: Vector) -> Helper:
+    """Return the reciprocal of a divisor, or 0 if out of range, as a function."""
     name = vector.name
-    special = [(_CONDITION, _RECIPROCAL)] if _has_short_way(vector) else []
+    special = [(_CONDITION, _RECIPROCAL)] if _has_fast_division(vector) else []
     head = f"INLINE {vector.element} {name}_factor({vector.element} y)"
-    return Helper(f"{head} {{\n{chosen(special, '  return 0;')}\n}}", ("has_builtin", name))
+    return Helper(
+        f"{head} {{\n{select_by_macro(special, '  return 0;')}\n}}", ("has_builtin", name)
+    )
 
 
-def _has_short_way(vector: Vector) -> bool:
+def _has_fast_division(vector: Vector) -> bool:
     return (vector.dtype, vector.lanes) == ("float32", 16)
 
 

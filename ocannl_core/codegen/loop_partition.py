@@ -50,18 +50,18 @@ class LoopPartition:
         return f"if (first{self.level} <= {self.before} && {self.before} < end{self.level})"
 
 
-def loop_partitions(nest: Kernel) -> IdentityMap[For, LoopPartition]:
+def partition_loops(nest: Kernel) -> IdentityMap[For, LoopPartition]:
     """Return the partitioned loops with their partitions."""
     shares: IdentityMap[For, LoopPartition] = IdentityMap()
     if nest.is_parallel:
         outer = parallel_loops(nest)
-        shares.update(_shares_at(1, outer))
+        shares.update(_partition_level(1, outer))
         for loop in outer:
-            shares.update(_shares_at(2, inner_loops(loop)))
+            shares.update(_partition_level(2, inner_loops(loop)))
     return shares
 
 
-def _shares_at(level: int, loops: Sequence[For]) -> Iterator[tuple[For, LoopPartition]]:
+def _partition_level(level: int, loops: Sequence[For]) -> Iterator[tuple[For, LoopPartition]]:
     before = 0
     for loop in loops:
         extent = loop.stop - loop.start

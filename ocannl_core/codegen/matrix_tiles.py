@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.registers import Position
+from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.vector_loops import NotVectorisedError
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import bfloat16, float32
@@ -43,7 +43,7 @@ _ROWS = _LANES = _PAIRS = 16
 _CELLS = _ROWS * _LANES
 
 
-def tiles_of(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
+def count_tiles(stmts: Iterable[Stmt], node: TensorNode, info: NodeInfo) -> int:
     """Return the number of tile registers of an array; 0 if other code mentions it as well.
 
     Args:
@@ -114,7 +114,7 @@ class TileLoops:
         Raises:
             NotVectorisedError: for loops that are not whole tiles, or have other statements.
         """
-        loops, store = _nested(loop)
+        loops, store = _match_nest(loop)
         kinds = [each.kind for each in loops]
         extents = [each.stop - each.start for each in loops]
         if any(each.start for each in loops):
@@ -227,7 +227,7 @@ class TileLoops:
         self._writer.line(f"{function}({arguments});")
 
 
-def _nested(loop: For) -> tuple[list[For], Store]:
+def _match_nest(loop: For) -> tuple[list[For], Store]:
     """Return perfectly nested loops and the store inside."""
     loops = [loop]
     while True:

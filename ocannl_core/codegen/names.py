@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, unique
 
-from ocannl_core.codegen.registers import RegisterFile
+from ocannl_core.codegen.scalar_replacement import RegisterFile
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import IndexVar, LoopVar, StaticIndex
 from ocannl_core.loopir.nodes import Local
@@ -180,16 +180,16 @@ class KernelNames:
         letters = _LOOP_LETTERS
         name = letters[depth] if depth < len(letters) else f"i{depth}"
         self._depth += 1
-        with _Bound(self._vars, var, name):
+        with _Binding(self._vars, var, name):
             yield name
         self._depth -= 1
 
     def single(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
         """Bind a loop variable to the value of a single iteration."""
-        return _Bound(self._vars, var, value)
+        return _Binding(self._vars, var, value)
 
 
-class _Bound(AbstractContextManager[None]):
+class _Binding(AbstractContextManager[None]):
     """A binding of a variable while a block is rendered.
 
     A class instead of a generator, since unrolled loops bind their variable once per iteration.

@@ -125,13 +125,13 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
             body = "  return HALF_VALUE(__builtin_convertvector(bits, H) << 8);"
             return "V NAME(C bits)", body, ()
         case "value":
-            return "V NAME(C bits)", _widening(dtype, lanes), ()
+            return "V NAME(C bits)", _widen(dtype, lanes), ()
         case "bits" if is_short:
             return "C NAME(V x)", "  return cut_OF(round_OF(x));", ("cut", "round")
         case "bits":
-            return "C NAME(V x)", _chosen(dtype, lanes, 2), ()
+            return "C NAME(V x)", _select_instruction(dtype, lanes, 2), ()
         case "cut" if is_short:
-            return "C NAME(V x)", _shortening(lanes), ()
+            return "C NAME(V x)", _truncate(lanes), ()
         case "cut":
             return "C NAME(V x)", "  return bits_OF(x);", ("bits",)
         case "round" if is_short:
@@ -151,23 +151,23 @@ def _definition(verb: str, dtype: str, lanes: int) -> tuple[str, str, tuple[str,
             spread = ", ".join(["bits"] * lanes)
             return "V NAME(E bits)", f"  return value_OF((C){{{spread}}});", ("value",)
         case "store":
-            return "void NAME(E *p, V x, int n)", _storing("bits_OF", lanes), ("bits",)
+            return "void NAME(E *p, V x, int n)", _store_cells("bits_OF", lanes), ("bits",)
         case "put":
-            return "void NAME(E *p, V x, int n)", _storing("cut_OF", lanes), ("cut",)
+            return "void NAME(E *p, V x, int n)", _store_cells("cut_OF", lanes), ("cut",)
         case _:
             return "void NAME(E *p, V x)", "  stream_CELLS(p, bits_OF(x));", ("bits",)
 
 
-def _storing(function: str, lanes: int) -> str:
+def _store_cells(function: str, lanes: int) -> str:
     """Return the body of a function that stores n cells."""
     whole = f"  if (n == {lanes}) *(WHOLE *)p = {function}(x);"
     return f"{whole}\n  else store_CELLS(p, {function}(x), n);"
 
 
-def _widening(dtype: str, lanes: int) -> str:
+def _widen(dtype: str, lanes: int) -> str:
     """Return the body of a function from cells to numbers."""
     if dtype != "bfloat16":
-        return _chosen(dtype, lanes, 1)
+        return _select_instruction(dtype, lanes, 1)
     plain = "  return (V)(__builtin_convertvector(bits, U) << 16);"
     if lanes != 16:
         return plain
@@ -175,7 +175,7 @@ def _widening(dtype: str, lanes: int) -> str:
     return f"#if {_AVX512}\n  return (V)((U){call} << 16);\n#else\n{plain}\n#endif"
 
 
-def _shortening(lanes: int) -> str:
+def _truncate(lanes: int) -> str:
     """Return the body of a function from numbers of bfloat16 to cells."""
     plain = "  return __builtin_convertvector((U)x >> 16, C);"
     if lanes != 16:
@@ -184,7 +184,7 @@ def _shortening(lanes: int) -> str:
     return f"#if {_AVX512}\n  return (C){call};\n#else\n{plain}\n#endif"
 
 
-def _chosen(dtype: str, lanes: int, direction: int) -> str:
+def _select_instruction(dtype: str, lanes: int, direction: int) -> str:
     """Return a conversion, from cells (1) or to cells (2), by an instruction if there is one."""
     from_cells, to_cells, _ = _CONVERSIONS[dtype]
     plain = _text(from_cells if direction == 1 else to_cells)

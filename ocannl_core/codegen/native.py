@@ -64,7 +64,7 @@ def render_native(
     ]
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
     helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
-    body = indent("\n".join([*lines, _dedented(code.body)]), "  ")
+    body = indent("\n".join([*lines, _dedent_body(code.body)]), "  ")
     support = "\n".join([*(f"#include {header}" for header in code.headers), dedent(code.support)])
 
     def text(symbol: str) -> str:
@@ -120,5 +120,5 @@ def _declarations(name: str, info: NodeInfo, body: str, dialect: Dialect) -> Ite
         yield f"typedef {dialect.storage_type(info.dtype)} {name}_type;"
 
 
-def _dedented(text: str) -> str:
+def _dedent_body(text: str) -> str:
     return dedent(text).strip("\n")

@@ -90,7 +90,7 @@ def infix(left: CExpr, symbol: str, right: CExpr) -> CExpr:
     return CExpr(f"{left.at(level if associates else tighter)} {symbol} {right.at(tighter)}", level)
 
 
-def negated(operand: CExpr) -> CExpr:
+def negate(operand: CExpr) -> CExpr:
     """Return `-operand`, without adjacent minus signs."""
     code = operand.at(Precedence.UNARY)
     return CExpr(f"-({code})" if code.startswith("-") else f"-{code}", Precedence.UNARY)

@@ -15,9 +15,9 @@ from typing import assert_never
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.expressions import Expressions
 from ocannl_core.codegen.names import KernelNames
-from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negated
-from ocannl_core.codegen.registers import Position
-from ocannl_core.codegen.rounding import is_arithmetic, is_exact, narrow_cell
+from ocannl_core.codegen.narrow_floats import is_arithmetic, is_exact, match_narrow_load
+from ocannl_core.codegen.precedence import CExpr, call, cast, infix, negate
+from ocannl_core.codegen.scalar_replacement import Position
 from ocannl_core.codegen.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, Kind, float32, int32, int64, uint8
@@ -139,7 +139,7 @@ class VectorLoop:
         """
         value, dtype = statement.value, statement.value.dtype
         if isinstance(value, Unary):
-            value = narrow_cell(value) or value
+            value = match_narrow_load(value) or value
         count = inner.stop - inner.start
         if not isinstance(value, Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorisedError
@@ -298,7 +298,7 @@ class VectorLoop:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # rendering it again would repeat them
-        cell = narrow_cell(expr)
+        cell = match_narrow_load(expr)
         if cell is not None and cell.node not in self._names.registers:
             wide, place = self._helper(expr.dtype, f"splat_{cell.dtype}"), cell
 
@@ -369,7 +369,7 @@ class VectorLoop:
         zero, one = self._number(0.0, dtype), self._number(1.0, dtype)
         match op:
             case UnaryOp.NEG:
-                return negated(x)
+                return negate(x)
             case UnaryOp.RECIP:
                 return infix(one, "/", x)
             case UnaryOp.RECIP_SQRT:
@@ -452,7 +452,7 @@ class VectorLoop:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
             raise NotVectorisedError  # numbers outside the range of integers need care
-        if _computed(arg.dtype) is _computed(dtype):
+        if _arithmetic_format(arg.dtype) is _arithmetic_format(dtype):
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))
 
@@ -471,19 +471,19 @@ class VectorLoop:
 
     def _mask(self, expr: Expr, dtype: DType) -> CExpr:
         """Render the mask of the lanes in which a value is not zero, for values of a format."""
-        nbytes = _computed(dtype).nbytes
+        nbytes = _arithmetic_format(dtype).nbytes
         match expr:
-            case Unary(UnaryOp.NOT, arg) if _computed(arg.dtype).nbytes == nbytes:
+            case Unary(UnaryOp.NOT, arg) if _arithmetic_format(arg.dtype).nbytes == nbytes:
                 return CExpr(f"~({self._mask(arg, dtype)})")
             case Binary(op, left, right) if (
-                op in COMPARISONS and _computed(left.dtype).nbytes == nbytes
+                op in COMPARISONS and _arithmetic_format(left.dtype).nbytes == nbytes
             ):
                 compared = infix(self._value(left), op.value.symbol, self._value(right))
                 return CExpr(f"({compared})")
             case Binary(BinaryOp.AND | BinaryOp.OR as op, left, right):
                 symbol = "&" if op is BinaryOp.AND else "|"
                 return infix(self._mask(left, dtype), symbol, self._mask(right, dtype))
-            case _ if _computed(expr.dtype).nbytes == nbytes:
+            case _ if _arithmetic_format(expr.dtype).nbytes == nbytes:
                 return infix(self._value(expr), "!=", self._number(0.0, expr.dtype))
             case Load(dtype=byte) if byte is uint8:
                 return self._byte_mask(expr, dtype)
@@ -497,9 +497,9 @@ class VectorLoop:
         """
         match condition:
             case Binary(op, left, right) if op in COMPARISONS:
-                compared = _computed(left.dtype)
-                if compared.nbytes == _computed(dtype).nbytes:
-                    kind = "" if compared is _computed(dtype) else f"_{compared}"
+                compared = _arithmetic_format(left.dtype)
+                if compared.nbytes == _arithmetic_format(dtype).nbytes:
+                    kind = "" if compared is _arithmetic_format(dtype) else f"_{compared}"
                     function = self._helper(dtype, f"where{kind}_{op.value.name}")
                     return call(function, self._value(left), self._value(right), chosen, other)
         return self._select(self._mask(condition, dtype), chosen, other, dtype)
@@ -523,7 +523,7 @@ class VectorLoop:
         return self._select(mask, self._number(1.0, dtype), self._number(0.0, dtype), dtype)
 
     def _first_lanes(self, dtype: DType) -> CExpr:
-        mask = Vector(_computed(dtype).name, self._lanes).mask
+        mask = Vector(_arithmetic_format(dtype).name, self._lanes).mask
         self._writer.helpers.add(mask)
         flags = ", ".join("-1" if lane < self._count else "0" for lane in range(self._lanes))
         return CExpr(f"({mask}){{{flags}}}")
@@ -574,14 +574,14 @@ class VectorLoop:
         return name
 
 
-def _computed(dtype: DType) -> DType:
+def _arithmetic_format(dtype: DType) -> DType:
     """Return the format of the vectors that hold numbers of a format."""
     return float32 if dtype.is_narrow else dtype
 
 
 @cache
 def _vector_type(dtype: DType, lanes: int) -> str:
-    computed = _computed(dtype)
+    computed = _arithmetic_format(dtype)
     if computed.name not in ELEMENTS:
         raise NotVectorisedError
     return f"{computed}x{lanes}"

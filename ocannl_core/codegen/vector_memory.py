@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocannl_core.codegen.helper import chosen
+from ocannl_core.codegen.helper import select_by_macro
 from ocannl_core.codegen.narrow_vectors import CELLS
 from ocannl_core.codegen.vector_types import Vector, instruction
 
@@ -18,7 +18,7 @@ _BY_SIGN |= {("float64", 4): "pd256", ("float64", 2): "pd"}
 def load(vector: Vector) -> str:
     """Return a function that loads the first n cells of a vector; the other lanes are zero."""
     head = f"INLINE {vector.name} {vector.name}_load(const {vector.element} *p, int n) {{"
-    return f"{head}\n{chosen(_masked_loads(vector), _loaded_apart(vector))}\n}}"
+    return f"{head}\n{select_by_macro(_masked_loads(vector), _load_lanes(vector))}\n}}"
 
 
 def _masked_loads(vector: Vector) -> Iterator[tuple[str, str]]:
@@ -39,7 +39,7 @@ def _masked_loads(vector: Vector) -> Iterator[tuple[str, str]]:
         yield instruction("__AVX__", name), f"  return __builtin_{name}({given});"
 
 
-def _loaded_apart(vector: Vector) -> str:
+def _load_lanes(vector: Vector) -> str:
     """Return a load cell by cell: a copy to a part of a vector would stall on store forwarding."""
     cells = ["p[0]", *(f"n > {lane} ? p[{lane}] : 0" for lane in range(1, vector.lanes))]
     return f"  return ({vector.name}){{{', '.join(cells)}}};"
@@ -59,7 +59,7 @@ def store(vector: Vector) -> str:
         text = f"  __builtin_{name}((void *)p, ({vector.mask})x, {_bits(vector)});"
         condition = f"defined(__AVX512BW__) && {instruction('__AVX512VL__', name)}"
         special.append((condition, text))
-    return f"{head}\n{chosen(special, plain)}\n}}"
+    return f"{head}\n{select_by_macro(special, plain)}\n}}"
 
 
 def from_bytes(vector: Vector) -> str:
@@ -108,7 +108,7 @@ def stream(vector: Vector) -> str:
         past[1] = (past[1][0], f"    __builtin_{name}({past[1][1]});")
         lines = [
             f"  if ((uintptr_t)p % {size} == 0)",
-            chosen(past, f"  {lines[0]}"),
+            select_by_macro(past, f"  {lines[0]}"),
             "  else",
             *(f"  {line}" for line in lines),
         ]
@@ -155,5 +155,5 @@ def transpose(vector: Vector, source: str = "") -> str:
     )
     gnu = f"#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ({vector.mask}){{__VA_ARGS__}})"
     clang = "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)"
-    shuffle = chosen([("defined(__clang__)", clang)], gnu)
+    shuffle = select_by_macro([("defined(__clang__)", clang)], gnu)
     return "\n".join([shuffle, head, *lines, "}", "#undef SHUFFLE"])

@@ -80,7 +80,7 @@ def instruction(macro: str, name: str) -> str:
     return f"defined({macro}) && __has_builtin(__builtin_{name})"
 
 
-PARTS_OF_REGISTERS = frozenset(
+PARTIAL_VECTORS = frozenset(
     each.name for dtype in TYPES for lanes in (2, 4) if (each := Vector(dtype, lanes)).nbytes < 16
 )
 """The vector types that are smaller than any vector register."""

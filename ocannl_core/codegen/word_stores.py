@@ -8,7 +8,7 @@ Lane = tuple[str, tuple[str, ...]]
 """An expression for a stored cell, and the helpers that it needs."""
 
 
-def lanes(word: str, dtype: DType, storage_type: str) -> list[Lane]:
+def split_word(word: str, dtype: DType, storage_type: str) -> list[Lane]:
     """Return one cell after the other.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; narrower

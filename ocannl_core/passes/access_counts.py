@@ -51,7 +51,7 @@ class _Group:
     variables: tuple[IndexVar, ...]
 
 
-def access_count(
+def count_accesses(
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
     dims: Sequence[int],
@@ -67,12 +67,12 @@ def access_count(
         dims: The extents of the array.
         max_tracing_dim: The number of iterations per loop to sample where counting is too slow.
     """
-    groups = _groups(indices, loops)
+    groups = _group_axes(indices, loops)
     used = {var for group in groups for var in group.variables}
     repeats = prod(values.extent for var, values in loops.items() if var not in used)
     found = AccessCount(repeats, repeats)
     for group in groups:
-        each = _of_group(group, indices, loops, dims, max_tracing_dim)
+        each = _count_in_group(group, indices, loops, dims, max_tracing_dim)
         found = AccessCount(
             found.least * each.least, found.most * each.most, found.is_exact and each.is_exact
         )
@@ -80,14 +80,14 @@ def access_count(
     return AccessCount(0, found.most, found.is_exact) if any(dims[a] > 1 for a in fixed) else found
 
 
-def counts_per_cell(
+def count_accesses_per_cell(
     indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range], dims: Sequence[int]
 ) -> Counts | None:
     """Count the accesses of each cell; return None if counting would be too slow.
 
     Positions outside the array are left out. Static indices must not occur.
     """
-    groups = _groups(indices, loops)
+    groups = _group_axes(indices, loops)
     if prod(dims) > MOST_ENUMERATED:
         return None
     used = {var for group in groups for var in group.variables}
@@ -97,13 +97,15 @@ def counts_per_cell(
     for group in (*groups, *fixed):
         if prod(loops[var].extent for var in group.variables) > MOST_ENUMERATED:
             return None
-        histogram = _histogram(group, indices, loops, dims)
+        histogram = _compute_histogram(group, indices, loops, dims)
         shape = [dim if axis in group.axes else 1 for axis, dim in enumerate(dims)]
         total = total * histogram.reshape(shape)
     return np.broadcast_to(total, tuple(dims)).astype(np.int64)
 
 
-def _groups(indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]) -> tuple[_Group, ...]:
+def _group_axes(
+    indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
+) -> tuple[_Group, ...]:
     """Group the axes that loop variables connect; constant axes are in no group."""
     groups: list[_Group] = []
     for axis, index in enumerate(indices):
@@ -126,7 +128,7 @@ def _loop_terms(
     return tuple(term for term in as_affine(index)[0] if term[1] in loops)
 
 
-def _of_group(
+def _count_in_group(
     group: _Group,
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
@@ -141,7 +143,7 @@ def _of_group(
         return AccessCount(int(covers_all), 1)
     cells = prod(dims[axis] for axis in group.axes)
     if prod(extents) <= MOST_ENUMERATED and cells <= MOST_ENUMERATED:
-        histogram = _histogram(group, indices, loops, dims)
+        histogram = _compute_histogram(group, indices, loops, dims)
         return (
             AccessCount(int(histogram.min()), int(histogram.max())) if cells else AccessCount(0, 0)
         )
@@ -149,10 +151,10 @@ def _of_group(
         var: Range(loops[var].low, min(loops[var].high, loops[var].low + max(1, max_tracing_dim)))
         for var in group.variables
     }
-    return AccessCount(0, _largest_count(group, indices, start), is_exact=False)
+    return AccessCount(0, _sample_largest_count(group, indices, start), is_exact=False)
 
 
-def _positions(
+def _enumerate_positions(
     group: _Group, indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
 ) -> list[Counts]:
     """Return the positions along each axis of a group, one for each iteration of its loops."""
@@ -169,7 +171,7 @@ def _positions(
     return positions
 
 
-def _histogram(
+def _compute_histogram(
     group: _Group,
     indices: Sequence[AxisIndex],
     loops: Mapping[IndexVar, Range],
@@ -177,7 +179,7 @@ def _histogram(
 ) -> Counts:
     """Count the accesses of each position along a group's axes, in row-major order."""
     extents = [dims[axis] for axis in group.axes]
-    positions = _positions(group, indices, loops)
+    positions = _enumerate_positions(group, indices, loops)
     inside = np.ones(len(positions[0]), dtype=bool)
     places = np.zeros(len(positions[0]), dtype=np.int64)
     for position, extent in zip(positions, extents, strict=True):
@@ -186,8 +188,8 @@ def _histogram(
     return np.bincount(places[inside], minlength=prod(extents)).astype(np.int64)
 
 
-def _largest_count(
+def _sample_largest_count(
     group: _Group, indices: Sequence[AxisIndex], loops: Mapping[IndexVar, Range]
 ) -> int:
-    rows = np.stack(_positions(group, indices, loops), axis=1)
+    rows = np.stack(_enumerate_positions(group, indices, loops), axis=1)
     return int(np.unique(rows, axis=0, return_counts=True)[1].max(initial=0))

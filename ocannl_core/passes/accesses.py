@@ -49,10 +49,10 @@ from ocannl_core.passes.access_counts import (
     MOST_ENUMERATED,
     AccessCount,
     Counts,
-    access_count,
-    counts_per_cell,
+    count_accesses,
+    count_accesses_per_cell,
 )
-from ocannl_core.passes.definite_assignment import DefiniteAssignment, written_cells
+from ocannl_core.passes.definite_assignment import DefiniteAssignment, count_writes
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement, analyse_statements
 
 
@@ -98,9 +98,9 @@ class NodeAccesses:
     def is_complex(self) -> bool:
         """Return True if computing a cell costs more than a load."""
         stores = [site for _, site in self.writes if isinstance(site.by, Store)]
-        combines = len(stores) > 1 or any(_repeats(site) for site in stores)
+        combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
         return (combines and self.is_accessing) or any(
-            computes(value, self.node) for value in self._values()
+            has_computation(value, self.node) for value in self._values()
         )
 
     def _values(self) -> tuple[Expr, ...]:
@@ -126,13 +126,13 @@ class NodeAccesses:
         An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
         `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that occur in branches only stay separate.
         """
-        keys = Counter(_key(site) for _, site in self.reads)
+        keys = Counter(_read_key(site) for _, site in self.reads)
         if all(count == 1 for count in keys.values()):
             return self
         surely: set[Hashable] = set()
         kept: list[tuple[int, AccessSite]] = []
         for position, site in self.reads:
-            key = _key(site)
+            key = _read_key(site)
             if key in surely:
                 continue
             if keys[key] > 1 and _is_computed_surely(site):
@@ -149,7 +149,7 @@ class NodeAccesses:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.reads:
-            found = counts_per_cell(
+            found = count_accesses_per_cell(
                 site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims
             )
             if found is None:
@@ -163,7 +163,7 @@ class NodeAccesses:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.writes:
-            found = written_cells(site, self.info)
+            found = count_writes(site, self.info)
             if found is None:
                 return None
             total += found
@@ -184,7 +184,7 @@ class NodeAccesses:
                 for index, dim in zip(indices, self.info.buffer_dims, strict=True)
             )
             return AccessCount(repeats if covers else 0, repeats)
-        return access_count(indices, loops, self.info.buffer_dims, max_tracing_dim)
+        return count_accesses(indices, loops, self.info.buffer_dims, max_tracing_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +200,14 @@ class Accesses:
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
-def trace(program: LoopProgram) -> Accesses:
+def analyse_accesses(program: LoopProgram) -> Accesses:
     """Analyse the accesses of a program.
 
     The run time is proportional to the number of accesses and nearly independent of loop extents.
     """
     units = analyse_statements(program)
     coverage = DefiniteAssignment(program.nodes)
-    notes = {node: _Notes() for node in program.nodes}
+    notes = {node: _AccessRecord() for node in program.nodes}
     constants: set[TensorNode] = set()
     for unit in units:
         coverage.run(unit)
@@ -238,7 +238,7 @@ def trace(program: LoopProgram) -> Accesses:
 
 
 @dataclass(slots=True)
-class _Notes:
+class _AccessRecord:
     """The accesses of a node up to the current statement."""
 
     writes: list[tuple[int, AccessSite]] = field(default_factory=list)
@@ -258,7 +258,7 @@ class _Notes:
         self.writes.append((position, site))
 
 
-def _key(site: AccessSite) -> Hashable:
+def _read_key(site: AccessSite) -> Hashable:
     return ById(site.store), site.by, len(site.loops)
 
 
@@ -300,7 +300,7 @@ def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -
             return False
 
 
-def _repeats(site: AccessSite) -> bool:
+def _stores_repeatedly(site: AccessSite) -> bool:
     """Return True if a store runs several times for the same cell."""
     used = {var for index in site.indices or () for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
@@ -311,16 +311,16 @@ def reads_memory(value: Expr, own: TensorNode | None = None) -> bool:
     return fold(value, lambda each, inner: any(inner) or _is_access(each, own))
 
 
-def computes(value: Expr, own: TensorNode | None = None) -> bool:
+def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
     """Return True if a value applies a primitive to a loaded number, or contains loops.
 
     Combining the node's own cell with a value does not count. That is right only if the cell holds
     a constant, which the caller checks.
     """
-    return fold(value, lambda each, inner: cost(each, inner, own)).computes
+    return fold(value, lambda each, inner: classify_cost(each, inner, own)).computes
 
 
-class Cost(NamedTuple):
+class CostClass(NamedTuple):
     """Cost class of an expression or statement.
 
     Comparing a position with a value does not count as a computation: it costs no more than a load.
@@ -336,7 +336,7 @@ class Cost(NamedTuple):
     loads: bool
 
 
-def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
+def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
     """Return the cost class of a node of the loop language, given those of its children."""
     reads = any(each.reads for each in inner) or _is_access(node, own)
     computes = any(each.computes for each in inner)
@@ -345,20 +345,20 @@ def cost(node: Node, inner: Sequence[Cost], own: TensorNode | None) -> Cost:
     )
     match node:
         case Binary(_, Load(loaded), _) if loaded is own:
-            return Cost(reads, computes, loads)
+            return CostClass(reads, computes, loads)
         case Binary(op, left, right) if op in COMPARISONS and (
             isinstance(left, IndexValue) or isinstance(right, IndexValue)
         ):
             # a flag costs no more than a load, and a known flag turns a reduction into a selection
-            return Cost(reads, computes, loads)
+            return CostClass(reads, computes, loads)
         case Unary() | Binary() | Ternary():
-            return Cost(reads, computes or reads, loads)
+            return CostClass(reads, computes or reads, loads)
         case For():
-            return Cost(reads, True, loads)
+            return CostClass(reads, True, loads)
         case Scoped(_, body) if not loads and not any(isinstance(n, For) for n in walk(body)):
-            return Cost(False, False, False)  # constant, at any cost of its scalars
+            return CostClass(False, False, False)  # constant, at any cost of its scalars
         case _:
-            return Cost(reads, computes, loads)
+            return CostClass(reads, computes, loads)
 
 
 def _is_access(node: Node, own: TensorNode | None) -> bool:

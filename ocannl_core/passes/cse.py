@@ -64,13 +64,13 @@ from ocannl_core.passes.trampoline import Steps, run_trampoline
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
 )
-_TOGETHER = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
+_LOOP_FREE = (Store, StoreVector, SetLocal, DeclareLocal, Remark)
 """Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
-_APART = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
+_PARALLEL_KINDS = (AxisKind.PARALLEL, AxisKind.GRID, AxisKind.BLOCK)
 
 
-def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
+def eliminate_common_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopProgram:
     """Eliminate common subexpressions; results are bit-identical.
 
     Args:
@@ -78,11 +78,11 @@ def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopP
         least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
             share cheap expressions, and schedules need the terms of a sum in one expression.
     """
-    survey = _Survey(assigned_memory(program.body), least_saved)
+    survey = _ValueNumbering(assigned_memory(program.body), least_saved)
     run_trampoline(survey.top(program.body))
     if not any(value.is_shared for value, _ in survey.found):
         return program
-    author = _Author(iter(survey.found), fresh_locals(program.body))
+    author = _Rewriter(iter(survey.found), fresh_locals(program.body))
     stmts: tuple[Stmt, ...] = run_trampoline(author.stmts(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
@@ -114,12 +114,12 @@ class _RepeatedValue:
         return self.holder is not None or (self.uses - 1) * self.cost >= self.least_saved
 
 
-Found = tuple[_RepeatedValue, bool]
+Occurrence = tuple[_RepeatedValue, bool]
 """The value of an expression, and True at its first occurrence."""
 
 
 @dataclass(slots=True)
-class _Survey:
+class _ValueNumbering:
     """First walk, in execution order: number the values and count their occurrences.
 
     Attributes:
@@ -134,7 +134,7 @@ class _Survey:
 
     changed: IdentityMap[Node, frozenset[Storage]]
     least_saved: int
-    found: list[Found] = field(default_factory=list)
+    found: list[Occurrence] = field(default_factory=list)
     available: dict[int, _RepeatedValue] = field(default_factory=dict)
     provided: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
     versions: dict[Storage, int] = field(default_factory=dict)
@@ -169,10 +169,10 @@ class _Survey:
     def top(self, block: Block) -> Steps[None]:
         """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
-            if not _joins_others(stmt):
+            if not _is_loop_free(stmt):
                 self.available = {}
             yield self.top(stmt) if isinstance(stmt, Block) else self.statement(stmt)
-            if not _joins_others(stmt) or isinstance(stmt, Block):
+            if not _is_loop_free(stmt) or isinstance(stmt, Block):
                 self.available = {}
 
     def statement(self, stmt: Stmt) -> Steps[None]:
@@ -198,7 +198,7 @@ class _Survey:
 
     def loop(self, loop: For) -> Steps[None]:
         outer = self.available
-        if loop.kind in _APART:
+        if loop.kind in _PARALLEL_KINDS:
             self.available = {}
         self.change(*self.changed[loop])
         yield self.block(loop.body)
@@ -273,10 +273,10 @@ class _Survey:
 
 
 @dataclass(slots=True)
-class _Author:
+class _Rewriter:
     """Second walk, over the same expressions in the same order: write the program."""
 
-    found: Iterator[Found]
+    found: Iterator[Occurrence]
     fresh: Fresh
 
     def stmts(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
@@ -332,8 +332,8 @@ def _is_leaf(expr: Expr) -> bool:
     return isinstance(expr, Load | LoadMerge | LocalRead | Const | ConstBits | IndexValue)
 
 
-def _joins_others(stmt: Stmt) -> bool:
+def _is_loop_free(stmt: Stmt) -> bool:
     """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
     if isinstance(stmt, Block):
-        return all(map(_joins_others, stmt.stmts))
-    return isinstance(stmt, _TOGETHER) and not any(isinstance(n, For) for n in walk(stmt))
+        return all(map(_is_loop_free, stmt.stmts))
+    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, For) for n in walk(stmt))

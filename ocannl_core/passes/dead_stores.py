@@ -46,7 +46,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.algebraic_rules import apply_rules
-from ocannl_core.passes.definite_assignment import certain_cells, whole
+from ocannl_core.passes.definite_assignment import all_cells, assigned_cells
 from ocannl_core.passes.statement_accesses import AnalysedStatement, analyse_statement
 
 # ----- initial values ------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
     def block(stmt: Stmt) -> Replacement:
         if not isinstance(stmt, Block) or not any(isinstance(s, Fill) for s in stmt.stmts):
             return stmt
-        stmts = tuple(_with_fills(stmt.stmts, program.nodes))
+        stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
         return stmt if all(map(is_, stmts, stmt.stmts)) else Block(stmts)
 
     if not any(isinstance(stmt, Fill) for stmt in statements(program.body)):
@@ -72,7 +72,7 @@ def forward_fills(program: LoopProgram) -> LoopProgram:
     return program if body is program.body else replace(program, body=body)
 
 
-def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
+def _sink_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -> Iterator[Stmt]:
     """Sink every fill in front of the next statement that accesses its node."""
     fills: dict[TensorNode, tuple[Stmt, ...]] = {}
     remark: tuple[Stmt, ...] = ()
@@ -85,13 +85,13 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
         if isinstance(stmt, Barrier):
             waiting = tuple(fills)
         elif fills and not isinstance(stmt, Remark):
-            waiting = [node for node in _touched(stmt) if node in fills]
+            waiting = [node for node in _accessed_nodes(stmt) if node in fills]
         rewritten = stmt
         for node in waiting:
             *_, fill = sunk = fills.pop(node)
             yield from sunk
             if isinstance(fill, Fill):
-                rewritten = _started(rewritten, node, Const(fill.value, nodes[node].dtype))
+                rewritten = _forward_fill(rewritten, node, Const(fill.value, nodes[node].dtype))
         if isinstance(stmt, Fill):
             fills[stmt.node] = (*remark, stmt)
         else:
@@ -102,14 +102,14 @@ def _with_fills(stmts: tuple[Stmt, ...], nodes: Mapping[TensorNode, NodeInfo]) -
     yield from remark
 
 
-def _touched(stmt: Stmt) -> Collection[TensorNode]:
+def _accessed_nodes(stmt: Stmt) -> Collection[TensorNode]:
     """Return the nodes that a statement reads, writes or allocates."""
     return dict.fromkeys((*nodes_of(stmt), *allocated(stmt)))
 
 
-def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
+def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     """Replace loads of the initial values by `start`, in a nest that updates each cell once."""
-    store, loops = _only_store(nest, node)
+    store, loops = _find_only_store(nest, node)
     if store is None or not _visits_cells_once(store, loops):
         return nest
     own = Load(node, store.indices, start.dtype)
@@ -128,7 +128,7 @@ def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     return rewritten
 
 
-def _only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
+def _find_only_store(nest: Stmt, node: TensorNode) -> tuple[Store | None, list[For]]:
     """Return the only store of a nest to a node, and the loops around it."""
     found: list[tuple[Store, list[For]]] = []
     pending: list[tuple[Stmt, list[For]]] = [(nest, [])]
@@ -164,8 +164,8 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     that are definitely assigned again before the next read.
     """
     body = program.body
-    if any(_overwritten(stmt) for stmt in statements(body)):
-        body = rewrite(body, on_stmt=_without_overwritten)
+    if any(_stores_node_twice(stmt) for stmt in statements(body)):
+        body = rewrite(body, on_stmt=_remove_overwritten)
     read = {access.node for access in accesses(body) if not access.writes}
     useless = frozenset(allocated(body)) - read
     kept = _Liveness(program.nodes, body, useless).kept()
@@ -174,7 +174,7 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
     return program if body is program.body else used_only(replace(program, body=body))
 
 
-def _overwritten(stmt: Stmt) -> bool:
+def _stores_node_twice(stmt: Stmt) -> bool:
     """Return True if a block stores to one node repeatedly."""
     if not isinstance(stmt, Block):
         return False
@@ -182,9 +182,9 @@ def _overwritten(stmt: Stmt) -> bool:
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
 
-def _without_overwritten(stmt: Stmt) -> Replacement:
+def _remove_overwritten(stmt: Stmt) -> Replacement:
     """c[i] = x; c[i] = y --> c[i] = y, where y does not depend on c."""
-    if not isinstance(stmt, Block) or not _overwritten(stmt):
+    if not isinstance(stmt, Block) or not _stores_node_twice(stmt):
         return stmt
     overwritten: dict[TensorNode, set[tuple[AxisIndex, ...]]] = {}
     kept: list[Stmt] = []
@@ -222,7 +222,7 @@ class _Liveness:
         """Return the live statements."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
-                self.dead[stmt.node] = [whole(self.nodes[stmt.node])]
+                self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
         kept: list[Stmt] = []
         is_gone = False
         for stmt in reversed(self.body.stmts):
@@ -281,7 +281,7 @@ class _Liveness:
             self.dead.pop(unit.stmt.node, None)
             return
         for site in unit.writes:
-            box = certain_cells(site, self.nodes[site.node])
+            box = assigned_cells(site, self.nodes[site.node])
             if box is not None:
                 self.dead.setdefault(site.node, []).append(box)
         for site in unit.reads:

@@ -10,7 +10,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition, Policy, inline
-from ocannl_core.passes.placement import allocate_scratch, placement
+from ocannl_core.passes.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.simplify import simplify
 
 PrefersDevice = Callable[[TensorNode, NodeInfo], bool]
@@ -99,5 +99,5 @@ class Decisions:
             known = self.stored.get(node) or self.kept.get(node) or self.virtual.get(node)
             if known is None and node not in program.nodes:
                 known = Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ)
-            found[node] = known or placement(node, self.refused, self.independent)
+            found[node] = known or decide_placement(node, self.refused, self.independent)
         return found

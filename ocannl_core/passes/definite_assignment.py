@@ -28,12 +28,12 @@ from ocannl_core.indexing import (
 from ocannl_core.loopir.nodes import CallExternal, Fill, For, Load, LoadMerge, Store, StoreVector
 from ocannl_core.loopir.ranges import Box, Range, boxes_cover, certain_box
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.passes.access_counts import Counts, counts_per_cell
+from ocannl_core.passes.access_counts import Counts, count_accesses_per_cell
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 
 @dataclass(slots=True)
-class _Written:
+class _AssignedCells:
     """The definitely assigned cells of one node.
 
     Attributes:
@@ -65,7 +65,7 @@ class _Written:
         if self.is_complete or not self.pending:
             return self.is_complete
         self.boxes += (
-            box for site in self.pending if (box := certain_cells(site, self.info)) is not None
+            box for site in self.pending if (box := assigned_cells(site, self.info)) is not None
         )
         self.partial += self.pending
         self.pending = []
@@ -76,12 +76,12 @@ class _Written:
         """Return True if all cells that a load reads are assigned; False if unknown."""
         if read.indices is None or not isinstance(read.by, Load) or _has_static(read.indices):
             return False
-        wanted = counts_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
+        wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
         if wanted is None:
             return False
         written = np.zeros(self.info.buffer_dims, bool) if self.cells is None else self.cells
         for site in self.partial:
-            cells = written_cells(site, self.info)
+            cells = count_writes(site, self.info)
             if cells is not None:
                 written |= cells > 0
         self.cells, self.partial = written, []
@@ -99,7 +99,7 @@ class DefiniteAssignment:
 
     nodes: Mapping[TensorNode, NodeInfo]
     read_first: set[TensorNode] = field(default_factory=set)
-    _written: dict[TensorNode, _Written] = field(default_factory=dict)
+    _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
 
     def run(self, unit: AnalysedStatement) -> None:
         """Account for the reads of a top-level statement, then for its writes."""
@@ -108,7 +108,7 @@ class DefiniteAssignment:
                 self.read_first.add(site.node)
         for site in unit.writes:
             if site.node not in self._written:
-                self._written[site.node] = _Written(self.nodes[site.node])
+                self._written[site.node] = _AssignedCells(self.nodes[site.node])
             self._written[site.node].add(site)
 
     def _is_covered(self, read: AccessSite, unit: AnalysedStatement) -> bool:
@@ -156,17 +156,17 @@ def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
     return {loop.var: Range(loop.start, loop.stop - 1) for loop in loops}
 
 
-def written_cells(site: AccessSite, info: NodeInfo) -> Counts | None:
+def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
     match site.by:
         case Fill():
             return np.ones(dims, dtype=np.int64)
         case Store(_, indices) if not _has_static(indices):
-            return counts_per_cell(indices, loops, dims)
+            return count_accesses_per_cell(indices, loops, dims)
         case StoreVector(_, indices, length) if not _has_static(indices):
             cells, lane = _lanes(indices, length, info)
-            found = counts_per_cell((cells,), {**loops, **lane}, (info.size,))
+            found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
         case CallExternal():
             found = np.zeros(dims, dtype=np.int64)
@@ -184,10 +184,10 @@ def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
     if site.never_runs:
         return False
-    return isinstance(site.by, Fill) or (isinstance(site.by, Store) and is_whole(site, info))
+    return isinstance(site.by, Fill) or (isinstance(site.by, Store) and covers_array(site, info))
 
 
-def is_whole(site: AccessSite, info: NodeInfo) -> bool:
+def covers_array(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if a store in its loops assigns every cell by plain indices; False if unknown."""
     extents: dict[IndexVar, int] = {loop.var: loop.stop for loop in site.loops if loop.start == 0}
     indices = site.indices or ()
@@ -199,28 +199,28 @@ def is_whole(site: AccessSite, info: NodeInfo) -> bool:
     )
 
 
-def certain_cells(site: AccessSite, info: NodeInfo) -> Box | None:
+def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
     """Return the definitely assigned cells of an access; None if unknown."""
     if site.never_runs or site.is_staged:
         return None
     loops = ranges_of(site.loops)
     match site.by:
         case Fill():
-            return whole(info)
+            return all_cells(info)
         case Store(_, indices):
             return certain_box(indices, loops)
         case StoreVector(_, indices, length):
             cells, lane = _lanes(indices, length, info)
             box = certain_box((cells,), {**loops, **lane})
             is_all = box is not None and box[0].low <= 0 and box[0].high >= info.size - 1
-            return whole(info) if is_all else None
+            return all_cells(info) if is_all else None
         case CallExternal():
             return _interior(info)
         case _:
             return None
 
 
-def whole(info: NodeInfo) -> Box:
+def all_cells(info: NodeInfo) -> Box:
     """Return all cells of a node."""
     return tuple(Range(0, dim - 1) for dim in info.buffer_dims)
 

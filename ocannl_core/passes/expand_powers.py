@@ -17,7 +17,7 @@ from ocannl_core.passes.local_variables import Fresh
 from ocannl_core.passes.value_analysis import is_leaf
 
 
-def as_product(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+def expand_power(base: Expr, exponent: int, fresh: Fresh) -> Expr:
     """Expand `base ** exponent` into squarings and multiplications.
 
     x ** 3  -->  x * x * x
@@ -31,18 +31,18 @@ def as_product(base: Expr, exponent: int, fresh: Fresh) -> Expr:
         fresh: Makes new scalars.
     """
     if is_leaf(base):
-        return _product_of_leaf(base, exponent, fresh)
+        return _multiply_leaf(base, exponent, fresh)
     total = fresh(base)
     if exponent == 2:
-        square = _product_of_leaf(LocalRead(total), 2, fresh)
+        square = _multiply_leaf(LocalRead(total), 2, fresh)
         return Scoped(total, Block((SetLocal(total, base), SetLocal(total, square))))
     copy = fresh(base)
-    value = _product_of_leaf(LocalRead(copy), exponent, fresh)
+    value = _multiply_leaf(LocalRead(copy), exponent, fresh)
     body = (DeclareLocal(copy), SetLocal(copy, base), SetLocal(total, value))
     return Scoped(total, Block(body))
 
 
-def _product_of_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+def _multiply_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
     def times(left: Expr, right: Expr) -> Expr:
         return Binary(BinaryOp.MUL, left, right, base.dtype)
 
@@ -52,7 +52,7 @@ def _product_of_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
         return times(times(base, base), base)
     total = fresh(base)
     leading = 3 if exponent >> exponent.bit_length() - 2 == 3 else 2
-    steps: list[Stmt] = [SetLocal(total, _product_of_leaf(base, leading, fresh))]
+    steps: list[Stmt] = [SetLocal(total, _multiply_leaf(base, leading, fresh))]
     for digit in bin(exponent)[4:]:
         square = times(LocalRead(total), LocalRead(total))
         steps.append(SetLocal(total, times(square, base) if digit == "1" else square))

@@ -34,7 +34,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import rewrite, walk
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import as_product
+from ocannl_core.passes.expand_powers import expand_power
 from ocannl_core.passes.local_variables import Fresh, fresh_locals
 from ocannl_core.passes.value_analysis import value_of
 
@@ -44,7 +44,7 @@ _LARGEST_POWER = 8
 
 def contract_to_fma(program: LoopProgram) -> LoopProgram:
     """Contract products and sums to fused multiply-adds, and expand small powers."""
-    rules = _FmaRules(fresh_locals(program.body), frozenset(_totals(program.body)))
+    rules = _FmaRules(fresh_locals(program.body), frozenset(_find_accumulators(program.body)))
     body = rewrite(program.body, on_expr=rules.expression)
     return program if body is program.body else replace(program, body=body)
 
@@ -68,7 +68,7 @@ class _FmaRules:
             case BinaryOp.POW:
                 return self._power(expr)
             case BinaryOp.ADD | BinaryOp.SUB:
-                return expr if self._adds_up(expr) else _fused(expr)
+                return expr if self._adds_up(expr) else _contract(expr)
             case _:
                 return expr
 
@@ -82,11 +82,11 @@ class _FmaRules:
             return power
         if exponent != int(exponent):
             return power
-        product = as_product(power.left, abs(int(exponent)), self.fresh)
+        product = expand_power(power.left, abs(int(exponent)), self.fresh)
         return product if exponent > 0 else Unary(UnaryOp.RECIP, product, power.dtype)
 
 
-def _totals(root: Stmt) -> Iterator[Expr]:
+def _find_accumulators(root: Stmt) -> Iterator[Expr]:
     """Yield the cells and scalars that carry a value from one iteration to the next."""
     for loop in walk(root):
         if not isinstance(loop, For):
@@ -107,7 +107,7 @@ def _leaf(expr: Expr) -> Expr | None:
     return expr if isinstance(expr, LocalRead) else None
 
 
-def _fused(expr: Binary) -> Expr:
+def _contract(expr: Binary) -> Expr:
     """x * y + z, z + x * y --> fma(x, y, z); x * y - z --> fma(x, y, -z).
 
     z - x * y --> fma(-x, y, z)
@@ -119,14 +119,14 @@ def _fused(expr: Binary) -> Expr:
             return Ternary(TernaryOp.FMA, x, y, z, dtype)
         case Binary(BinaryOp.SUB, z, Binary(BinaryOp.MUL, x, y), dtype):
             if value_of(y) is not None:
-                return Ternary(TernaryOp.FMA, x, _negated(y), z, dtype)
-            return Ternary(TernaryOp.FMA, _negated(x), y, z, dtype)
+                return Ternary(TernaryOp.FMA, x, _negate(y), z, dtype)
+            return Ternary(TernaryOp.FMA, _negate(x), y, z, dtype)
         case Binary(BinaryOp.SUB, Binary(BinaryOp.MUL, x, y), z, dtype):
-            return Ternary(TernaryOp.FMA, x, y, _negated(z), dtype)
+            return Ternary(TernaryOp.FMA, x, y, _negate(z), dtype)
         case _:
             return expr
 
 
-def _negated(expr: Expr) -> Expr:
+def _negate(expr: Expr) -> Expr:
     negation = Unary(UnaryOp.NEG, expr, expr.dtype)
     return simplify_once(negation) or negation

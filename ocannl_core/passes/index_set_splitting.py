@@ -51,7 +51,7 @@ _MOST_SIZE = 1024
 
 def split_index_sets(program: LoopProgram) -> LoopProgram:
     """Split loops where conditions on their variables change; results are bit-identical."""
-    if not any(isinstance(each, Ternary) and _guards(each) for each in walk(program.body)):
+    if not any(isinstance(each, Ternary) and _is_guard(each) for each in walk(program.body)):
         return program
     stmts = tuple(_split(program.body.stmts))
     if len(stmts) == len(program.body.stmts) and all(map(is_, stmts, program.body.stmts)):
@@ -59,7 +59,7 @@ def split_index_sets(program: LoopProgram) -> LoopProgram:
     return simplify(replace(program, body=Block(stmts)))
 
 
-def _guards(expr: Ternary) -> bool:
+def _is_guard(expr: Ternary) -> bool:
     """Return True if an expression selects by the position of a loop."""
     return expr.op is TernaryOp.WHERE and any(
         isinstance(each, IndexValue) for each in walk(expr.first)
@@ -70,7 +70,7 @@ def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
     """Split top-level statements; repeat the remark of a statement in front of each part."""
     before: Stmt | None = None
     for stmt in stmts:
-        parts = _parts_of(stmt)
+        parts = _split_statement(stmt)
         for position, part in enumerate(parts):
             if position and isinstance(before, Remark) and before.origin is not None:
                 yield before
@@ -78,15 +78,15 @@ def _split(stmts: Sequence[Stmt]) -> Iterator[Stmt]:
         before = stmt
 
 
-def _parts_of(stmt: Stmt) -> tuple[Stmt, ...]:
-    if not isinstance(stmt, For) or _reduces(stmt):
+def _split_statement(stmt: Stmt) -> tuple[Stmt, ...]:
+    if not isinstance(stmt, For) or _is_reduction(stmt):
         return (stmt,)
     cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
     parts: tuple[Stmt, ...] = run_trampoline(cutter.statement(stmt))
     return parts
 
 
-def _reduces(nest: For) -> bool:
+def _is_reduction(nest: For) -> bool:
     """Return True unless every iteration computes one cell of its own."""
     loops: list[IndexVar] = []
     written: list[set[IndexVar]] = []
@@ -140,7 +140,7 @@ class _IndexSetSplitter:
 
     def parts(self, loop: For) -> Iterator[For]:
         """Yield the parts of a loop, with the conditions that are constant in each folded."""
-        ends = [*sorted(_cuts(loop)), loop.stop]
+        ends = [*sorted(_split_points(loop)), loop.stop]
         growth = _size(loop) * (len(ends) - 1)
         if not 1 < len(ends) <= _MOST_PARTS or growth > self.budget:
             yield loop
@@ -150,11 +150,11 @@ class _IndexSetSplitter:
         for end in ends:
             (part,) = refresh(replace(loop, start=start, stop=end)).stmts
             if isinstance(part, For):
-                yield _decided(part)
+                yield _fold_comparisons(part)
             start = end
 
 
-def _cuts(loop: For) -> set[int]:
+def _split_points(loop: For) -> set[int]:
     """Return the split points of a loop, strictly inside its range."""
     if loop.stop - loop.start < _LEAST_EXTENT:
         return set()
@@ -164,11 +164,11 @@ def _cuts(loop: For) -> set[int]:
         if isinstance(choice, Ternary) and choice.op is TernaryOp.WHERE:
             for test in walk(choice.first):
                 if isinstance(test, Binary) and test.op in COMPARISONS:
-                    found.update(_changes(test, ranges))
+                    found.update(_change_points(test, ranges))
     return {cut for cut in found if loop.start < cut < loop.stop}
 
 
-def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
+def _change_points(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
     """Return the values of the variable at which a comparison may change."""
     apart = difference(test.left, test.right, ranges)
     if apart is None:
@@ -185,7 +185,7 @@ def _changes(test: Binary, ranges: dict[IndexVar, Range]) -> tuple[int, ...]:
     return (-(offset // factor) if factor > 0 else offset // -factor + 1,)
 
 
-def _decided(loop: For) -> For:
+def _fold_comparisons(loop: For) -> For:
     """Fold the comparisons that are constant over the range of a loop."""
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
 

@@ -48,7 +48,7 @@ from ocannl_core.loopir.traverse import (
     with_children,
 )
 from ocannl_core.passes.expression_cost import cost, own_cost
-from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.side_effects import assigned_by_node, is_pure
 from ocannl_core.passes.trampoline import Steps, run_trampoline
 
@@ -76,15 +76,15 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
         if any(isinstance(node, Barrier) for node in walk(stmt.body)):
             return stmt
         if not known:
-            known.append(variables_of(program.body))
-        return _Loop(stmt, known[0], least_cost).without_invariants()
+            known.append(collect_variables(program.body))
+        return _LoopHoister(stmt, known[0], least_cost).without_invariants()
 
     body = rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
 
 
 @dataclass(slots=True)
-class _Loop:
+class _LoopHoister:
     """A loop to hoist expressions from.
 
     Attributes:

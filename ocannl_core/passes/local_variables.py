@@ -75,7 +75,7 @@ def _local_for(like: Expr, number: int) -> Local:
     return Local(number, like.dtype, like.local.node if isinstance(like, Scoped) else None)
 
 
-def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
+def collect_variables(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
     """Collect the variables of a statement or expression."""
     known = Variables()
     for index in statics:
@@ -97,7 +97,7 @@ def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
             case DeclareLocal(local):
                 known.declared.add(local)
             case Block(stmts):
-                leaves += _leaf_settings(stmts)
+                leaves += _leaf_assignments(stmts)
             case _:
                 continue
     mentioned = (*known.sets, *known.reads, *inlined, *known.declared)
@@ -106,12 +106,14 @@ def variables_of(root: Node, statics: Iterable[StaticIndex] = ()) -> Variables:
     known.copies = {
         stmt.local: stmt.value
         for stmt in leaves
-        if stmt.local in known.declared and known.sets[stmt.local] == 1 and _stays(stmt, known)
+        if stmt.local in known.declared
+        and known.sets[stmt.local] == 1
+        and _is_constant(stmt, known)
     }
     return known
 
 
-def _leaf_settings(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
+def _leaf_assignments(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
     """Return the assignments of leaves to scalars that the same block declares."""
     if not any(isinstance(stmt, DeclareLocal) for stmt in stmts):
         return []
@@ -125,7 +127,7 @@ def _leaf_settings(stmts: tuple[Stmt, ...]) -> list[SetLocal]:
     ]
 
 
-def _stays(stmt: SetLocal, known: Variables) -> bool:
+def _is_constant(stmt: SetLocal, known: Variables) -> bool:
     """Return True if the leaf that a scalar is set to is constant in the scope of the scalar."""
     match stmt.value:
         case LocalRead(source):

@@ -49,7 +49,7 @@ from ocannl_core.passes.simplify import simplify
 from ocannl_core.passes.value_analysis import fits, is_leaf, is_number
 
 
-def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
+def gather_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
     """Replace reductions that select one entry of a table by guarded gathers.
 
     The reduction must run over a variable `k` that is compared with a number independent of `k`. A
@@ -87,10 +87,10 @@ class _OneHotRules:
     def statement(self, stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
             return stmt
-        loops, update = _nest(stmt.body)
+        loops, update = _match_nest(stmt.body)
         if update is None or stmt.stop - stmt.start < 2:
             return stmt
-        found = _accumulated(update)
+        found = _match_accumulation(update)
         selection = None if found is None else self.selection(found[1], stmt)
         if found is None or selection is None or not _is_independent(selection, update, stmt.var):
             return stmt
@@ -152,17 +152,17 @@ class _OneHotRules:
         """Return the statements to run before, and the selected value without the loop."""
         position, value = selection.position, selection.value
         if isinstance(value, Load) and self.covers(value, loop):
-            return (), _gather(value, loop.var, position)
+            return (), _replace_load(value, loop.var, position)
         setup: tuple[Stmt, ...] = ()
         if not is_leaf(position):
             local = self.fresh(position)
             setup = (DeclareLocal(local), SetLocal(local, position))
             position = LocalRead(local)
-        at = map_expr(value, partial(_gather, var=loop.var, position=position))
+        at = map_expr(value, partial(_replace_load, var=loop.var, position=position))
         if loop.var in free_variables(at):
             return None
         zero = Const(0.0, value.dtype)
-        guard = _is_step(position, loop)
+        guard = _build_bounds_check(position, loop)
         return setup, Ternary(TernaryOp.WHERE, guard, at, zero, value.dtype)
 
     def covers(self, load: Load, loop: For) -> bool:
@@ -173,7 +173,7 @@ class _OneHotRules:
         return loop.start == 0 and loop.stop == self.nodes[load.node].buffer_dims[axis]
 
 
-def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
+def _match_nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
     """Return the only statement of a nest and the loops around it, outermost first."""
     loops: list[For] = []
     while True:
@@ -186,7 +186,7 @@ def _nest(body: Block) -> tuple[list[For], Store | SetLocal | None]:
                 return loops, None
 
 
-def _accumulated(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
+def _match_accumulation(update: Store | SetLocal) -> tuple[Expr, Expr] | None:
     """Return an accumulator and the term that a statement adds to it."""
     match update:
         case Store(node, indices, Binary(BinaryOp.ADD, left, right)):
@@ -223,7 +223,7 @@ def _is_column(expr: Expr, var: LoopVar) -> bool:
     return mentions == [VarIndex(var)]
 
 
-def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
+def _replace_load(expr: Expr, var: LoopVar, position: Expr) -> Expr:
     """a[k, j] --> gather(a[position, j])."""
     if not isinstance(expr, Load) or not _is_column(expr, var):
         return expr
@@ -232,7 +232,7 @@ def _gather(expr: Expr, var: LoopVar, position: Expr) -> Expr:
     return Gather(expr.node, free, axis, position, expr.dtype)
 
 
-def _is_step(position: Expr, loop: For) -> Expr:
+def _build_bounds_check(position: Expr, loop: For) -> Expr:
     """Build the test that a number is one of the values of a loop variable."""
     dtype = position.dtype
 

@@ -25,13 +25,13 @@ from functools import partial
 from ocannl_core import settings
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.fma_contraction import contract_to_fma
 from ocannl_core.passes.index_set_splitting import split_index_sets
 from ocannl_core.passes.licm import hoist_invariants
-from ocannl_core.passes.one_hot import read_one_hot
+from ocannl_core.passes.one_hot import gather_one_hot
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def core_passes(findings: Decisions) -> tuple[NamedPass, ...]:
         findings: Holds the nodes that the context keeps; the passes store their decisions in it.
     """
     chosen = settings.current()
-    one_hot = partial(read_one_hot, tables_are_finite=chosen.tables_are_finite)
+    one_hot = partial(gather_one_hot, tables_are_finite=chosen.tables_are_finite)
     algebra = (NamedPass("contract", contract_to_fma),) if chosen.contract else ()
     return (
         NamedPass("inline", findings.inline),
@@ -57,7 +57,7 @@ def core_passes(findings: Decisions) -> tuple[NamedPass, ...]:
         NamedPass("read one-hot", one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
-        NamedPass("share subexpressions", share_subexpressions),
+        NamedPass("share subexpressions", eliminate_common_subexpressions),
         NamedPass("split at guards", split_index_sets),
         *algebra,
         NamedPass("allocate scratch", findings.allocate),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.accesses import trace
+from ocannl_core.passes.accesses import analyse_accesses
 
 
 def allocate_scratch(
@@ -40,10 +40,12 @@ def allocate_scratch(
 
 def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
     """Return the written nodes that are definitely assigned before each read."""
-    return frozenset(node for node, facts in trace(program).nodes.items() if facts.is_independent)
+    return frozenset(
+        node for node, facts in analyse_accesses(program).nodes.items() if facts.is_independent
+    )
 
 
-def placement(
+def decide_placement(
     node: TensorNode,
     refused: Mapping[TensorNode, Reason],
     independent: Collection[TensorNode],

@@ -45,13 +45,13 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import as_product
-from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.expand_powers import expand_power
+from ocannl_core.passes.local_variables import Variables, assign_local, collect_variables
 from ocannl_core.passes.value_analysis import (
     constant,
     difference,
     index_of,
-    integers,
+    integer_range,
     is_finite,
     is_number,
     value_of,
@@ -73,7 +73,7 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
     """
     body = program.body
     for _ in range(_MOST_ROUNDS):
-        rules = _Rules(variables_of(body, program.indices), program.nodes, positive)
+        rules = _Rules(collect_variables(body, program.indices), program.nodes, positive)
         simpler = rewrite(body, rules.statement, rules.expression)
         if simpler is body:
             break
@@ -83,7 +83,7 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
 
 def simplify_expr(expr: Expr) -> Expr:
     """Simplify an expression without context."""
-    rules = _Rules(variables_of(expr), {})
+    rules = _Rules(collect_variables(expr), {})
     return map_expr(expr, rules.expression, rules.statement)
 
 
@@ -116,12 +116,14 @@ class _Rules:
                 return self._comparison(op, left, right, dtype)
             case Unary(UnaryOp.IDENTITY, IndexValue(index) as arg, dtype):
                 return (
-                    None if integers(arg, self.known.ranges) is None else IndexValue(index, dtype)
+                    None
+                    if integer_range(arg, self.known.ranges) is None
+                    else IndexValue(index, dtype)
                 )
             case LocalRead(local):
                 return self.known.copies.get(local)
             case Scoped(local, body):
-                return _single_value(local, body)
+                return _match_single_value(local, body)
             case Gather():
                 return self._certain_gather(expr)
             case _:
@@ -132,13 +134,13 @@ class _Rules:
         largest = _LARGEST_POWER if base.dtype.is_integer else 2
         if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
-        return as_product(base, int(exponent), self.known.fresh)
+        return expand_power(base, int(exponent), self.known.fresh)
 
     def _certain_gather(self, gather: Gather) -> Expr | None:
         """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
         if gather.node not in self.nodes:
             return None
-        position = integers(gather.position, self.known.ranges)
+        position = integer_range(gather.position, self.known.ranges)
         if position is None:
             value = value_of(gather.position)
             is_outside = value is not None and (not is_finite(value) or value != int(value))
@@ -197,8 +199,8 @@ class _Rules:
         return rewrite(body, self.statement, self.expression)
 
     def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
-        flat = tuple(_flattened(stmts)) if any(map(_is_transparent, stmts)) else stmts
-        if flat and isinstance(flat[-1], Block) and not _declare_alike(flat):
+        flat = tuple(_flatten(stmts)) if any(map(_is_transparent, stmts)) else stmts
+        if flat and isinstance(flat[-1], Block) and not _redeclares(flat):
             flat = (*flat[:-1], *flat[-1].stmts)
         flat = self._without_steps(flat)
         return block if flat is stmts else Block(flat)
@@ -229,12 +231,12 @@ class _Rules:
             return None
         if writes(before.value):
             return None
-        reads = _reads(stmt.value, local)
+        reads = _count_reads(stmt.value, local)
         if reads == 0 and not is_again:
             return None
         if reads > 1 and not isinstance(before.value, Const):
             return None
-        if any(_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
+        if any(_count_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
             return None
 
         def substituted(expr: Expr) -> Expr:
@@ -243,10 +245,10 @@ class _Rules:
         return replace(stmt, value=map_expr(stmt.value, substituted, self.statement))
 
 
-def _single_value(local: Local, body: Block) -> Expr | None:
+def _match_single_value(local: Local, body: Block) -> Expr | None:
     """{v: v = x} --> x."""
     match [stmt for stmt in body.stmts if not isinstance(stmt, Remark)]:
-        case [SetLocal(assigned, value)] if assigned == local and not _reads(value, local):
+        case [SetLocal(assigned, value)] if assigned == local and not _count_reads(value, local):
             return value
         case _:
             return None
@@ -259,14 +261,14 @@ def _is_transparent(stmt: Stmt) -> bool:
     )
 
 
-def _declare_alike(stmts: tuple[Stmt, ...]) -> bool:
+def _redeclares(stmts: tuple[Stmt, ...]) -> bool:
     """Return True if the last block of a block repeats a declaration of an earlier statement."""
     *before, last = stmts
     inside = last.stmts if isinstance(last, Block) else ()
     return any(isinstance(s, DeclareLocal | Allocate) and s in before for s in inside)
 
 
-def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def _flatten(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yield statements, with inner blocks that declare nothing replaced by their statements."""
     for stmt in stmts:
         if isinstance(stmt, Block) and _is_transparent(stmt):
@@ -275,5 +277,5 @@ def _flattened(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield stmt
 
 
-def _reads(root: Expr | Stmt, local: Local) -> int:
+def _count_reads(root: Expr | Stmt, local: Local) -> int:
     return sum(isinstance(node, LocalRead) and node.local == local for node in walk(root))

@@ -99,11 +99,11 @@ def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
     }
     return tuple(
         analyse_statement(stmt, position, statics)
-        for position, stmt in enumerate(top_level(program.body))
+        for position, stmt in enumerate(flatten_statements(program.body))
     )
 
 
-def top_level(body: Block) -> Iterator[Stmt]:
+def flatten_statements(body: Block) -> Iterator[Stmt]:
     """Yield the statements of a block; flatten inner blocks without declarations."""
     pending: list[Stmt] = list(reversed(body.stmts))
     while pending:
@@ -124,7 +124,7 @@ def analyse_statement(
     writes: list[AccessSite] = []
     ranges = dict(statics)
     next_local = 0
-    for node, loops, store, is_staged in _in_order(stmt):
+    for node, loops, store, is_staged in _walk_in_order(stmt):
         match node:
             case Load() | Gather() | LoadMerge():
                 reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
@@ -149,7 +149,7 @@ def analyse_statement(
 _Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
 
 
-def _in_order(root: Stmt) -> Iterator[_Visit]:
+def _walk_in_order(root: Stmt) -> Iterator[_Visit]:
     """Yield every node with its context, in execution order."""
     pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
     while pending:

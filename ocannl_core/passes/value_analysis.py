@@ -90,7 +90,7 @@ def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
         case Unary(UnaryOp.IDENTITY, arg):
             return arg.dtype.is_integer
         case Unary(UnaryOp.UNIFORM):
-            return is_small_and_positive(expr)
+            return is_finite_nonnegative(expr)
         case Unary(op):
             return op.value.is_never_negative_zero
         case Binary(BinaryOp.ADD, left, right) if depth:
@@ -100,7 +100,7 @@ def is_never_negative_zero(expr: Expr, depth: int = _DEPTH) -> bool:
             return is_truth_value(expr)
 
 
-def is_small_and_positive(expr: Expr) -> bool:
+def is_finite_nonnegative(expr: Expr) -> bool:
     """Return True if the expression is certainly finite, no NaN, not negative and not -0.0."""
     match expr:
         case Const():
@@ -112,7 +112,7 @@ def is_small_and_positive(expr: Expr) -> bool:
             return is_truth_value(expr)
 
 
-def holds(outer: DType, inner: DType) -> bool:
+def can_represent(outer: DType, inner: DType) -> bool:
     """Return True if every number of the inner format is representable in the outer format."""
     if outer is inner:
         return True
@@ -159,7 +159,7 @@ def is_finite(value: Number) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def integers(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
+def integer_range(expr: Expr, ranges: Mapping[IndexVar, Range]) -> Range | None:
     """Return the range of an index value or an integer, if its format can represent all of it.
 
     Args:
@@ -216,7 +216,7 @@ def difference(left: Expr, right: Expr, ranges: Mapping[IndexVar, Range]) -> Dif
 
     i + 2, 5   -->   i - 3
     """
-    if integers(left, ranges) is None or integers(right, ranges) is None:
+    if integer_range(left, ranges) is None or integer_range(right, ranges) is None:
         return None
     terms, offset = as_affine(index_of(left))
     subtracted, shift = as_affine(index_of(right))

@@ -37,14 +37,14 @@ from ocannl_core.indexing import IndexMap
 from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
+from ocannl_core.passes.accesses import Accesses, NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import assigns_all
 from ocannl_core.passes.expression_cost import MOST_DEPTH, cost
 from ocannl_core.passes.inline.definition import (
     MOST_SIZE,
     InlinableDefinition,
-    inlinable_definition,
-    obstacle,
+    build_definition,
+    find_definition_obstacle,
 )
 from ocannl_core.passes.inline.invert_indices import NoSolution, Solution, solve
 from ocannl_core.passes.inline.readers import (
@@ -52,8 +52,8 @@ from ocannl_core.passes.inline.readers import (
     touches_only_own_cell,
     visits_same_cells,
 )
-from ocannl_core.passes.inline.remove_definitions import live_units, remove_nodes
-from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
+from ocannl_core.passes.inline.remove_definitions import find_live_statements, remove_nodes
+from ocannl_core.passes.inline.substitute import LocatedDefinition, build_cell_value, copy_value
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
@@ -94,7 +94,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Inlined:
+class InliningResult:
     """A routine after inlining, and the decisions.
 
     Attributes:
@@ -119,7 +119,7 @@ def inline(
     stored: Mapping[TensorNode, Placement],
     policy: Policy | None = None,
     requested: Collection[TensorNode] = (),
-) -> Inlined:
+) -> InliningResult:
     """Inline the definitions of nodes into their readers.
 
     for i in range(4): b[i] = a[i] * 2
@@ -133,20 +133,21 @@ def inline(
         policy: Profitability limits.
         requested: Nodes to inline wherever that is possible, profitable or not.
     """
-    accesses = trace(program)
-    refused = dict(_fixed(accesses, stored, policy or Policy(), requested))
-    live, needed = live_units(accesses, refused.keys())
+    accesses = analyse_accesses(program)
+    refused = dict(_find_refused(accesses, stored, policy or Policy(), requested))
+    live, needed = find_live_statements(accesses, refused.keys())
     late: dict[TensorNode, Reason] = {}
     while True:
         known = {**refused, **late}
-        attempt = _Attempt(program, accesses, live, needed, policy or Policy(), requested, known)
+        limits = policy or Policy()
+        attempt = _InliningPass(program, accesses, live, needed, limits, requested, known)
         attempt.run()
         if not attempt.late:
             return attempt.result()
         late |= attempt.late
 
 
-def _fixed(
+def _find_refused(
     accesses: Accesses,
     stored: Mapping[TensorNode, Placement],
     policy: Policy,
@@ -170,7 +171,7 @@ def _fixed(
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _InliningPass:
     """One run over the top-level statements.
 
     Attributes:
@@ -222,7 +223,7 @@ class _Attempt:
         """Inline the virtual nodes that a statement reads."""
         written = [n for n in dict.fromkeys(s.node for s in unit.writes) if n in self.needed]
         for node in written:
-            if node not in self.refused and (reason := obstacle(unit, node)):
+            if node not in self.refused and (reason := find_definition_obstacle(unit, node)):
                 self.refuse(node, reason)
         wanted = {s.node for s in unit.reads if s.node not in self.refused and not s.is_own}
         virtual = {node for node in wanted if self.is_virtual(node, unit)}
@@ -243,7 +244,7 @@ class _Attempt:
 
     def define(self, unit: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
         """Record the definition of a node by a statement."""
-        computation = inlinable_definition(unit, stmt, node, self.program.nodes[node])
+        computation = build_definition(unit, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
         self.parts.setdefault(node, []).append(computation)
@@ -416,13 +417,13 @@ class _Attempt:
 
     def located(
         self, parts: list[InlinableDefinition], cell: IndexMap, unit: AnalysedStatement
-    ) -> list[Located]:
+    ) -> list[LocatedDefinition]:
         """Return the definitions that may write a cell, with the iterations that do.
 
         Raises:
             NoSolution: if those cannot be expressed.
         """
-        found: list[Located] = []
+        found: list[LocatedDefinition] = []
         for part in parts:
             if part.indices is None:
                 found = [(part, Solution({}, {}))]  # overwrites all earlier values
@@ -471,11 +472,11 @@ class _Attempt:
             if not isinstance(expr, Load) or expr.node not in virtual:
                 return expr
             if expr.node in current:
-                return copy_of(current[expr.node], self.new_local)
+                return copy_value(current[expr.node], self.new_local)
             if expr.node in inside:
                 return expr  # the cell that is being written
             located = self.located(self.parts[expr.node], expr.indices, unit)
-            return value_of_cell(
+            return build_cell_value(
                 expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
             )
 
@@ -487,7 +488,7 @@ class _Attempt:
 
     # ----- the result -----
 
-    def result(self) -> Inlined:
+    def result(self) -> InliningResult:
         """Remove the dead definitions, and return the program with the decisions."""
         virtual: dict[TensorNode, Placement] = {}
         for node, facts in self.accesses.nodes.items():
@@ -504,7 +505,7 @@ class _Attempt:
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
         body = Block(remove_nodes(self.rewritten, self.accesses.units, virtual.keys()))
         used = set(nodes_of(body))
-        return Inlined(
+        return InliningResult(
             replace(
                 self.program,
                 params=tuple(node for node in self.program.params if node in used),

@@ -27,8 +27,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, fold, locals_of, walk
 from ocannl_core.node import NodeInfo, Reason, TensorNode
-from ocannl_core.passes.accesses import Cost, cost
-from ocannl_core.passes.definite_assignment import follows_store, is_whole, ranges_of
+from ocannl_core.passes.accesses import CostClass, classify_cost
+from ocannl_core.passes.definite_assignment import covers_array, follows_store, ranges_of
 from ocannl_core.passes.inline.invert_indices import check_definition
 from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
@@ -86,11 +86,12 @@ class InlinableDefinition:
         return tuple(var for var in self.loops if var in used)
 
 
-def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
+def find_definition_obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
     """Return why a statement's definition of a node cannot be inlined; None if it can."""
     writes = [site for site in unit.writes if site.node is node]
     reason = next(
-        (found for site in writes if (found := _store_obstacle(site, unit.next_local > 0))), None
+        (found for site in writes if (found := _find_store_obstacle(site, unit.next_local > 0))),
+        None,
     )
     if reason is not None:
         return reason
@@ -100,7 +101,9 @@ def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
     if indices is None:
         return Reason.INCONSISTENT_INDICES if writes[0].loops or len(writes) > 1 else None
     reads = [site for site in unit.reads if site.node is node and not site.is_own]
-    reason = next((found for site in reads if (found := _read_obstacle(site, writes, unit))), None)
+    reason = next(
+        (found for site in reads if (found := _find_read_obstacle(site, writes, unit))), None
+    )
     if reason is not None:
         return reason
     loops: dict[IndexVar, Range] = {}
@@ -111,7 +114,7 @@ def obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
     return check_definition(indices, loops)
 
 
-def _store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
+def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
     if site.is_staged:
         return Reason.STAGED_CODE
     if isinstance(site.by, CallExternal):
@@ -134,7 +137,7 @@ def _uses_shared_variables(value: Expr) -> bool:
     return bool(set(locals) - {each.local for each in walk(value) if isinstance(each, Scoped)})
 
 
-def _read_obstacle(
+def _find_read_obstacle(
     read: AccessSite, writes: list[AccessSite], unit: AnalysedStatement
 ) -> Reason | None:
     """Return why a read inside the defining statement prevents inlining."""
@@ -164,7 +167,7 @@ def _read_obstacle(
     return next(escaping, Reason.READ_WITHIN_DEFINITION)
 
 
-def inlinable_definition(
+def build_definition(
     unit: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
     """Build the definition of a node by a top-level statement.
@@ -196,7 +199,7 @@ def inlinable_definition(
         loops,
         frozenset(traits.operands),
         any(not site.never_runs for site in writes),
-        any(is_whole(site, info) and not site.never_runs for site in writes),
+        any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
         taken.reads,
@@ -207,7 +210,7 @@ def inlinable_definition(
     )
 
 
-_Inner = tuple[Cost, int, bool]
+_Properties = tuple[CostClass, int, bool]
 """The cost, the depth, and the presence of loops in a node of the loop language."""
 
 
@@ -225,10 +228,10 @@ class _Traits:
     has_merge: bool = False
     size: int = 0
 
-    def combine(self, node: Node, inner: tuple[_Inner, ...]) -> _Inner:
+    def combine(self, node: Node, inner: tuple[_Properties, ...]) -> _Properties:
         """Account for a node, given the results of its children."""
         self.size += 1
-        taken = cost(node, [each[0] for each in inner], self.node)
+        taken = classify_cost(node, [each[0] for each in inner], self.node)
         has_loops = any(each[2] for each in inner)
         match node:
             case Load(loaded) | Gather(loaded):
@@ -251,10 +254,10 @@ class _Traits:
 
 def _slice(stmt: Stmt, node: TensorNode) -> Block:
     """Return the stores to one node, under their loops."""
-    return Block(only_writes(stmt, lambda written: written is node))
+    return Block(slice_writes(stmt, lambda written: written is node))
 
 
-def only_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
+def slice_writes(stmt: Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[Stmt, ...]:
     """Return the stores and fills in a statement that write wanted nodes, under their loops."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:

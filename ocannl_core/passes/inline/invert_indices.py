@@ -135,7 +135,7 @@ class _System:
         """Add the equation `own == asked`; return False if it never holds."""
         match self.unknowns(own):
             case []:
-                return self.require(minus(asked, substitute(own, self.values)), 0, 0)
+                return self.require(subtract(asked, substitute(own, self.values)), 0, 0)
             case [var]:
                 self.values[var] = self.isolated(var, own, asked)
             case several:
@@ -152,7 +152,7 @@ class _System:
             return asked
         (coefficient,) = (c for c, each in as_affine(own)[0] if each == var)
         known = {**self.values, var: FixedIndex(0)}
-        terms, offset = as_affine(minus(asked, substitute(own, known)))
+        terms, offset = as_affine(subtract(asked, substitute(own, known)))
         if any(c % coefficient for c, _ in terms) or offset % coefficient:
             raise NoSolution(Reason.INDEX_MISMATCH)
         return affine([(c // coefficient, v) for c, v in terms], offset // coefficient)
@@ -224,7 +224,7 @@ class _System:
         return Solution(self.values, self.kept, tuple(self.conditions))
 
 
-def minus(left: AxisIndex, right: AxisIndex) -> AxisIndex:
+def subtract(left: AxisIndex, right: AxisIndex) -> AxisIndex:
     """Return the difference of two indices."""
     terms, offset = as_affine(left)
     subtracted, other = as_affine(right)

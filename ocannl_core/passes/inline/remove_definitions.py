@@ -30,7 +30,7 @@ from ocannl_core.passes.inline.definition import nested_statements
 from ocannl_core.passes.statement_accesses import AnalysedStatement
 
 
-def live_units(
+def find_live_statements(
     accesses: Accesses, needed: Collection[TensorNode]
 ) -> tuple[frozenset[int], frozenset[TensorNode]]:
     """Return the positions of the statements that needed nodes depend on, and all live nodes.
@@ -96,14 +96,14 @@ def remove_nodes(
             if not (isinstance(stmt, Allocate) and stmt.node in removed):
                 kept.append(stmt)
             continue
-        rest = _rest(stmt, removed)
+        rest = _remove_stores(stmt, removed)
         if not rest and kept and isinstance(kept[-1], Remark) and kept[-1].origin is not None:
             kept.pop()
         kept += rest
     return tuple(kept)
 
 
-def _rest(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
+def _remove_stores(stmt: Stmt, removed: Collection[TensorNode]) -> tuple[Stmt, ...]:
     """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
 
     def combine(each: Node, inner: tuple[tuple[Stmt, ...], ...]) -> tuple[Stmt, ...]:

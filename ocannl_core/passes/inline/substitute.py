@@ -46,17 +46,17 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.passes.inline.definition import InlinableDefinition
 from ocannl_core.passes.inline.invert_indices import Condition, Solution
-from ocannl_core.passes.inline.zeros import without_additions_to_zero
+from ocannl_core.passes.inline.zeros import remove_additions_to_zero
 
-Located = tuple[InlinableDefinition, Solution]
+LocatedDefinition = tuple[InlinableDefinition, Solution]
 """A definition, and its iterations that write the cell of the read."""
 
 
-def value_of_cell(
+def build_cell_value(
     node: TensorNode,
     dtype: DType,
     cell: IndexMap,
-    computations: Sequence[Located],
+    computations: Sequence[LocatedDefinition],
     new_local: Callable[[DType, TensorNode | None], Local],
     positive: Collection[TensorNode] = (),
 ) -> Expr:
@@ -75,7 +75,7 @@ def value_of_cell(
     for computation, solution in computations:
         writer = _CopyWriter(local, computation, solution, new_local)
         stmts += writer.statements()
-    stmts = without_additions_to_zero(stmts, local, positive)
+    stmts = remove_additions_to_zero(stmts, local, positive)
     match stmts:
         case [SetLocal(_, value)] if not _mentions(value, local):
             return value
@@ -86,7 +86,7 @@ def value_of_cell(
     return Scoped(local, Block(tuple(stmts)), cell)
 
 
-def copy_of(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
+def copy_value(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
     """Copy a value, with fresh loop variables and scalars."""
     renaming = _Renaming(value, {}, new_local)
     return map_expr(value, renaming.expression, renaming.statement)
@@ -171,7 +171,7 @@ class _CopyWriter:
                 case Store(node, _, value) if node is own:
                     return SetLocal(self.local, self.guarded(value))
                 case Fill(node, value) if node is own:
-                    return SetLocal(self.local, _number(value, self.local.dtype))
+                    return SetLocal(self.local, _build_constant(value, self.local.dtype))
                 case Remark():
                     return ()
                 case _:
@@ -181,7 +181,7 @@ class _CopyWriter:
 
     def guarded(self, value: Expr) -> Expr:
         """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
-        conditions = [part for each in self.solution.conditions for part in _tests(each)]
+        conditions = [part for each in self.solution.conditions for part in _build_tests(each)]
         if not conditions:
             return value
         holds = conditions[0]
@@ -190,7 +190,7 @@ class _CopyWriter:
         return Ternary(TernaryOp.WHERE, holds, value, LocalRead(self.local), value.dtype)
 
 
-def _tests(condition: Condition) -> list[Expr]:
+def _build_tests(condition: Condition) -> list[Expr]:
     index = IndexValue(condition.index, int64)
     low, high = condition.low, condition.high
     if low is not None and low == high:
@@ -211,7 +211,7 @@ def _zero(dtype: DType) -> Expr:
     return ConstBits(0, dtype) if dtype is uint4x32 else Const(0.0, dtype)
 
 
-def _number(value: float, dtype: DType) -> Expr:
+def _build_constant(value: float, dtype: DType) -> Expr:
     number = round_to(value, dtype)
     if dtype.is_integer and abs(number) > 2**53:
         return ConstBits(number & (2**64 - 1), dtype)

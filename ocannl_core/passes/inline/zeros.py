@@ -64,7 +64,7 @@ def is_addition(value: Expr, own: TensorNode, positive: Collection[TensorNode]) 
             return False
 
 
-def without_additions_to_zero(
+def remove_additions_to_zero(
     stmts: list[Stmt], local: Local, positive: Collection[TensorNode]
 ) -> list[Stmt]:
     """Remove the addition of a first term to zero.

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from ocannl_core.codegen.helper import EMULATED_TILES, FUSES, read_helpers
+from ocannl_core.codegen.helper import EMULATED_TILES, HAS_FMA, read_helpers
 from ocannl_core.codegen.prelude import closure, helper_names, prelude
 
 FILES = sorted(each.name for each in (files("ocannl_core.codegen") / "c").iterdir())
@@ -43,8 +43,8 @@ def test_a_definition_follows_those_that_it_needs():
 
 
 def test_numbers_and_vectors_fuse_under_the_same_condition():
-    assert f"#if {FUSES}\n" in definition("madd_float32")
-    assert f"#if {FUSES}\n" in definition("float32x8_madd")
+    assert f"#if {HAS_FMA}\n" in definition("madd_float32")
+    assert f"#if {HAS_FMA}\n" in definition("float32x8_madd")
 
 
 def test_tiles_are_emulated_where_the_macro_is_defined():

@@ -30,7 +30,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Margin, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.access_counts import AccessCount
-from ocannl_core.passes.accesses import NodeAccesses, trace
+from ocannl_core.passes.accesses import NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
@@ -44,7 +44,7 @@ ONE = Const(1.0, float32)
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
     """Returns what a program does to a node."""
-    found = trace(draft.program(*stmts))
+    found = analyse_accesses(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 
 
@@ -154,7 +154,7 @@ def test_counts_agree_with_running_the_loops(example: Example) -> None:
             read_first.add(site.node)
         if not site.is_own:
             reads[site.node, cell] += 1
-    for node, found in trace(example.program).nodes.items():
+    for node, found in analyse_accesses(example.program).nodes.items():
         counts = found.visit_counts()
         assert counts is not None
         cells = {cell: number for (each, cell), number in reads.items() if each is node}
@@ -291,4 +291,4 @@ def test_sums_hold_no_negative_zero_unless_they_started_from_one() -> None:
     x, t = d.node("x", float32, 4), d.node("t", float32, 4)
     update = loop(I, 4, d.accumulate(t, I, op=BinaryOp.ADD, value=d.load(x, I)))
     for stmts, expected in (((Fill(t, 0.0), update), {t}), ((update,), set())):
-        assert nodes_without_negative_zero(trace(d.program(*stmts))) - {x} == expected
+        assert nodes_without_negative_zero(analyse_accesses(d.program(*stmts))) - {x} == expected

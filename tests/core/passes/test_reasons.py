@@ -41,7 +41,7 @@ from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.expression_cost import MOST_DEPTH
-from ocannl_core.passes.inline.decide import Inlined, inline
+from ocannl_core.passes.inline.decide import InliningResult, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop
 
@@ -63,7 +63,7 @@ def folded(read: Load) -> Expr:
     return plus(read, replace(read, indices=(affine([(-1, J)], 3),)))
 
 
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
+def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> InliningResult:
     """Returns a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ocannl_core.codegen.narrow_floats import match_narrow_load
 from ocannl_core.codegen.precedence import CExpr, call
-from ocannl_core.codegen.rounding import narrow_cell
 from ocannl_core.codegen.vector_loops import NotVectorisedError, VectorLoop
 from ocannl_core.dtypes import DType, bfloat16, float32
 from ocannl_core.indexing import IndexVar, LoopVar
@@ -20,7 +20,7 @@ from ocannl_core.loopir.nodes import AxisKind, Block, Expr, For, Load, Stmt, Sto
 from ocannl_core.ops import TernaryOp, UnaryOp
 
 
-class PairedLoop(VectorLoop):
+class DotProductLoop(VectorLoop):
     """Renders the body of one vector loop that may contain pair loops."""
 
     def _other(self, stmt: Stmt) -> None:
@@ -48,7 +48,7 @@ class PairedLoop(VectorLoop):
 
     def _pairs(self, pair: For, factor: Expr) -> CExpr:
         """Return the values of a factor in both iterations, two in each lane."""
-        cell = narrow_cell(factor)
+        cell = match_narrow_load(factor)
         if cell is not None and cell.dtype is bfloat16:
             position, stride = self._place(cell.node, cell.indices)
             if _step(position[0], pair.var) == 1 and stride in (0, 2):
@@ -128,7 +128,7 @@ class PairedLoop(VectorLoop):
 
 def _narrow_format(expr: Expr) -> DType:
     """Return the format of a value before it is widened."""
-    cell = narrow_cell(expr)
+    cell = match_narrow_load(expr)
     if cell is not None:
         return cell.dtype
     match expr:

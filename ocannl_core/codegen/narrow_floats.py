@@ -55,7 +55,7 @@ def is_arithmetic(expr: Expr) -> bool:
             return False
 
 
-def narrow_cell(expr: Expr) -> Load | None:
+def match_narrow_load(expr: Expr) -> Load | None:
     """Return the load of a narrow cell that an expression widens to float32; None for others."""
     match expr:
         case Load(_, _, dtype) if dtype.is_narrow:

@@ -60,7 +60,7 @@ _Loops = Mapping[IndexVar, range | _Lane]
 """Unrolled loops and vector loops by their variables."""
 
 
-def register_lanes(
+def assign_registers(
     stmts: Sequence[Stmt], node: TensorNode, dims: Sequence[int]
 ) -> dict[int, int] | None:
     """Return the number of cells of each variable by position; None if the array is not replaced.
@@ -74,7 +74,7 @@ def register_lanes(
     for indices, loops in _accesses(stmts, node):
         if len(indices) != len(dims):
             return None
-        places = _places(as_affine(row_major(indices, dims)), loops)
+        places = _locate_cells(as_affine(row_major(indices, dims)), loops)
         if places is None:
             return None
         positions, lanes = places
@@ -101,7 +101,7 @@ def _accesses(
     pending: list[tuple[Stmt, _Loops]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
     mentioning: IdentityMap[Stmt, None] = IdentityMap()
     for stmt, _ in pending:
-        _note_mentions(stmt, node, mentioning)
+        _collect_mentions(stmt, node, mentioning)
     while pending:
         stmt, loops = pending.pop()
         if stmt not in mentioning:
@@ -109,7 +109,7 @@ def _accesses(
         match stmt:
             case For(var, start, stop, body, kind):
                 if stop > start:
-                    values = _values(kind, start, stop)
+                    values = _loop_values(kind, start, stop)
                     pending.append((body, loops if values is None else {**loops, var: values}))
             case Block(inner_stmts):
                 pending.extend((each, loops) for each in reversed(inner_stmts))
@@ -121,15 +121,15 @@ def _accesses(
                 yield (), loops  # other code: the array is not replaced
 
 
-def _note_mentions(stmt: Stmt, node: TensorNode, found: IdentityMap[Stmt, None]) -> bool:
+def _collect_mentions(stmt: Stmt, node: TensorNode, found: IdentityMap[Stmt, None]) -> bool:
     """Collect the statements that mention a node; return True if this one does."""
     match stmt:
         case Block(inner):
             is_mentioned = False
             for each in inner:
-                is_mentioned |= _note_mentions(each, node, found)
+                is_mentioned |= _collect_mentions(each, node, found)
         case For(body=body):
-            is_mentioned = _note_mentions(body, node, found)
+            is_mentioned = _collect_mentions(body, node, found)
         case _:
             is_mentioned = node in nodes_of(stmt)
     if is_mentioned:
@@ -141,14 +141,14 @@ def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:
     return [each.indices for each in walk(stmt) if isinstance(each, Load) and each.node is node]
 
 
-def _values(kind: AxisKind, start: int, stop: int) -> range | _Lane | None:
+def _loop_values(kind: AxisKind, start: int, stop: int) -> range | _Lane | None:
     """Return the values of an unrolled loop's variable, or its lanes; None if the loop remains."""
     if stop - start == 1 or kind is AxisKind.UNROLLED:
         return range(start, stop)
     return _Lane(start, stop - start) if kind is AxisKind.VECTOR else None
 
 
-def _places(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
+def _locate_cells(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
     """Return the first cells of an access and the number of cells; None if either varies."""
     terms, offset = at
     positions, lanes = [offset], 1
@@ -164,7 +164,7 @@ def _places(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
     return positions, lanes
 
 
-def combined_cells(expr: Binary) -> tuple[Load, ...]:
+def reduction_leaves(expr: Binary) -> tuple[Load, ...]:
     """Return the leaves of a balanced tree of one operation; () for any other expression."""
     level: list[Expr] = [expr]
     while all(isinstance(each, Binary) and each.op is expr.op for each in level):
