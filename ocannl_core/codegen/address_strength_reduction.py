@@ -44,7 +44,7 @@ class ReducedAddressLoop:
         scope: The number of the scope around the loop.
         written: The nodes that it writes.
         opening: The lines before the loop.
-        same: Variables set there, by the expressions that they hold.
+        invariants: Variables set there, by the expressions that they hold.
         multiples: The multiples of the variable that are kept as induction variables.
     """
 
@@ -54,7 +54,7 @@ class ReducedAddressLoop:
     scope: int
     written: frozenset[TensorNode]
     opening: list[str] = field(default_factory=list)
-    same: dict[str, str] = field(default_factory=dict)
+    invariants: dict[str, str] = field(default_factory=dict)
     multiples: list[int] = field(default_factory=list)
 
     def multiple(self, factor: int) -> str:

@@ -84,7 +84,7 @@ class Addresses:
         products.sort(key=_is_negative)
         return products, offset
 
-    def place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
+    def position_of(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
         """Return the position of a cell in the buffer of its node."""
         places = self._places.find(indices)
         if places is None:
@@ -94,7 +94,9 @@ class Addresses:
             found = places[node] = as_affine(row_major(indices, self._info(node).buffer_dims))
         return found
 
-    def fixed(self, position: Position, first: LoopVar | None = None, start: int = 0) -> int:
+    def constant_position(
+        self, position: Position, first: LoopVar | None = None, start: int = 0
+    ) -> int:
         """Return the value of a constant position.
 
         Args:
@@ -110,7 +112,7 @@ class Addresses:
             offset += coefficient * value
         return offset
 
-    def element(self, array: str, position: Position, shift: int = 0) -> str:
+    def cell(self, array: str, position: Position, shift: int = 0) -> str:
         """Render a cell of an array.
 
         Unrolled copies of one statement, which differ in constants only, share a pointer:
@@ -121,20 +123,20 @@ class Addresses:
         offset += shift
         if not products:
             return f"{array}[{offset}]"
-        loop = self._writer.stepping
+        loop = self._writer.reduced_loop
         if (
             loop is not None
             and any(name == loop.variable for _, name in products)
             and self._names.depth_of(array) <= loop.depth
         ):
-            return self._stepped(loop, array, products, offset)
+            return self._reduced_cell(loop, array, products, offset)
         total = _total(products)
         assert total is not None
-        if self._writer.is_written_out and "-" not in total.code:
+        if self._writer.is_unrolled and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
         return f"{array}[{_shifted(total, offset)}]"
 
-    def _stepped(
+    def _reduced_cell(
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
     ) -> str:
         """Render a cell relative to a pointer that is set before the loop."""
@@ -152,10 +154,10 @@ class Addresses:
             return f"{array}[{_shifted(total, offset)}]"
         if "-" in around.code:  # the constant keeps the pointer inside of the array
             around, offset = _shifted(around, offset), 0
-        pointer = self._writer.pointer_before(loop, array, around.code)
+        pointer = self._writer.hoist_pointer(loop, array, around.code)
         return f"{pointer}[{_shifted(total, offset)}]"
 
-    def is_same_throughout(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
+    def is_invariant(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
         """Return True if an expression is loop-invariant and can be computed before the loop."""
         nodes = self.nodes_of(expr)
         return (
@@ -172,7 +174,7 @@ class Addresses:
         found = self._cells.find(body)
         if found is None:
             found = self._cells[body] = [
-                (each.node, self.place(each.node, each.indices))
+                (each.node, self.position_of(each.node, each.indices))
                 for each in walk(body)
                 if isinstance(each, Load | Store)
             ]

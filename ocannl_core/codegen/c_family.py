@@ -35,7 +35,7 @@ from ocannl_core.codegen.vector_loops import (
     NotVectorisedError,
 )
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTIAL_VECTORS
-from ocannl_core.codegen.word_stores import split_word
+from ocannl_core.codegen.word_stores import render_vector_store
 from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
@@ -119,7 +119,7 @@ def render_kernel(
         *kernel.launch,
         kernel.private,
         kernel.bounds,
-        kernel.loops,
+        kernel.vectorisation,
     )
 
 
@@ -159,7 +159,7 @@ class _KernelRenderer:
         self._expressions = Expressions(
             dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
-        self._fills = MemsetRenderer(
+        self._memsets = MemsetRenderer(
             dialect, self._names, self._info, self.writer, self._expressions
         )
         self._tiles = TileLoops(
@@ -176,17 +176,17 @@ class _KernelRenderer:
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._dealt = partition_loops(nest) if dialect.cuts_parallel else IdentityMap()
+        self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
-        self._measure(nest.body)
+        self._collect_extents(nest.body)
 
     @property
     def bounds(self) -> int:
         """Return the number of levels of partitioned loops."""
-        return max((share.level for share in self._dealt.values()), default=0)
+        return max((partition.level for partition in self._partitions.values()), default=0)
 
     @property
-    def loops(self) -> CompilerVectorisation:
+    def vectorisation(self) -> CompilerVectorisation:
         """Classify the work that is left for the C compiler.
 
         That is to vectorise loops, also loops over lanes; to keep the constants of elementary
@@ -238,7 +238,7 @@ class _KernelRenderer:
 
     def _info(self, node: TensorNode) -> NodeInfo:
         if node not in self._nodes:
-            raise CodegenError("Every node of a kernel is described.", found=node.name)
+            raise CodegenError("Every node of a kernel has extents and a format.", found=node.name)
         return self._nodes[node]
 
     def _is_inside(self, load: Load | LoadMerge) -> bool:
@@ -250,14 +250,14 @@ class _KernelRenderer:
                 return False
         return True
 
-    def _measure(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
+    def _collect_extents(self, stmt: Stmt, grid: int = 0, block: int = 0) -> None:
         """Collect the extents of the axes that the device runs."""
         match stmt:
             case Block(stmts):
                 for each in stmts:
-                    self._measure(each, grid, block)
+                    self._collect_extents(each, grid, block)
             case Staged(_, _, body):
-                self._measure(body, grid, block)
+                self._collect_extents(body, grid, block)
             case For(_, start, stop, body, kind):
                 depth = block if kind is AxisKind.BLOCK else grid
                 if kind in _LAUNCHED and self._dialect.bound_index(kind, depth) is not None:
@@ -266,7 +266,7 @@ class _KernelRenderer:
                     extents[depth] = max(extents[depth], stop - start)
                     grid += kind is AxisKind.GRID
                     block += kind is AxisKind.BLOCK
-                self._measure(body, grid, block)
+                self._collect_extents(body, grid, block)
             case _:
                 return
 
@@ -282,7 +282,7 @@ class _KernelRenderer:
             self.writer.line("stream_end();")
         if any(name.startswith("tile_") for name in self.writer.helpers):
             self.writer.helpers |= {"tile_begin", "tile_end"}
-            self.writer.first("tile_begin();")
+            self.writer.insert_first("tile_begin();")
             self.writer.line("tile_end();")
 
     def block(self, block: Block) -> None:
@@ -316,7 +316,7 @@ class _KernelRenderer:
                 self._store_vector(stmt)
             case Fill(node, value):
                 self._written.add(node)
-                self._plain_loops += self._fills.fill(node, value)
+                self._plain_loops += self._memsets.fill(node, value)
             case DeclareLocal(local):
                 type_name = self._dialect.value_type(local.dtype)
                 self._note_type(local.dtype)
@@ -333,7 +333,7 @@ class _KernelRenderer:
                 self._prefetch(node, indices)
             case CallExternal(op):
                 raise CodegenError(
-                    "A call out of the loop language is a step between kernels.", found=op.name
+                    "External calls run between kernels, never inside one.", found=op.name
                 )
             case Remark():
                 return
@@ -367,21 +367,21 @@ class _KernelRenderer:
             self._tiles.render(loop)
             return
         if loop.kind is AxisKind.UNROLLED and self._uses_registers(loop):
-            with self.writer.written_out():
+            with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
-                    with self._names.single(loop.var, value):
+                    with self._names.bind(loop.var, value):
                         self.block(loop.body)
             return
-        share = self._dealt.find(loop)
-        if share is not None and extent == 1:
-            with self.writer.braces(share.guard()), self._names.single(loop.var, loop.start):
+        partition = self._partitions.find(loop)
+        if partition is not None and extent == 1:
+            with self.writer.braces(partition.guard()), self._names.bind(loop.var, loop.start):
                 self.block(loop.body)
             return
         if bound is None and extent == 1:
-            with self._names.single(loop.var, loop.start):
+            with self._names.bind(loop.var, loop.start):
                 self.block(loop.body)
             return
-        cleared = self._fills.row(loop) if share is None else None
+        cleared = self._memsets.fill_row(loop) if partition is None else None
         if cleared is not None:
             self._written.add(cleared)
             return
@@ -430,13 +430,15 @@ class _KernelRenderer:
         if pragma:
             self.writer.line(pragma)
         index_type = self._dialect.index_type
-        share = self._dealt.find(loop)
-        first, end = (str(loop.start), str(loop.stop)) if share is None else share.limits(loop)
-        before, around = self._innermost, self.writer.stepping
+        partition = self._partitions.find(loop)
+        first, end = (
+            (str(loop.start), str(loop.stop)) if partition is None else partition.bounds_of(loop)
+        )
+        before, around = self._innermost, self.writer.reduced_loop
         if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
             written = frozenset(writes(loop.body))
-            inside = self.writer.stepping_loop(index_type, name, (first, end), depth, written)
+            inside = self.writer.reduce_addresses(index_type, name, (first, end), depth, written)
         else:
             if around is not None:
                 around.inside.add(name)
@@ -471,7 +473,7 @@ class _KernelRenderer:
 
     def _store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
         if node in self._names.registers:
-            self.writer.assign(cell.code, self._expressions.stored(value).code)
+            self.writer.assign(cell.code, self._expressions.storage_value(value).code)
             return
         self._written.add(node)
         self.writer.forget()
@@ -479,7 +481,7 @@ class _KernelRenderer:
         if symbol and isinstance(value, Binary):
             self.writer.line(f"{cell} {symbol}= {self._expressions.value(value.right)};")
         else:
-            self.writer.line(f"{cell} = {self._expressions.stored(value)};")
+            self.writer.line(f"{cell} = {self._expressions.storage_value(value)};")
 
     def _set_local(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
@@ -491,21 +493,9 @@ class _KernelRenderer:
 
     def _store_vector(self, stmt: StoreVector) -> None:
         self._written.add(stmt.node)
-        dtype = self._info(stmt.node).dtype
         self._note_type(uint4x32)
-        arg = self._expressions.value(stmt.arg)
-        word = self._names.fresh()
-        self.writer.line(f"const {self._dialect.value_type(uint4x32)} {word} = {arg};")
-        values = split_word(word, dtype, self._dialect.storage_type(dtype))
-        if stmt.length > len(values):
-            raise CodegenError(
-                f"A 128-bit word holds {len(values)} numbers of {dtype}.",
-                found=f"a store of {stmt.length}",
-            )
-        for shift, (value, helpers) in enumerate(values[: stmt.length]):
-            cell = self._expressions.cell(stmt.node, stmt.indices, shift)
-            self.writer.helpers.update(helpers)
-            self.writer.line(f"{cell} = {value};")
+        dtype = self._info(stmt.node).dtype
+        render_vector_store(stmt, dtype, self._dialect, self._names, self.writer, self._expressions)
 
     def _allocate(self, node: TensorNode, scope: Scope) -> None:
         info = self._info(node)
@@ -514,7 +504,7 @@ class _KernelRenderer:
                 "Memory of a routine is allocated before its kernels run.",
                 found=f"{node.name} allocated inside a kernel",
             )
-        if self._dealt and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
+        if self._partitions and scope is Scope.KERNEL and info.nbytes > STACK_BYTES:
             self._allocate_private(node, info)
             return
         self._stack_bytes += info.nbytes
@@ -566,7 +556,7 @@ class _KernelRenderer:
         hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
         if hidden:
             raise CodegenError(
-                "Staged code leaves to the kernel the names that it gives to nodes.",
+                "Staged code must not use the names that the kernel gives to nodes.",
                 found=", ".join(hidden),
                 fix="write $0, $1, ... for the nodes, and call variables by longer names",
             )

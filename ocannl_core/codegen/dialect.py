@@ -69,7 +69,7 @@ class Dialect:
     """True if the language has the vector extensions of GCC."""
     stack_limit: ClassVar[int] = 1 << 20
     """Limit in bytes on the arrays of a kernel, except the buffers passed to it."""
-    cuts_parallel: ClassVar[bool] = False
+    partitions_loops: ClassVar[bool] = False
     """True if a parallel kernel is called for parts of its iterations."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
@@ -136,7 +136,7 @@ class Dialect:
         """Return the library function `name` for the format in which `dtype` is computed."""
         return name if self.value_type(dtype) == "double" else f"{name}f"
 
-    def own_function(self, name: str, dtype: DType) -> str | None:
+    def math_helper(self, name: str, dtype: DType) -> str | None:
         """Return the helper that replaces a library function; None if there is none."""
         return math_helper(name) if self.value_type(dtype) == "float" else None
 

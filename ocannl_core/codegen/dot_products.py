@@ -23,7 +23,7 @@ from ocannl_core.ops import TernaryOp, UnaryOp
 class DotProductLoop(VectorLoop):
     """Renders the body of one vector loop that may contain pair loops."""
 
-    def _other(self, stmt: Stmt) -> None:
+    def _render_other(self, stmt: Stmt) -> None:
         match stmt:
             case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
                 if stop - start != 2:
@@ -52,13 +52,15 @@ class DotProductLoop(VectorLoop):
         if cell is not None and cell.dtype is bfloat16:
             position, stride = self._place(cell.node, cell.indices)
             if _step(position[0], pair.var) == 1 and stride in (0, 2):
-                with self._names.single(pair.var, pair.start):
+                with self._names.bind(pair.var, pair.start):
                     place = CExpr(f"&{self._cell(cell.node, position)}")
                 words = f"uint32x{self._lanes}"
                 self._writer.helpers.add(words)
                 if stride == 0:
-                    return CExpr(self._kept(words, self._call("pair", place)))
-                return CExpr(self._kept(words, self._call("pairs", place, CExpr(str(self._count)))))
+                    return CExpr(self._cache_value(words, self._call("pair", place)))
+                return CExpr(
+                    self._cache_value(words, self._call("pairs", place, CExpr(str(self._count))))
+                )
         return self._call("joined", *self._both(pair, factor))
 
     def _both(self, pair: For, expr: Expr) -> list[CExpr]:
@@ -67,7 +69,7 @@ class DotProductLoop(VectorLoop):
             raise NotVectorisedError
         values = []
         for at in (pair.start, pair.start + 1):
-            with self._names.single(pair.var, at):
+            with self._names.bind(pair.var, at):
                 values.append(self._value(expr))
         return values
 
@@ -81,7 +83,7 @@ class DotProductLoop(VectorLoop):
             raise NotVectorisedError
         self._note_written(store.node)
         values = self._both(pair, store.value)
-        with self._names.single(pair.var, pair.start):
+        with self._names.bind(pair.var, pair.start):
             place = CExpr(f"&{self._cell(store.node, position)}")
         self._writer.line(f"{self._call('interleave', place, *values, CExpr(str(self._count)))};")
         self._writer.forget()
@@ -112,9 +114,9 @@ class DotProductLoop(VectorLoop):
             raise NotVectorisedError
         self._note_written(store.node)
         with (
-            self._names.single(self._var, self._start),
-            self._names.single(inner.var, inner.start),
-            self._names.single(pair.var, pair.start),
+            self._names.bind(self._var, self._start),
+            self._names.bind(inner.var, inner.start),
+            self._names.bind(pair.var, pair.start),
         ):
             cells = self._cell(value.node, source), self._cell(store.node, target)
         transpose = f"uint32x{self._lanes}_transpose_pairs"

@@ -100,7 +100,7 @@ class Expressions:
         self._writer = writer
         self._is_inside = is_inside
         self._run_block = run_block
-        self._needs_statements: IdentityMap[Expr, bool] = IdentityMap()
+        self._statement_needs: IdentityMap[Expr, bool] = IdentityMap()
         self.positions = Addresses(names, info, writer)
 
     # ----- cells ----------------------------------------------------------------------------
@@ -119,40 +119,40 @@ class Expressions:
                 "A cell is addressed with one index per axis.",
                 found=f"{len(indices)} indices for {node.name} of {len(dims)} axes",
             )
-        position = self.positions.place(node, indices)
+        position = self.positions.position_of(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return CExpr(registers.cell(self.positions.fixed(position) + shift))
+            return CExpr(registers.cell(self.positions.constant_position(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return CExpr(self.positions.element(array, position, shift))
+        return CExpr(self.positions.cell(array, position, shift))
 
     # ----- values ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> CExpr:
         """Render the value of an expression, after writing the statements that it needs."""
-        text = self.unrounded(expr)
+        text = self.unrounded_value(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
-    def stored(self, expr: Expr) -> CExpr:
+    def storage_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression in the storage type of its format."""
         if expr.dtype.is_narrow:
-            return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
+            return self._helper(f"{expr.dtype}_bits", self.unrounded_value(expr))
         return self.value(expr)
 
-    def loaded(self, cell: CExpr, dtype: DType) -> CExpr:
+    def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
-    def unrounded(self, expr: Expr) -> CExpr:
+    def unrounded_value(self, expr: Expr) -> CExpr:
         """Render the value of an expression; a narrow float may still need rounding."""
         self._use_type(expr.dtype)
         match expr:
             case Load(node, indices, dtype):
-                return self.loaded(self.cell(node, indices), dtype)
+                return self.convert_cell(self.cell(node, indices), dtype)
             case LoadMerge(node, indices, dtype):
-                return self.loaded(self.cell(node, indices, is_merge=True), dtype)
+                return self.convert_cell(self.cell(node, indices, is_merge=True), dtype)
             case Gather():
                 return self._gather(expr)
             case LocalRead(local):
@@ -162,7 +162,7 @@ class Expressions:
             case Unary(op, arg, dtype):
                 return self._unary(op, arg, dtype)
             case Binary(op, left, right, dtype):
-                whole = self._across(expr) if op in HORIZONTAL_REDUCTIONS else None
+                whole = self._horizontal_reduction(expr) if op in HORIZONTAL_REDUCTIONS else None
                 return whole or self._binary(op, left, right, dtype)
             case Ternary():
                 return self._ternary(expr)
@@ -224,7 +224,7 @@ class Expressions:
         """Render the cell at a computed position, or zero out of bounds."""
         dtype = gather.position.dtype
         extent = self._info(gather.node).buffer_dims[gather.axis]
-        position = self._once(gather.position)
+        position = self._name_value(gather.position)
         integer = position if dtype is int64 else cast(self._dialect.index_type, position)
         inside = infix(position, "<", self._limit(extent, dtype))
         if dtype.kind is not Kind.UNSIGNED:
@@ -247,7 +247,7 @@ class Expressions:
         name = CExpr(chosen)
         moved = name if stride == 1 else infix(CExpr(str(stride)), "*", name)
         offset = moved if base.code == "0" else infix(moved, "+", base)
-        cell = self.loaded(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
+        cell = self.convert_cell(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
         return self._choose(CExpr(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
 
     def _limit(self, extent: int, dtype: DType) -> CExpr:
@@ -260,7 +260,7 @@ class Expressions:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
         return self._dialect.constant(limit, wide)
 
-    def _once(self, expr: Expr) -> CExpr:
+    def _name_value(self, expr: Expr) -> CExpr:
         """Name a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
@@ -287,7 +287,7 @@ class Expressions:
 
     # ----- operations -----------------------------------------------------------------------
 
-    def _across(self, expr: Binary) -> CExpr | None:
+    def _horizontal_reduction(self, expr: Binary) -> CExpr | None:
         """Render a horizontal reduction of a register, neighbours first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
@@ -301,7 +301,10 @@ class Expressions:
         registers = self._names.registers.get(node)
         if registers is None or any(each.node is not node for each in lanes):
             return None
-        places = [self.positions.fixed(self.positions.place(node, each.indices)) for each in lanes]
+        places = [
+            self.positions.constant_position(self.positions.position_of(node, each.indices))
+            for each in lanes
+        ]
         first = places[0]
         if registers.lanes.get(first) != len(lanes):
             return None
@@ -343,7 +346,7 @@ class Expressions:
 
     def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         """Render the call of an elementary function."""
-        own = self._dialect.own_function(name, dtype)
+        own = self._dialect.math_helper(name, dtype)
         if own is not None:
             return self._helper(own, *arguments)
         return self._library(name, dtype, *arguments)
@@ -351,7 +354,7 @@ class Expressions:
     def _integer_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
         match op:
             case UnaryOp.NEG:
-                return self._wrapped(_ZERO, "-", x, dtype)
+                return self._wrap(_ZERO, "-", x, dtype)
             case UnaryOp.TRUNC:
                 return x
             case UnaryOp.RELU:
@@ -395,7 +398,7 @@ class Expressions:
     def _integer_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
         match op:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
-                return self._wrapped(a, op.value.symbol, b, dtype)
+                return self._wrap(a, op.value.symbol, b, dtype)
             case BinaryOp.SAT01_GATE:
                 # no integer lies strictly between 0 and 1
                 return self._dialect.constant(0, dtype)
@@ -415,8 +418,8 @@ class Expressions:
                 a, b, c = (self.value(each) for each in (expr.first, expr.second, expr.third))
                 self._reject_words("fma", expr.dtype, expr.first.dtype)
                 if not expr.dtype.is_float:
-                    product = self._wrapped(a, "*", b, expr.dtype)
-                    return self._wrapped(product, "+", c, expr.dtype)
+                    product = self._wrap(a, "*", b, expr.dtype)
+                    return self._wrap(product, "+", c, expr.dtype)
                 return self._library("fma", expr.dtype, a, b, c)
             case _:
                 assert_never(expr.op)
@@ -431,7 +434,9 @@ class Expressions:
         """
         condition = self.condition(expr.first)
         branches = (expr.second, expr.third)
-        if not any(map(self._hoists, branches)) and all(map(self._is_total, branches)):
+        if not any(map(self._needs_statements, branches)) and all(
+            map(self._is_speculatable, branches)
+        ):
             second, third = map(self.value, branches)
             if any(map(_reads_memory, branches)):
                 return self._choose(condition, second, third, expr.dtype)
@@ -453,36 +458,36 @@ class Expressions:
             f"where_{float32 if dtype.is_narrow else dtype}", condition, second, third
         )
 
-    def _is_total(self, expr: Expr) -> bool:
+    def _is_speculatable(self, expr: Expr) -> bool:
         """Return True if the expression can be evaluated speculatively."""
         return all(
             self._is_inside(part) for part in walk(expr) if isinstance(part, Load | LoadMerge)
         )
 
-    def _hoists(self, expr: Expr) -> bool:
+    def _needs_statements(self, expr: Expr) -> bool:
         """Return True if the expression needs statements before it."""
-        known = self._needs_statements.find(expr)
+        known = self._statement_needs.find(expr)
         if known is not None:
             return known
         match expr:
             case Scoped() | Gather():
                 needed = True
             case Unary(_, arg):
-                needed = self._hoists(arg)
+                needed = self._needs_statements(arg)
             case Binary(_, left, right):
-                needed = self._hoists(left) or self._hoists(right)
+                needed = self._needs_statements(left) or self._needs_statements(right)
             case Ternary(_, first, second, third):
-                needed = any(self._hoists(each) for each in (first, second, third))
+                needed = any(self._needs_statements(each) for each in (first, second, third))
             case Load() | LoadMerge() | LocalRead() | Const() | ConstBits() | IndexValue():
                 needed = False
             case _:
                 assert_never(expr)
-        self._needs_statements[expr] = needed
+        self._statement_needs[expr] = needed
         return needed
 
     # ----- formats --------------------------------------------------------------------------
 
-    def _wrapped(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
+    def _wrap(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Render an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)

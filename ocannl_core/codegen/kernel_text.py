@@ -34,7 +34,7 @@ class KernelText:
             follow the indices.
         bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
             for the loops directly inside as well.
-        loops: Amount of vectorisation that is left for the C compiler.
+        vectorisation: Amount of vectorisation that is left for the C compiler.
         author: The author, for messages, if it is not the compiler; kernels that differ only in
             this are equal.
     """
@@ -46,5 +46,5 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
-    loops: CompilerVectorisation = CompilerVectorisation.PLAIN
+    vectorisation: CompilerVectorisation = CompilerVectorisation.PLAIN
     author: str = field(default="", compare=False)

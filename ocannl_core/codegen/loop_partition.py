@@ -32,7 +32,7 @@ class LoopPartition:
     extent: int
     is_alone: bool
 
-    def limits(self, loop: For) -> tuple[str, str]:
+    def bounds_of(self, loop: For) -> tuple[str, str]:
         """Return the bounds of the loop variable in a part."""
         first, end = f"first{self.level}", f"end{self.level}"
         shift = loop.start - self.before
@@ -52,13 +52,13 @@ class LoopPartition:
 
 def partition_loops(nest: Kernel) -> IdentityMap[For, LoopPartition]:
     """Return the partitioned loops with their partitions."""
-    shares: IdentityMap[For, LoopPartition] = IdentityMap()
+    partitions: IdentityMap[For, LoopPartition] = IdentityMap()
     if nest.is_parallel:
         outer = parallel_loops(nest)
-        shares.update(_partition_level(1, outer))
+        partitions.update(_partition_level(1, outer))
         for loop in outer:
-            shares.update(_partition_level(2, inner_loops(loop)))
-    return shares
+            partitions.update(_partition_level(2, inner_loops(loop)))
+    return partitions
 
 
 def _partition_level(level: int, loops: Sequence[For]) -> Iterator[tuple[For, LoopPartition]]:

@@ -121,13 +121,13 @@ class TileLoops:
             raise NotVectorisedError
         with ExitStack() as stack:
             for each in loops:
-                stack.enter_context(self._names.single(each.var, 0))
+                stack.enter_context(self._names.bind(each.var, 0))
             is_tile = extents[:2] == [_ROWS, _LANES] and kinds[:2] == [AxisKind.TILE] * 2
             match store.value:
                 case Const() as value if is_tile and len(loops) == 2:
                     if value != Const(0.0, float32):
                         raise NotVectorisedError
-                    self._line("tile_zero", str(self._sums(store, loops)))
+                    self._line("tile_zero", str(self._accumulator(store, loops)))
                 case Load() as load if is_tile and len(loops) == 2:
                     self._store(store, load, loops)
                 case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
@@ -143,8 +143,8 @@ class TileLoops:
 
     def _store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
         """Write the copy of a tile to memory."""
-        tile = self._sums(load, loops)
-        position = self._positions.place(store.node, store.indices)
+        tile = self._accumulator(load, loops)
+        position = self._positions.position_of(store.node, store.indices)
         row, lane = _strides(position, loops)
         if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
             raise NotVectorisedError
@@ -154,12 +154,12 @@ class TileLoops:
 
     def _multiply(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
         """Write the product of two tiles of memory."""
-        sums = self._sums(store, loops)
+        sums = self._accumulator(store, loops)
         operands: dict[bool, tuple[str, int]] = {}
         for factor in factors:
             match factor:
                 case Unary(UnaryOp.IDENTITY, Load(node, indices, dtype)) if dtype is bfloat16:
-                    position = self._positions.place(node, indices)
+                    position = self._positions.position_of(node, indices)
                 case _:
                     raise NotVectorisedError
             match _strides(position, loops):
@@ -172,17 +172,17 @@ class TileLoops:
             operands[is_rows] = self._cell(node, position), 2 * stride
         if len(operands) < 2:
             raise NotVectorisedError
-        rows = self._loaded("rows", *operands[True])
-        columns = self._loaded("columns", *operands[False])
+        rows = self._load("rows", *operands[True])
+        columns = self._load("columns", *operands[False])
         self._line("tile_multiply_add", f"{sums}, {rows}, {columns}")
 
-    def _loaded(self, kind: str, cell: str, stride: int) -> int:
+    def _load(self, kind: str, cell: str, stride: int) -> int:
         """Return the register that holds a tile of memory, after loading it if necessary.
 
         If all registers are in use, it replaces a tile of the same operand: tiles of the other
         operand will be used with it.
         """
-        text, known = f"{kind} at {cell} by {stride}", self._writer.known
+        text, known = f"{kind} at {cell} by {stride}", self._writer.cached
         first = sum(number for _, number in self._names.tiles.values())
         held = {
             text: int(tile)
@@ -202,16 +202,16 @@ class TileLoops:
         known[text] = str(tile)
         return tile
 
-    def _sums(self, access: Store | Load, loops: Sequence[For]) -> int:
+    def _accumulator(self, access: Store | Load, loops: Sequence[For]) -> int:
         """Return the register that an access to an array in registers is to."""
         if access.node not in self._names.tiles:
             raise NotVectorisedError
-        position = self._positions.place(access.node, access.indices)
+        position = self._positions.position_of(access.node, access.indices)
         if _strides(position, loops)[:2] != (_LANES, 1):
             raise NotVectorisedError
         if any(isinstance(self._names.index(var), str) for _, var in position[0]):
             raise NotVectorisedError
-        tile, rest = divmod(self._positions.fixed(position), _CELLS)
+        tile, rest = divmod(self._positions.constant_position(position), _CELLS)
         first, count = self._names.tiles[access.node]
         if rest or tile >= count:
             raise NotVectorisedError
@@ -220,7 +220,7 @@ class TileLoops:
     def _cell(self, node: TensorNode, position: Position) -> str:
         if node in self._names.tiles or node in self._names.registers:
             raise NotVectorisedError
-        return self._positions.element(self._names.array(node), position)
+        return self._positions.cell(self._names.array(node), position)
 
     def _line(self, function: str, arguments: str) -> None:
         self._writer.helpers.add(function)

@@ -46,7 +46,11 @@ class MemsetRenderer:
         name = self._names.array(node)
         if info.size == 0:
             return False
-        if info.size > 1 and _is_zero(value, info.dtype) and self._clear(name, name, info.size):
+        if (
+            info.size > 1
+            and _is_zero(value, info.dtype)
+            and self._write_memset(name, name, info.size)
+        ):
             return False
         number = self._constant_cell(value, info.dtype)
         if info.size == 1:
@@ -57,7 +61,7 @@ class MemsetRenderer:
             self._writer.line(f"{name}[x] = {number};")
         return True
 
-    def row(self, loop: For) -> TensorNode | None:
+    def fill_row(self, loop: For) -> TensorNode | None:
         """Write a loop that only zeroes contiguous cells as one statement.
 
         Returns:
@@ -68,7 +72,7 @@ class MemsetRenderer:
                 pass
             case _:
                 return None
-        place = self._expressions.positions.place(node, indices)
+        place = self._expressions.positions.position_of(node, indices)
         if (
             loop.kind is not AxisKind.SERIAL
             or node in self._names.registers
@@ -80,9 +84,9 @@ class MemsetRenderer:
         first = tuple(substitute(index, {var: FixedIndex(start)}) for index in indices)
         cell = self._expressions.cell(node, first)
         array = self._names.array(node)
-        return node if self._clear(f"&{cell}", array, stop - start) else None
+        return node if self._write_memset(f"&{cell}", array, stop - start) else None
 
-    def _clear(self, cells: str, array: str, size: int) -> bool:
+    def _write_memset(self, cells: str, array: str, size: int) -> bool:
         """Write a statement that zeroes contiguous cells; return False if the dialect has none."""
         clear = self._dialect.zero_fill(cells, array, size)
         if clear is None:

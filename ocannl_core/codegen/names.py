@@ -133,7 +133,7 @@ class KernelNames:
         """Return the name of a new variable."""
         return self._allot(NameRole.VARIABLE)
 
-    def place(self) -> str:
+    def fresh_pointer(self) -> str:
         """Return the name of a new pointer variable."""
         return self._allot(NameRole.PLACE)
 
@@ -184,7 +184,7 @@ class KernelNames:
             yield name
         self._depth -= 1
 
-    def single(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
+    def bind(self, var: LoopVar, value: int) -> AbstractContextManager[None]:
         """Bind a loop variable to the value of a single iteration."""
         return _Binding(self._vars, var, value)
 

@@ -126,7 +126,7 @@ class VectorLoop:
         Raises:
             NotVectorisedError: for operations without a vector form.
         """
-        with self._names.single(self._var, self._start):
+        with self._names.bind(self._var, self._start):
             self._block(block)
 
     def render_square(self, inner: For, statement: Store) -> None:
@@ -154,8 +154,8 @@ class VectorLoop:
             raise NotVectorisedError
         self._note_written(statement.node)
         with (
-            self._names.single(self._var, self._start),
-            self._names.single(inner.var, inner.start),
+            self._names.bind(self._var, self._start),
+            self._names.bind(inner.var, inner.start),
         ):
             cells = self._cell(value.node, source), self._cell(statement.node, target)
         given = value.dtype
@@ -176,9 +176,9 @@ class VectorLoop:
                 case Remark():
                     pass
                 case _:
-                    self._other(stmt)
+                    self._render_other(stmt)
 
-    def _other(self, stmt: Stmt) -> None:
+    def _render_other(self, stmt: Stmt) -> None:
         """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
@@ -191,7 +191,7 @@ class VectorLoop:
             return
         self._note_written(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
-        value = self._value(stmt.value) if is_put else self._unrounded(stmt.value)
+        value = self._value(stmt.value) if is_put else self._unrounded_value(stmt.value)
         if stride == 0:
             raise NotVectorisedError
         if stride == 1:
@@ -211,10 +211,10 @@ class VectorLoop:
                 store = self._helper(dtype, "store")
                 self._writer.line(f"{store}(&{cell}, {value}, {self._count});")
         else:
-            name = self._named(self._vector(dtype), value)
+            name = self._name_value(self._vector(dtype), value)
             for lane in range(self._count):
                 cell = self._cell(stmt.node, offset, lane * stride)
-                self._writer.line(f"{cell} = {self._stored(f'{name}[{lane}]', dtype)};")
+                self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
 
     def _assign(self, stmt: Store, value: CExpr) -> None:
@@ -232,7 +232,7 @@ class VectorLoop:
 
     def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Return the first lane's position and the stride between lanes."""
-        position = self._positions.place(node, indices)
+        position = self._positions.position_of(node, indices)
         return position, self._stride(position)
 
     def _stride(self, position: Position) -> int:
@@ -243,30 +243,30 @@ class VectorLoop:
 
     def _register(self, node: TensorNode, position: Position) -> int:
         """Return the position of the variable that holds the lanes of an array in registers."""
-        at = self._positions.fixed(position, self._var, self._start)
+        at = self._positions.constant_position(position, self._var, self._start)
         if at not in self._names.registers[node].lanes:
             raise NotVectorisedError
         return at
 
     def _cell(self, node: TensorNode, position: Position, shift: int = 0) -> str:
-        return self._positions.element(self._names.array(node), position, shift)
+        return self._positions.cell(self._names.array(node), position, shift)
 
     # ----- values ---------------------------------------------------------------------------
 
     def _value(self, expr: Expr) -> CExpr:
         """Render the vector of an expression's values, one per lane."""
-        value = self._unrounded(expr)
+        value = self._unrounded_value(expr)
         dtype = expr.dtype
-        if not dtype.is_narrow or not self._varies(expr) or is_exact(expr):
+        if not dtype.is_narrow or not self._is_varying(expr) or is_exact(expr):
             return value
         function = "nearest" if is_arithmetic(expr) else "round"
         return call(self._helper(dtype, f"{function}_{dtype}"), value)
 
-    def _unrounded(self, expr: Expr) -> CExpr:
+    def _unrounded_value(self, expr: Expr) -> CExpr:
         """Render the same vector; narrow floats may still need rounding."""
         self._vector(expr.dtype)
-        if not self._varies(expr):
-            return self._spread(expr)
+        if not self._is_varying(expr):
+            return self._broadcast(expr)
         match expr:
             case Load():
                 return self._load(expr)
@@ -291,10 +291,10 @@ class VectorLoop:
             case _:
                 assert_never(expr)
 
-    def _varies(self, expr: Expr) -> bool:
+    def _is_varying(self, expr: Expr) -> bool:
         return self._var in self._positions.free_variables(expr)
 
-    def _spread(self, expr: Expr) -> CExpr:
+    def _broadcast(self, expr: Expr) -> CExpr:
         """Render a uniform value as a vector."""
         if self._positions.has_statements(expr):
             raise NotVectorisedError  # rendering it again would repeat them
@@ -305,11 +305,11 @@ class VectorLoop:
             def spread() -> CExpr:
                 return call(wide, self._expressions.cell(place.node, place.indices))
 
-            before = self._set_before(expr, self._vector(expr.dtype), spread)
-            return before or CExpr(self._kept(self._vector(expr.dtype), spread()))
+            before = self._hoist(expr, self._vector(expr.dtype), spread)
+            return before or CExpr(self._cache_value(self._vector(expr.dtype), spread()))
         splat = self._helper(expr.dtype, "splat")
         if not isinstance(expr, Const):
-            before = self._set_before(
+            before = self._hoist(
                 expr, self._vector(expr.dtype), lambda: call(splat, self._expressions.value(expr))
             )
             if before is not None:
@@ -319,16 +319,16 @@ class VectorLoop:
             n in self._names.registers for n in self._positions.nodes_of(expr)
         ):
             return vector
-        return CExpr(self._kept(self._vector(expr.dtype), vector))
+        return CExpr(self._cache_value(self._vector(expr.dtype), vector))
 
-    def _set_before(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
+    def _hoist(self, expr: Expr, kind: str, render: Callable[[], CExpr]) -> CExpr | None:
         """Set a variable to an invariant value before the innermost loop; None if it varies."""
-        loop = self._writer.stepping
-        if loop is None or not self._positions.is_same_throughout(loop, expr):
+        loop = self._writer.reduced_loop
+        if loop is None or not self._positions.is_invariant(loop, expr):
             return None
-        with self._writer.before():
+        with self._writer.hoisting():
             code = render().code
-        return CExpr(self._writer.value_before(loop, kind, code))
+        return CExpr(self._writer.hoist_value(loop, kind, code))
 
     def _load(self, load: Load) -> CExpr:
         offset, stride = self._place(load.node, load.indices)
@@ -342,7 +342,7 @@ class VectorLoop:
         def read() -> CExpr:
             return self._read(load.node, offset, stride, load.dtype)
 
-        return self._set_before(load, vector, read) or CExpr(self._kept(vector, read()))
+        return self._hoist(load, vector, read) or CExpr(self._cache_value(vector, read()))
 
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: DType) -> CExpr:
         """Render a vector of cells at a constant stride."""
@@ -355,12 +355,12 @@ class VectorLoop:
         if stride == 1:
             return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(self._count)))
         cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
-        numbers = [self._expressions.loaded(CExpr(each), dtype).code for each in cells]
+        numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
     def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
-            return self._converted(arg, dtype)
+            return self._convert(arg, dtype)
         if op is UnaryOp.NOT:
             return self._flag(self._mask(Unary(op, arg, dtype), dtype), dtype)
         if not dtype.is_float:
@@ -378,12 +378,12 @@ class VectorLoop:
             case UnaryOp.RELU:
                 return call(self._helper(dtype, "above"), x, zero)
             case UnaryOp.SAT01:
-                x = self._once(x, dtype)
+                x = self._bind(x, dtype)
                 below = self._select(infix(x, ">=", one), one, x, dtype)
                 return self._select(infix(x, "<=", zero), zero, below, dtype)
             case _ if op in _MAPPED:
                 name = op.value.name
-                own = self._dialect.own_function(name, dtype)
+                own = self._dialect.math_helper(name, dtype)
                 mapped = f"map_{self._dialect.function(name, dtype)}"
                 return call(self._helper(dtype, name if own else mapped), x)
             case _:
@@ -399,7 +399,7 @@ class VectorLoop:
         if op in (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL):
             return self._arithmetic(op.value.symbol, left, right, dtype)
         if op is BinaryOp.POW and dtype.is_float and right == Const(2.0, dtype):
-            x = self._once(self._value(left), dtype)
+            x = self._bind(self._value(left), dtype)
             return infix(x, "*", x)
         if op is BinaryOp.POW and right == Const(-1.0, dtype):
             return self._unary(UnaryOp.RECIP, left, dtype)
@@ -408,9 +408,9 @@ class VectorLoop:
         if op in (BinaryOp.MAX, BinaryOp.MIN):
             function = "max" if op is BinaryOp.MAX else "min"
             return call(self._helper(dtype, function), self._value(left), self._value(right))
-        if op is BinaryOp.POW and self._dialect.own_function("pow", dtype) is not None:
+        if op is BinaryOp.POW and self._dialect.math_helper("pow", dtype) is not None:
             return call(self._helper(dtype, "pow"), self._value(left), self._value(right))
-        a, b = self._once(self._value(left), dtype), self._once(self._value(right), dtype)
+        a, b = self._bind(self._value(left), dtype), self._bind(self._value(right), dtype)
         zero = self._number(0.0, dtype)
         match op:
             case BinaryOp.RELU_GATE:
@@ -423,7 +423,7 @@ class VectorLoop:
                 raise NotVectorisedError
 
     def _quotient(self, left: Expr, right: Expr, dtype: DType) -> CExpr:
-        is_one = not self._varies(right) and not self._positions.has_statements(right)
+        is_one = not self._is_varying(right) and not self._positions.has_statements(right)
         if is_one and not isinstance(right, Const):
             kind, factor = self._dialect.value_type(dtype), self._helper(dtype, "factor")
 
@@ -433,8 +433,8 @@ class VectorLoop:
             def inverted() -> CExpr:
                 return call(factor, number())
 
-            divisor = self._set_before(right, kind, number) or number()
-            inverse = self._set_before(right, kind, inverted) or inverted()
+            divisor = self._hoist(right, kind, number) or number()
+            inverse = self._hoist(right, kind, inverted) or inverted()
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 
@@ -447,7 +447,7 @@ class VectorLoop:
         self._writer.helpers.add(vector)
         return cast(self._vector(dtype), infix(cast(vector, a), symbol, cast(vector, b)))
 
-    def _converted(self, arg: Expr, dtype: DType) -> CExpr:
+    def _convert(self, arg: Expr, dtype: DType) -> CExpr:
         if arg.dtype is dtype:
             return self._value(arg)
         if arg.dtype.is_float and not dtype.is_float:
@@ -510,7 +510,7 @@ class VectorLoop:
         offset, stride = self._place(flags.node, flags.indices)
         if dtype.nbytes != wide.nbytes or flags.node in self._names.registers:
             raise NotVectorisedError
-        if not self._varies(flags):
+        if not self._is_varying(flags):
             value = call(self._helper(wide, "splat"), self._expressions.value(flags))
         elif stride == 1:
             cell = CExpr(f"&{self._cell(flags.node, offset)}")
@@ -537,29 +537,29 @@ class VectorLoop:
         """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
-    def _once(self, value: CExpr, dtype: DType) -> CExpr:
+    def _bind(self, value: CExpr, dtype: DType) -> CExpr:
         """Name a value that the text mentions repeatedly."""
-        return CExpr(self._named(self._vector(dtype), value))
+        return CExpr(self._name_value(self._vector(dtype), value))
 
-    def _stored(self, number: str, dtype: DType) -> str:
+    def _to_storage(self, number: str, dtype: DType) -> str:
         """Convert a number to the storage type of its format."""
         if not dtype.is_narrow:
             return number
         self._writer.helpers.add(f"{dtype}_bits")
         return f"{dtype}_bits({number})"
 
-    def _named(self, vector: str, value: CExpr) -> str:
+    def _name_value(self, vector: str, value: CExpr) -> str:
         if value.code.isidentifier():
             return value.code
         name = self._names.fresh()
         self._writer.line(f"const {vector} {name} = {value};")
         return name
 
-    def _kept(self, vector: str, value: CExpr) -> str:
+    def _cache_value(self, vector: str, value: CExpr) -> str:
         """Return the variable that holds a value of memory."""
-        known = self._writer.known.get(value.code)
+        known = self._writer.cached.get(value.code)
         if known is None:
-            known = self._writer.known[value.code] = self._named(vector, value)
+            known = self._writer.cached[value.code] = self._name_value(vector, value)
         return known
 
     def _vector(self, dtype: DType) -> str:

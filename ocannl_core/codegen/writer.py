@@ -18,17 +18,17 @@ class KernelWriter:
 
     Attributes:
         helpers: Names of the prelude's helpers that the lines mention.
-        known: Variables by the expressions whose values they hold here.
-        stepping: The innermost loop with strength-reduced addresses around this point.
-        is_written_out: True inside an unrolled loop.
+        cached: Variables by the expressions whose values they hold here.
+        reduced_loop: The innermost loop with strength-reduced addresses around this point.
+        is_unrolled: True inside an unrolled loop.
     """
 
     def __init__(self, names: KernelNames) -> None:
         self._names = names
         self.helpers: set[str] = set()
-        self.known: dict[str, str] = {}
-        self.stepping: ReducedAddressLoop | None = None
-        self.is_written_out = False
+        self.cached: dict[str, str] = {}
+        self.reduced_loop: ReducedAddressLoop | None = None
+        self.is_unrolled = False
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
         self._lines: list[str] = []
         self._depth = 1
@@ -46,13 +46,13 @@ class KernelWriter:
         for each in code.splitlines():
             self._lines.append("  " * self._depth + each if each else "")
 
-    def first(self, code: str) -> None:
+    def insert_first(self, code: str) -> None:
         """Write one statement before all others."""
         self._lines.insert(0, f"  {code}")
 
     def forget(self) -> None:
         """Drop the values loaded so far, since memory or the scope changes."""
-        self.known.clear()
+        self.cached.clear()
 
     def declare(self, type_name: str, name: str) -> None:
         """Declare a scalar; `assign` merges an immediate assignment into the declaration."""
@@ -77,43 +77,43 @@ class KernelWriter:
             self.line(declaration)
         return name
 
-    def pointer_before(self, loop: ReducedAddressLoop, array: str, index: str) -> str:
+    def hoist_pointer(self, loop: ReducedAddressLoop, array: str, index: str) -> str:
         """Return a pointer to a cell, declared before a loop."""
         name, declaration = self._pointer(array, index, loop.scope)
         if declaration:
             loop.opening.append(declaration)
         return name
 
-    def value_before(self, loop: ReducedAddressLoop, type_name: str, code: str) -> str:
+    def hoist_value(self, loop: ReducedAddressLoop, type_name: str, code: str) -> str:
         """Return a variable for a loop-invariant value, set before the loop."""
-        name = loop.same.get(code)
+        name = loop.invariants.get(code)
         if name is None:
-            name = loop.same[code] = self._names.fresh()
+            name = loop.invariants[code] = self._names.fresh()
             loop.opening.append(f"const {type_name} {name} = {code};")
         return name
 
     @contextmanager
-    def before(self) -> Iterator[None]:
+    def hoisting(self) -> Iterator[None]:
         """Render code to stand before the current innermost loop."""
-        outer = self.stepping, self.is_written_out
-        self.stepping, self.is_written_out = None, False
+        outer = self.reduced_loop, self.is_unrolled
+        self.reduced_loop, self.is_unrolled = None, False
         yield
-        self.stepping, self.is_written_out = outer
+        self.reduced_loop, self.is_unrolled = outer
 
     def _pointer(self, array: str, index: str, number: int) -> tuple[str, str]:
         """Return a pointer in a scope or one around it, and its declaration if it is new."""
         for scope in reversed(self._pointers[: number + 1]):
             if (array, index) in scope:
                 return scope[array, index], ""
-        name = self._pointers[number][array, index] = self._names.place()
+        name = self._pointers[number][array, index] = self._names.fresh_pointer()
         return name, f"__auto_type {name} = &{array}[{index}];"
 
     @contextmanager
-    def written_out(self) -> Iterator[None]:
+    def unrolled(self) -> Iterator[None]:
         """Render unrolled copies of the same statements."""
-        outer, self.is_written_out = self.is_written_out, True
+        outer, self.is_unrolled = self.is_unrolled, True
         yield
-        self.is_written_out = outer
+        self.is_unrolled = outer
 
     @contextmanager
     def braces(self, head: str) -> Iterator[None]:
@@ -132,7 +132,7 @@ class KernelWriter:
         self.line("}")
 
     @contextmanager
-    def stepping_loop(
+    def reduce_addresses(
         self,
         index_type: str,
         variable: str,
@@ -151,10 +151,10 @@ class KernelWriter:
         """
         loop = ReducedAddressLoop(variable, depth, {variable}, len(self._pointers) - 1, written)
         start = len(self._lines)
-        self.stepping = loop
+        self.reduced_loop = loop
         with self.braces("for (...)"):
             yield
-        self.stepping = None
+        self.reduced_loop = None
         indent = "  " * self._depth
         self._lines[start] = f"{indent}{loop.head(index_type, *limits)} {{"
         self._lines[start:start] = [indent + line for line in loop.opening]

@@ -90,37 +90,37 @@ class NodeAccesses:
         return not self.is_read_only and not self.is_read_before_write
 
     @property
-    def is_accessing(self) -> bool:
+    def depends_on_memory(self) -> bool:
         """Return True if its value depends on the memory of other nodes."""
         return any(reads_memory(value, self.node) for value in self._values())
 
     @property
     def is_complex(self) -> bool:
         """Return True if computing a cell costs more than a load."""
-        stores = [site for _, site in self.writes if isinstance(site.by, Store)]
+        stores = [site for _, site in self.writes if isinstance(site.access, Store)]
         combines = len(stores) > 1 or any(_stores_repeatedly(site) for site in stores)
-        return (combines and self.is_accessing) or any(
+        return (combines and self.depends_on_memory) or any(
             has_computation(value, self.node) for value in self._values()
         )
 
     def _values(self) -> tuple[Expr, ...]:
-        return tuple(s.by.value for _, s in self.writes if isinstance(s.by, Store))
+        return tuple(s.access.value for _, s in self.writes if isinstance(s.access, Store))
 
-    def visits(self, max_tracing_dim: int) -> AccessCount:
+    def count_reads(self, max_tracing_dim: int) -> AccessCount:
         """Count the reads per cell; the largest count is exact where possible."""
         sites = [site for _, site in self.reads if site.indices is not None]
-        each = [self._frequency(site, max_tracing_dim) for site in sites]
+        each = [self._count_site_reads(site, max_tracing_dim) for site in sites]
         least = sum(one.least for one in each)
         most = sum(one.most for one in each)
         is_exact = all(one.is_exact for one in each)
         if any(one.most + least - one.least == most for one in each) or not each:
             return AccessCount(least, most, is_exact)
-        found = self.visit_counts()
+        found = self.count_reads_per_cell()
         if found is None:
             return AccessCount(least, most, is_exact=False)
         return AccessCount(int(found.min()), int(found.max(initial=0)))
 
-    def evaluated_once(self) -> NodeAccesses:
+    def merge_equal_reads(self) -> NodeAccesses:
         """Merge equal loads in one stored value into one access.
 
         An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
@@ -140,7 +140,7 @@ class NodeAccesses:
             kept.append((position, site))
         return replace(self, reads=tuple(kept))
 
-    def visit_counts(self) -> Counts | None:
+    def count_reads_per_cell(self) -> Counts | None:
         """Count the reads of each cell; return None if counting would be too slow.
 
         Static indices count as zero.
@@ -157,7 +157,7 @@ class NodeAccesses:
             total += found
         return total
 
-    def write_counts(self) -> Counts | None:
+    def count_writes_per_cell(self) -> Counts | None:
         """Count the writes of each cell; return None if counting is impossible or too slow."""
         if self.info.size > MOST_ENUMERATED:
             return None
@@ -169,7 +169,7 @@ class NodeAccesses:
             total += found
         return total
 
-    def _frequency(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
+    def _count_site_reads(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
         indices = site.indices or ()
         loops = _traced_ranges(site.loops)
         if site.never_runs:
@@ -192,11 +192,11 @@ class Accesses:
     """The access analysis of one routine.
 
     Attributes:
-        units: The top-level statements in order.
+        statements: The top-level statements in order.
         nodes: The accesses of every node.
     """
 
-    units: tuple[AnalysedStatement, ...]
+    statements: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
@@ -205,17 +205,17 @@ def analyse_accesses(program: LoopProgram) -> Accesses:
 
     The run time is proportional to the number of accesses and nearly independent of loop extents.
     """
-    units = analyse_statements(program)
+    statements = analyse_statements(program)
     coverage = DefiniteAssignment(program.nodes)
     notes = {node: _AccessRecord() for node in program.nodes}
     constants: set[TensorNode] = set()
-    for unit in units:
-        coverage.run(unit)
-        for site in unit.reads:
-            notes[site.node].read(unit.position, site)
-        for site in unit.writes:
+    for analysed in statements:
+        coverage.run(analysed)
+        for site in analysed.reads:
+            notes[site.node].read(analysed.position, site)
+        for site in analysed.writes:
             note, info = notes[site.node], program.nodes[site.node]
-            note.write(unit.position, site)
+            note.write(analysed.position, site)
             if info.size == 1 and note.is_constant and _is_constant(site, constants):
                 constants.add(site.node)
             else:
@@ -234,7 +234,7 @@ def analyse_accesses(program: LoopProgram) -> Accesses:
         )
         for node, note in notes.items()
     }
-    return Accesses(units, found)
+    return Accesses(statements, found)
 
 
 @dataclass(slots=True)
@@ -252,20 +252,20 @@ class _AccessRecord:
             self.reads.append((position, site))
 
     def write(self, position: int, site: AccessSite) -> None:
-        if isinstance(site.by, Fill) and site.by.value == 0:
+        if isinstance(site.access, Fill) and site.access.value == 0:
             self.is_zeroed = True
             self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
         self.writes.append((position, site))
 
 
 def _read_key(site: AccessSite) -> Hashable:
-    return ById(site.store), site.by, len(site.loops)
+    return ById(site.store), site.access, len(site.loops)
 
 
 def _is_computed_surely(site: AccessSite) -> bool:
     """Return True if every evaluation of the stored value executes this load."""
     return isinstance(site.store, Store) and any(
-        each == site.by for each in computed_surely(site.store.value)
+        each == site.access for each in computed_surely(site.store.value)
     )
 
 
@@ -278,7 +278,7 @@ def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
 
 def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
     """Return True if the written value depends on constants only."""
-    match site.by:
+    match site.access:
         case Fill():
             return True
         case Store(node, _, value):
@@ -317,7 +317,7 @@ def has_computation(value: Expr, own: TensorNode | None = None) -> bool:
     Combining the node's own cell with a value does not count. That is right only if the cell holds
     a constant, which the caller checks.
     """
-    return fold(value, lambda each, inner: classify_cost(each, inner, own)).computes
+    return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
 
 
 class CostClass(NamedTuple):
@@ -326,21 +326,21 @@ class CostClass(NamedTuple):
     Comparing a position with a value does not count as a computation: it costs no more than a load.
 
     Attributes:
-        reads: True if it reads memory or scalars.
-        computes: True if it applies a primitive to those, or contains loops.
-        loads: True if it reads memory.
+        has_reads: True if it reads memory or scalars.
+        has_computation: True if it applies a primitive to those, or contains loops.
+        has_loads: True if it reads memory.
     """
 
-    reads: bool
-    computes: bool
-    loads: bool
+    has_reads: bool
+    has_computation: bool
+    has_loads: bool
 
 
 def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
     """Return the cost class of a node of the loop language, given those of its children."""
-    reads = any(each.reads for each in inner) or _is_access(node, own)
-    computes = any(each.computes for each in inner)
-    loads = any(each.loads for each in inner) or (
+    reads = any(each.has_reads for each in inner) or _is_access(node, own)
+    computes = any(each.has_computation for each in inner)
+    loads = any(each.has_loads for each in inner) or (
         not isinstance(node, LocalRead) and _is_access(node, own)
     )
     match node:

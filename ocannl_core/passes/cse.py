@@ -80,9 +80,9 @@ def eliminate_common_subexpressions(program: LoopProgram, *, least_saved: int = 
     """
     survey = _ValueNumbering(assigned_memory(program.body), least_saved)
     run_trampoline(survey.top(program.body))
-    if not any(value.is_shared for value, _ in survey.found):
+    if not any(value.is_shared for value, _ in survey.occurrences):
         return program
-    author = _Rewriter(iter(survey.found), fresh_locals(program.body))
+    author = _Rewriter(iter(survey.occurrences), fresh_locals(program.body))
     stmts: tuple[Stmt, ...] = run_trampoline(author.stmts(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
@@ -125,22 +125,22 @@ class _ValueNumbering:
     Attributes:
         changed: The memory and scalars that each statement assigns.
         least_saved: The least saving for which a scalar is introduced.
-        found: One entry for each expression, parents first; none for the operands of an expression
-            that is already available.
+        occurrences: One entry for each expression, parents first; none for the operands of an
+            expression that is already available.
         available: The available values, by number.
-        provided: Undo log of `available`: each added number with its previous value.
-        sure: The numbers that the current expression computes outside of branches.
+        undo_log: Undo log of `available`: each added number with its previous value.
+        certain: The numbers that the current expression computes outside of branches.
     """
 
     changed: IdentityMap[Node, frozenset[Storage]]
     least_saved: int
-    found: list[Occurrence] = field(default_factory=list)
+    occurrences: list[Occurrence] = field(default_factory=list)
     available: dict[int, _RepeatedValue] = field(default_factory=dict)
-    provided: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
+    undo_log: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
-    sure: frozenset[int] = frozenset()
+    certain: frozenset[int] = frozenset()
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     # ----- time -----
@@ -148,7 +148,7 @@ class _ValueNumbering:
     def version(self, storage: Storage) -> int:
         return max(self.versions.get(storage, 0), self.cleared)
 
-    def change(self, *storages: Storage) -> None:
+    def assign(self, *storages: Storage) -> None:
         self.clock += 1
         for storage in storages:
             self.versions[storage] = self.clock
@@ -156,11 +156,11 @@ class _ValueNumbering:
     # ----- statements -----
 
     def block(self, block: Block) -> Steps[None]:
-        known = len(self.provided)
+        known = len(self.undo_log)
         for stmt in block.stmts:
             yield self.statement(stmt)
-        while len(self.provided) > known:
-            number, before = self.provided.pop()
+        while len(self.undo_log) > known:
+            number, before = self.undo_log.pop()
             if before is None:
                 del self.available[number]
             else:
@@ -179,13 +179,13 @@ class _ValueNumbering:
         match stmt:
             case Store(node, _, value) | StoreVector(node, _, _, value):
                 yield self.root(value)
-                self.change(node)
+                self.assign(node)
             case SetLocal(local, value):
-                first = len(self.found)
+                first = len(self.occurrences)
                 yield self.root(value)
-                self.change(local)
-                if first < len(self.found) and self.found[first][1]:
-                    self.found[first][0].holder = (local, self.version(local))
+                self.assign(local)
+                if first < len(self.occurrences) and self.occurrences[first][1]:
+                    self.occurrences[first][0].holder = (local, self.version(local))
             case For():
                 yield self.loop(stmt)
             case Block():
@@ -194,22 +194,22 @@ class _ValueNumbering:
                 self.clock += 1
                 self.cleared = self.clock
             case _:
-                self.change(*self.changed[stmt])
+                self.assign(*self.changed[stmt])
 
     def loop(self, loop: For) -> Steps[None]:
         outer = self.available
         if loop.kind in _PARALLEL_KINDS:
             self.available = {}
-        self.change(*self.changed[loop])
+        self.assign(*self.changed[loop])
         yield self.block(loop.body)
-        self.change(*self.changed[loop])
+        self.assign(*self.changed[loop])
         self.available = outer
 
     # ----- expressions -----
 
     def root(self, value: Expr) -> Steps[None]:
         if not is_pure(value):  # left unchanged, with its effects and their order
-            self.change(*(s for node in walk(value) for s in self.changed.find(node) or ()))
+            self.assign(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
         numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
 
@@ -218,10 +218,10 @@ class _ValueNumbering:
             return number
 
         fold(value, combine, operands_of)
-        around = self.sure
-        self.sure = frozenset(numbered[each][0] for each in computed_surely(value))
+        around = self.certain
+        self.certain = frozenset(numbered[each][0] for each in computed_surely(value))
         yield self.expression(value, numbered, True)
-        self.sure = around
+        self.certain = around
 
     def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Return the number and the cost of a value, given those of its operands."""
@@ -255,17 +255,17 @@ class _ValueNumbering:
         value = self.available.get(number)
         if value is not None and self.is_still_held(value):
             value.uses += 1
-            self.found.append((value, False))
+            self.occurrences.append((value, False))
             return
-        is_certain = is_certain or number in self.sure
+        is_certain = is_certain or number in self.certain
         value = _RepeatedValue(weight, self.least_saved, is_certain)
-        self.found.append((value, True))
+        self.occurrences.append((value, True))
         if isinstance(expr, Scoped):
             yield self.block(expr.body)
         for operand, always in certain_operands(expr):
             yield self.expression(operand, numbered, is_certain and always)
         if is_certain:
-            self.provided.append((number, self.available.get(number)))
+            self.undo_log.append((number, self.available.get(number)))
             self.available[number] = value
 
     def is_still_held(self, value: _RepeatedValue) -> bool:
@@ -276,7 +276,7 @@ class _ValueNumbering:
 class _Rewriter:
     """Second walk, over the same expressions in the same order: write the program."""
 
-    found: Iterator[Occurrence]
+    occurrences: Iterator[Occurrence]
     fresh: Fresh
 
     def stmts(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
@@ -303,7 +303,7 @@ class _Rewriter:
     def expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
         if _is_leaf(expr):
             return expr
-        value, is_first = next(self.found)
+        value, is_first = next(self.occurrences)
         if not is_first:
             return LocalRead(self.scalar(value, expr)) if value.is_shared else expr
         rewritten: Expr

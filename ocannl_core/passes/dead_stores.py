@@ -168,7 +168,7 @@ def remove_dead_stores(program: LoopProgram) -> LoopProgram:
         body = rewrite(body, on_stmt=_remove_overwritten)
     read = {access.node for access in accesses(body) if not access.writes}
     useless = frozenset(allocated(body)) - read
-    kept = _Liveness(program.nodes, body, useless).kept()
+    kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = Block(kept)
     return program if body is program.body else used_only(replace(program, body=body))
@@ -218,7 +218,7 @@ class _Liveness:
     useless: frozenset[TensorNode]
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
-    def kept(self) -> tuple[Stmt, ...]:
+    def live_statements(self) -> tuple[Stmt, ...]:
         """Return the live statements."""
         for stmt in self.body.stmts:
             if isinstance(stmt, Allocate) and stmt.scope is Scope.ROUTINE:
@@ -228,31 +228,33 @@ class _Liveness:
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
                 continue  # the remark of a removed statement
-            unit = analyse_statement(stmt, 0, {})
-            remaining = self.without_dead(unit)
+            analysed = analyse_statement(stmt, 0, {})
+            remaining = self.remove_dead(analysed)
             is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.account_for(unit if remaining is stmt else analyse_statement(remaining, 0, {}))
+                self.update(analysed if remaining is stmt else analyse_statement(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def without_dead(self, unit: AnalysedStatement) -> Stmt | None:
+    def remove_dead(self, analysed: AnalysedStatement) -> Stmt | None:
         """Remove the dead stores of a statement; return None if nothing is left."""
-        seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
+        seen, written = (
+            {site.node for site in sites} for sites in (analysed.reads, analysed.writes)
+        )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, Staged) for node in walk(unit.stmt)):
-            return unit.stmt
+        if not dead or any(isinstance(node, Staged) for node in walk(analysed.stmt)):
+            return analysed.stmt
 
         def on_stmt(each: Stmt) -> Replacement:
             match each:
                 case Store(node) | StoreVector(node) | Fill(node) if node in dead:
-                    return () if self.is_dead(each, unit.ranges) else each
+                    return () if self.is_dead(each, analysed.ranges) else each
                 case For(body=Block(())) | Block(()):
                     return ()
                 case _:
                     return each
 
-        rewritten = rewrite(unit.stmt, on_stmt=on_stmt)
+        rewritten = rewrite(analysed.stmt, on_stmt=on_stmt)
         if not rewritten.stmts:
             return None
         return rewritten.stmts[0] if len(rewritten.stmts) == 1 else rewritten
@@ -275,14 +277,14 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, unit: AnalysedStatement) -> None:
+    def update(self, analysed: AnalysedStatement) -> None:
         """Update the dead cells by the reads and the certain writes of a statement."""
-        if isinstance(unit.stmt, Allocate):
-            self.dead.pop(unit.stmt.node, None)
+        if isinstance(analysed.stmt, Allocate):
+            self.dead.pop(analysed.stmt.node, None)
             return
-        for site in unit.writes:
+        for site in analysed.writes:
             box = assigned_cells(site, self.nodes[site.node])
             if box is not None:
                 self.dead.setdefault(site.node, []).append(box)
-        for site in unit.reads:
+        for site in analysed.reads:
             self.dead.pop(site.node, None)

@@ -60,7 +60,7 @@ class _AssignedCells:
         else:
             self.pending.append(site)
 
-    def settle(self) -> bool:
+    def merge_pending(self) -> bool:
         """Add the pending writes, and return True if all cells are assigned."""
         if self.is_complete or not self.pending:
             return self.is_complete
@@ -74,7 +74,7 @@ class _AssignedCells:
 
     def includes(self, read: AccessSite) -> bool:
         """Return True if all cells that a load reads are assigned; False if unknown."""
-        if read.indices is None or not isinstance(read.by, Load) or _has_static(read.indices):
+        if read.indices is None or not isinstance(read.access, Load) or _has_static(read.indices):
             return False
         wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
         if wanted is None:
@@ -101,49 +101,51 @@ class DefiniteAssignment:
     read_first: set[TensorNode] = field(default_factory=set)
     _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
 
-    def run(self, unit: AnalysedStatement) -> None:
+    def run(self, analysed: AnalysedStatement) -> None:
         """Account for the reads of a top-level statement, then for its writes."""
-        for site in unit.reads:
-            if site.node not in self.read_first and not self._is_covered(site, unit):
+        for site in analysed.reads:
+            if site.node not in self.read_first and not self._is_covered(site, analysed):
                 self.read_first.add(site.node)
-        for site in unit.writes:
+        for site in analysed.writes:
             if site.node not in self._written:
                 self._written[site.node] = _AssignedCells(self.nodes[site.node])
             self._written[site.node].add(site)
 
-    def _is_covered(self, read: AccessSite, unit: AnalysedStatement) -> bool:
-        if isinstance(read.by, LoadMerge):
+    def _is_covered(self, read: AccessSite, analysed: AnalysedStatement) -> bool:
+        if isinstance(read.access, LoadMerge):
             return False  # a transfer fills the buffer of a node that has memory
         if read.never_runs:
             return True
         written = self._written.get(read.node)
-        if written is not None and (written.is_complete or written.settle()):
+        if written is not None and (written.is_complete or written.merge_pending()):
             return True
-        if any(write.node is read.node for write in unit.writes) and follows_store(read, unit):
+        if any(write.node is read.node for write in analysed.writes) and follows_store(
+            read, analysed
+        ):
             return True
         return written is not None and written.includes(read)
 
 
-def follows_store(read: AccessSite, unit: AnalysedStatement) -> bool:
+def follows_store(read: AccessSite, analysed: AnalysedStatement) -> bool:
     """Return True if a store of the same cell precedes a load under the same or fewer loops."""
     return any(
-        isinstance(write.by, Store)
+        isinstance(write.access, Store)
         and write.node is read.node
         and write.indices == read.indices
         and not write.is_staged
-        and write.by is not read.store
+        and write.access is not read.store
         and write.loops == read.loops[: len(write.loops)]
-        and _precedes(write, read, unit)
-        for write in unit.writes
+        and _precedes(write, read, analysed)
+        for write in analysed.writes
     )
 
 
-def _precedes(write: AccessSite, read: AccessSite, unit: AnalysedStatement) -> bool:
+def _precedes(write: AccessSite, read: AccessSite, analysed: AnalysedStatement) -> bool:
     """Return True if a store, directly in a loop around both, precedes a load in program order."""
     body = write.loops[-1].body.stmts if write.loops else None
     if body is None:
         return False
-    store_place = next((k for k, stmt in enumerate(body) if stmt is write.by), None)
+    store_place = next((k for k, stmt in enumerate(body) if stmt is write.access), None)
     if store_place is None:
         return False
     inner = read.loops[len(write.loops)] if len(read.loops) > len(write.loops) else read.store
@@ -159,7 +161,7 @@ def ranges_of(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
 def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     """Count the writes of each cell by an access; return None if unknown."""
     loops, dims = ranges_of(site.loops), info.buffer_dims
-    match site.by:
+    match site.access:
         case Fill():
             return np.ones(dims, dtype=np.int64)
         case Store(_, indices) if not _has_static(indices):
@@ -184,7 +186,9 @@ def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
     """Return True if an access definitely assigns every cell by plain indices; False if unknown."""
     if site.never_runs:
         return False
-    return isinstance(site.by, Fill) or (isinstance(site.by, Store) and covers_array(site, info))
+    return isinstance(site.access, Fill) or (
+        isinstance(site.access, Store) and covers_array(site, info)
+    )
 
 
 def covers_array(site: AccessSite, info: NodeInfo) -> bool:
@@ -204,7 +208,7 @@ def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
     if site.never_runs or site.is_staged:
         return None
     loops = ranges_of(site.loops)
-    match site.by:
+    match site.access:
         case Fill():
             return all_cells(info)
         case Store(_, indices):

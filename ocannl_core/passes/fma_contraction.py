@@ -34,8 +34,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import rewrite, walk
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import expand_power
 from ocannl_core.passes.local_variables import Fresh, fresh_locals
+from ocannl_core.passes.simplify import expand_power
 from ocannl_core.passes.value_analysis import value_of
 
 _LARGEST_POWER = 8
@@ -55,28 +55,28 @@ class _FmaRules:
 
     Attributes:
         fresh: Makes new scalars.
-        totals: Accumulators of innermost loops.
+        accumulators: Accumulators of innermost loops.
     """
 
     fresh: Fresh
-    totals: frozenset[Expr]
+    accumulators: frozenset[Expr]
 
     def expression(self, expr: Expr) -> Expr:
         if not isinstance(expr, Binary) or not expr.dtype.is_float:
             return expr
         match expr.op:
             case BinaryOp.POW:
-                return self._power(expr)
+                return self._expand_power(expr)
             case BinaryOp.ADD | BinaryOp.SUB:
-                return expr if self._adds_up(expr) else _contract(expr)
+                return expr if self._is_accumulation(expr) else _contract(expr)
             case _:
                 return expr
 
-    def _adds_up(self, expr: Binary) -> bool:
+    def _is_accumulation(self, expr: Binary) -> bool:
         operands = (expr.left, expr.right)
-        return any(isinstance(e, Load | LocalRead) and e in self.totals for e in operands)
+        return any(isinstance(e, Load | LocalRead) and e in self.accumulators for e in operands)
 
-    def _power(self, power: Binary) -> Expr:
+    def _expand_power(self, power: Binary) -> Expr:
         exponent = value_of(power.right)
         if exponent is None or not 2 <= abs(exponent) <= _LARGEST_POWER:
             return power

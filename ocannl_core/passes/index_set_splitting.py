@@ -128,7 +128,7 @@ class _IndexSetSplitter:
     def statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
         if not isinstance(stmt, For):
             return (stmt,)
-        parts = tuple(self.parts(stmt))
+        parts = tuple(self.split_loop(stmt))
         cut: list[Stmt] = []
         for part in parts:
             inner: list[Stmt] = []
@@ -138,7 +138,7 @@ class _IndexSetSplitter:
             cut.append(part if same else replace(part, body=Block(tuple(inner))))
         return tuple(cut)
 
-    def parts(self, loop: For) -> Iterator[For]:
+    def split_loop(self, loop: For) -> Iterator[For]:
         """Yield the parts of a loop, with the conditions that are constant in each folded."""
         ends = [*sorted(_split_points(loop)), loop.stop]
         growth = _size(loop) * (len(ends) - 1)
@@ -192,7 +192,7 @@ def _fold_comparisons(loop: For) -> For:
     def decided(expr: Expr) -> Expr:
         if isinstance(expr, Binary) and expr.op in COMPARISONS:
             apart = difference(expr.left, expr.right, ranges)
-            verdict = None if apart is None else apart.verdict(expr.op)
+            verdict = None if apart is None else apart.compare(expr.op)
             if verdict is not None:
                 return constant(int(verdict), expr.dtype) or expr
         return apply_rules(expr)

@@ -77,7 +77,7 @@ def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgra
             return stmt
         if not known:
             known.append(collect_variables(program.body))
-        return _LoopHoister(stmt, known[0], least_cost).without_invariants()
+        return _LoopHoister(stmt, known[0], least_cost).hoist()
 
     body = rewrite(program.body, on_stmt=statement)
     return program if body is program.body else replace(program, body=body)
@@ -93,7 +93,7 @@ class _LoopHoister:
         least_cost: The least cost of a hoisted expression.
         changed: The memory and scalars that an iteration assigns.
         before: The statements to put in front of the loop.
-        moved: The scalars that these set, by canonical form of their value.
+        hoisted: The scalars that these set, by canonical form of their value.
     """
 
     loop: For
@@ -101,9 +101,9 @@ class _LoopHoister:
     least_cost: int
     changed: frozenset[Storage] = frozenset()
     before: list[Stmt] = field(default_factory=list)
-    moved: dict[Key, Local] = field(default_factory=dict)
+    hoisted: dict[Key, Local] = field(default_factory=dict)
 
-    def without_invariants(self) -> Replacement:
+    def hoist(self) -> Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""
         self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
         stmts = self.stmts(self.loop.body.stmts)
@@ -118,9 +118,9 @@ class _LoopHoister:
         for stmt in stmts:
             match stmt:
                 case SetLocal(local, value) if (
-                    local in own and self.known.sets[local] == 1 and self.is_worth_moving(value)
+                    local in own and self.known.sets[local] == 1 and self.is_hoistable(value)
                 ):
-                    self.move(value, local)
+                    self.set_before(value, local)
                     gone.add(local)
                 case Store(value=value) | SetLocal(value=value):
                     moved = self.value(value)
@@ -134,9 +134,9 @@ class _LoopHoister:
             return stmts
         return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
 
-    def move(self, value: Expr, local: Local) -> None:
+    def set_before(self, value: Expr, local: Local) -> None:
         """Set a scalar in front of the loop."""
-        known = self.moved.setdefault(key_of(value), local)
+        known = self.hoisted.setdefault(key_of(value), local)
         self.before.append(DeclareLocal(local))
         self.before += assign_local(local, value if known is local else LocalRead(known))
         self.changed -= {local}
@@ -185,7 +185,7 @@ class _LoopHoister:
             or not self.changed.isdisjoint(free_locals(scoped))
         )
 
-    def is_worth_moving(self, value: Expr) -> bool:
+    def is_hoistable(self, value: Expr) -> bool:
         if not is_pure(value):
             return False
         differs, weight = self.dependences(value)[value]
@@ -207,11 +207,11 @@ class _LoopHoister:
 
     def scalar(self, expr: Expr) -> Local:
         key = key_of(expr)
-        if key not in self.moved:
+        if key not in self.hoisted:
             local = self.known.fresh(expr)
             self.known.sets[local] = 1
-            self.move(expr, local)
-        return self.moved[key]
+            self.set_before(expr, local)
+        return self.hoisted[key]
 
 
 def _is_costly(stmt: Stmt, least: int) -> bool:

@@ -91,10 +91,10 @@ class _OneHotRules:
         if update is None or stmt.stop - stmt.start < 2:
             return stmt
         found = _match_accumulation(update)
-        selection = None if found is None else self.selection(found[1], stmt)
+        selection = None if found is None else self.match_selection(found[1], stmt)
         if found is None or selection is None or not _is_independent(selection, update, stmt.var):
             return stmt
-        gathered = self.gathered(selection, stmt)
+        gathered = self.build_gather(selection, stmt)
         if gathered is None:
             return stmt
         setup, value = gathered
@@ -106,27 +106,29 @@ class _OneHotRules:
             body = (replace(loop, body=Block(body)),)
         return Block(body)
 
-    def selection(self, term: Expr, loop: For) -> _Selection | None:
+    def match_selection(self, term: Expr, loop: For) -> _Selection | None:
         """Match a term that selects by the loop variable."""
         match term:
             case Ternary(TernaryOp.WHERE, condition, value, zero) if is_number(zero, 0.0):
-                return self.where_equal(condition, value, loop, BinaryOp.EQ)
+                return self.match_comparison(condition, value, loop, BinaryOp.EQ)
             case Ternary(TernaryOp.WHERE, condition, zero, value) if is_number(zero, 0.0):
-                return self.where_equal(condition, value, loop, BinaryOp.NE)
+                return self.match_comparison(condition, value, loop, BinaryOp.NE)
             case Binary(BinaryOp.MUL, left, right, dtype):
                 if dtype.is_float and not self.tables_are_finite:
                     return None
-                return self.factor(left, right, loop) or self.factor(right, left, loop)
+                return self.match_product(left, right, loop) or self.match_product(
+                    right, left, loop
+                )
             case _:
                 return None
 
-    def where_equal(
+    def match_comparison(
         self, condition: Expr, value: Expr, loop: For, op: BinaryOp
     ) -> _Selection | None:
         """Match a selection by a comparison of the loop variable with an expression."""
         match condition:
             case Unary(UnaryOp.IDENTITY, Binary() as inner):
-                return self.where_equal(inner, value, loop, op)
+                return self.match_comparison(inner, value, loop, op)
             case Binary(found, IndexValue(VarIndex(var)) as counter, position) if found is op:
                 pass
             case Binary(found, position, IndexValue(VarIndex(var)) as counter) if found is op:
@@ -137,18 +139,20 @@ class _OneHotRules:
         is_counter = var == loop.var and fits(steps, counter.dtype)
         return _Selection(position, value) if is_counter else None
 
-    def factor(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
+    def match_product(self, flag: Expr, value: Expr, loop: For) -> _Selection | None:
         """Match a product with a factor that is 1 or 0, or that is itself a selection."""
-        direct = self.where_equal(flag, value, loop, BinaryOp.EQ)
+        direct = self.match_comparison(flag, value, loop, BinaryOp.EQ)
         if direct is not None:
             return direct
-        inner = self.selection(flag, loop)
+        inner = self.match_selection(flag, loop)
         if inner is None:
             return None
         product = Binary(BinaryOp.MUL, inner.value, value, value.dtype)
         return _Selection(inner.position, product)
 
-    def gathered(self, selection: _Selection, loop: For) -> tuple[tuple[Stmt, ...], Expr] | None:
+    def build_gather(
+        self, selection: _Selection, loop: For
+    ) -> tuple[tuple[Stmt, ...], Expr] | None:
         """Return the statements to run before, and the selected value without the loop."""
         position, value = selection.position, selection.value
         if isinstance(value, Load) and self.covers(value, loop):

@@ -42,25 +42,25 @@ class NamedPass:
     run: Callable[[LoopProgram], LoopProgram]
 
 
-def core_passes(findings: Decisions) -> tuple[NamedPass, ...]:
+def core_passes(decisions: Decisions) -> tuple[NamedPass, ...]:
     """Return the passes that every backend shares, in order.
 
     Args:
-        findings: Holds the nodes that the context keeps; the passes store their decisions in it.
+        decisions: Holds the nodes that the context keeps; the passes store their decisions in it.
     """
     chosen = settings.current()
     one_hot = partial(gather_one_hot, tables_are_finite=chosen.tables_are_finite)
     algebra = (NamedPass("contract", contract_to_fma),) if chosen.contract else ()
     return (
-        NamedPass("inline", findings.inline),
-        NamedPass("simplify", findings.simplify),
+        NamedPass("inline", decisions.inline),
+        NamedPass("simplify", decisions.simplify),
         NamedPass("read one-hot", one_hot),
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", eliminate_common_subexpressions),
         NamedPass("split at guards", split_index_sets),
         *algebra,
-        NamedPass("allocate scratch", findings.allocate),
+        NamedPass("allocate scratch", decisions.allocate),
         NamedPass("remove dead stores", remove_dead_stores),
     )
 

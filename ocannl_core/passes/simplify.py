@@ -45,14 +45,14 @@ from ocannl_core.loopir.traverse import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
 from ocannl_core.passes.algebraic_rules import simplify_once
-from ocannl_core.passes.expand_powers import expand_power
-from ocannl_core.passes.local_variables import Variables, assign_local, collect_variables
+from ocannl_core.passes.local_variables import Fresh, Variables, assign_local, collect_variables
 from ocannl_core.passes.value_analysis import (
     constant,
     difference,
     index_of,
     integer_range,
     is_finite,
+    is_leaf,
     is_number,
     value_of,
 )
@@ -99,21 +99,21 @@ class _Rules:
 
     def expression(self, expr: Expr) -> Expr:
         while True:
-            simpler = simplify_once(expr) or self._contextual(expr)
+            simpler = simplify_once(expr) or self._simplify_in_context(expr)
             if simpler is None:
                 return expr
             expr = simpler
 
-    def _contextual(self, expr: Expr) -> Expr | None:
+    def _simplify_in_context(self, expr: Expr) -> Expr | None:
         match expr:
             case Binary(BinaryOp.ADD, Load(node) as cell, zero) | Binary(
                 BinaryOp.ADD, zero, Load(node) as cell
             ) if node in self.positive and is_number(zero, 0.0):
                 return cell  # c[i] + 0.0 --> c[i], where c[i] is not -0.0
             case Binary(BinaryOp.POW, base, exponent):
-                return self._exact_power(base, value_of(exponent))
+                return self._expand_power(base, value_of(exponent))
             case Binary(op, left, right, dtype) if op in COMPARISONS:
-                return self._comparison(op, left, right, dtype)
+                return self._fold_comparison(op, left, right, dtype)
             case Unary(UnaryOp.IDENTITY, IndexValue(index) as arg, dtype):
                 return (
                     None
@@ -125,18 +125,18 @@ class _Rules:
             case Scoped(local, body):
                 return _match_single_value(local, body)
             case Gather():
-                return self._certain_gather(expr)
+                return self._simplify_gather(expr)
             case _:
                 return None
 
-    def _exact_power(self, base: Expr, exponent: float | None) -> Expr | None:
+    def _expand_power(self, base: Expr, exponent: float | None) -> Expr | None:
         """x ** 2 --> x * x, by the definition of the power; x ** 5 --> a product, for integers."""
         largest = _LARGEST_POWER if base.dtype.is_integer else 2
         if exponent is None or not 2 <= exponent <= largest or exponent != int(exponent):
             return None
         return expand_power(base, int(exponent), self.known.fresh)
 
-    def _certain_gather(self, gather: Gather) -> Expr | None:
+    def _simplify_gather(self, gather: Gather) -> Expr | None:
         """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or 0."""
         if gather.node not in self.nodes:
             return None
@@ -154,13 +154,13 @@ class _Rules:
         before, after = gather.indices[: gather.axis], gather.indices[gather.axis + 1 :]
         return Load(gather.node, (*before, index, *after), gather.dtype)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
+    def _fold_comparison(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Expr | None:
         """i < 3 --> 1, if i is a loop variable and always less than 3; likewise other comparisons.
 
         i + 1 <= i + 2 --> 1 and 2*i == 1 --> 0, for every i.
         """
         apart = difference(left, right, self.known.ranges)
-        verdict = None if apart is None else apart.verdict(op)
+        verdict = None if apart is None else apart.compare(op)
         return None if verdict is None else constant(int(verdict), dtype)
 
     # ----- statements -----
@@ -168,9 +168,9 @@ class _Rules:
     def statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For():
-                return self._loop(stmt)
+                return self._simplify_loop(stmt)
             case Block(stmts):
-                return self._block(stmt, stmts)
+                return self._simplify_block(stmt, stmts)
             case Store(node, indices, Load(loaded, cell)) if loaded is node and cell == indices:
                 return ()  # c[i] = c[i] -->
             case SetLocal(local, LocalRead(source)) if source == local:
@@ -189,7 +189,7 @@ class _Rules:
         known = self.known
         return local in known.declared and (not known.reads[local] or local in known.copies)
 
-    def _loop(self, loop: For) -> Replacement:
+    def _simplify_loop(self, loop: For) -> Replacement:
         """for i in range(0): ... --> nothing; for i in range(3, 4): s --> s with i = 3."""
         if loop.stop <= loop.start or all(isinstance(s, Remark) for s in loop.body.stmts):
             return ()
@@ -198,14 +198,14 @@ class _Rules:
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
         return rewrite(body, self.statement, self.expression)
 
-    def _block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
+    def _simplify_block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
         flat = tuple(_flatten(stmts)) if any(map(_is_transparent, stmts)) else stmts
         if flat and isinstance(flat[-1], Block) and not _redeclares(flat):
             flat = (*flat[:-1], *flat[-1].stmts)
-        flat = self._without_steps(flat)
+        flat = self._propagate_assignments(flat)
         return block if flat is stmts else Block(flat)
 
-    def _without_steps(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def _propagate_assignments(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """v = x; v = f(v) --> v = f(x), where f uses v at most once or x is a constant.
 
         v = x; c = f(v) --> c = f(x), where this is the only use of v.
@@ -214,14 +214,14 @@ class _Rules:
             return stmts
         kept: list[Stmt] = []
         for stmt in stmts:
-            merged = self._merged(kept[-1], stmt) if kept else None
+            merged = self._merge_assignment(kept[-1], stmt) if kept else None
             if merged is None:
                 kept.append(stmt)
             else:
                 kept[-1] = merged
         return stmts if len(kept) == len(stmts) else tuple(kept)
 
-    def _merged(self, before: Stmt, stmt: Stmt) -> Stmt | None:
+    def _merge_assignment(self, before: Stmt, stmt: Stmt) -> Stmt | None:
         if not isinstance(before, SetLocal) or not isinstance(stmt, SetLocal | Store):
             return None
         local, known = before.local, self.known
@@ -279,3 +279,48 @@ def _flatten(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 def _count_reads(root: Expr | Stmt, local: Local) -> int:
     return sum(isinstance(node, LocalRead) and node.local == local for node in walk(root))
+
+
+# ----- powers ------------------------------------------------------------------------------------
+
+
+def expand_power(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+    """Expand `base ** exponent` into squarings and multiplications.
+
+    x ** 3  -->  x * x * x
+    x ** 6  -->  {v: v = x * x * x; v = v * v}
+    f(x) ** 2  -->  {v: v = f(x); v = v * v}
+    f(x) ** 3  -->  {v: w = f(x); v = w * w * w}
+
+    Args:
+        base: The factor; computed once.
+        exponent: The number of factors, at least 2.
+        fresh: Makes new scalars.
+    """
+    if is_leaf(base):
+        return _multiply_leaf(base, exponent, fresh)
+    total = fresh(base)
+    if exponent == 2:
+        square = _multiply_leaf(LocalRead(total), 2, fresh)
+        return Scoped(total, Block((SetLocal(total, base), SetLocal(total, square))))
+    copy = fresh(base)
+    value = _multiply_leaf(LocalRead(copy), exponent, fresh)
+    body = (DeclareLocal(copy), SetLocal(copy, base), SetLocal(total, value))
+    return Scoped(total, Block(body))
+
+
+def _multiply_leaf(base: Expr, exponent: int, fresh: Fresh) -> Expr:
+    def times(left: Expr, right: Expr) -> Expr:
+        return Binary(BinaryOp.MUL, left, right, base.dtype)
+
+    if exponent == 2:
+        return times(base, base)
+    if exponent == 3:
+        return times(times(base, base), base)
+    total = fresh(base)
+    leading = 3 if exponent >> exponent.bit_length() - 2 == 3 else 2
+    steps: list[Stmt] = [SetLocal(total, _multiply_leaf(base, leading, fresh))]
+    for digit in bin(exponent)[4:]:
+        square = times(LocalRead(total), LocalRead(total))
+        steps.append(SetLocal(total, times(square, base) if digit == "1" else square))
+    return Scoped(total, Block(tuple(steps)))

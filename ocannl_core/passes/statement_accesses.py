@@ -42,7 +42,7 @@ class AccessSite:
 
     Attributes:
         node: The node.
-        by: The expression or statement that makes it.
+        access: The expression or statement that makes it.
         indices: The cell; None where the access covers the whole node.
         loops: The loops around it, outermost first.
         store: The store whose value contains it; for a store, the store itself.
@@ -50,7 +50,7 @@ class AccessSite:
     """
 
     node: TensorNode
-    by: Accessing
+    access: Accessing
     indices: tuple[AxisIndex, ...] | None
     loops: tuple[For, ...]
     store: Stmt | None = None
@@ -60,7 +60,7 @@ class AccessSite:
     def is_own(self) -> bool:
         """Return True for a load of a cell in the value stored to the same cell."""
         return (
-            isinstance(self.by, Load)
+            isinstance(self.access, Load)
             and isinstance(self.store, Store)
             and self.store.node is self.node
             and self.store.indices == self.indices

@@ -191,7 +191,7 @@ class Difference:
     index: AxisIndex
     reach: Range
 
-    def verdict(self, op: BinaryOp) -> bool | None:
+    def compare(self, op: BinaryOp) -> bool | None:
         """Return the result of comparing the positions; None if it varies or is unknown."""
         low, high = self.reach.low, self.reach.high
         match op:

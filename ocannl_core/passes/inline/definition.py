@@ -51,7 +51,7 @@ class InlinableDefinition:
         writes_all: True if it writes every cell.
         reads_itself: True if it combines with the previous value of the cell.
         repeats: True if several iterations contribute to one cell, here or inside a value.
-        is_accessing: True if its value depends on other memory.
+        depends_on_memory: True if its value depends on other memory.
         is_complex: True if it computes a function of other memory.
         has_merge: True if it reads a merge buffer.
         depth: The depth of its values.
@@ -68,14 +68,14 @@ class InlinableDefinition:
     writes_all: bool = True
     reads_itself: bool = False
     repeats: bool = False
-    is_accessing: bool = False
+    depends_on_memory: bool = False
     is_complex: bool = False
     has_merge: bool = False
     depth: int = 1
     size: int = 1
 
     @property
-    def is_fresh_start(self) -> bool:
+    def is_full_definition(self) -> bool:
         """Return True if the result is independent of the previous contents of the node."""
         return self.writes_all and not self.reads_itself
 
@@ -86,11 +86,15 @@ class InlinableDefinition:
         return tuple(var for var in self.loops if var in used)
 
 
-def find_definition_obstacle(unit: AnalysedStatement, node: TensorNode) -> Reason | None:
+def find_definition_obstacle(analysed: AnalysedStatement, node: TensorNode) -> Reason | None:
     """Return why a statement's definition of a node cannot be inlined; None if it can."""
-    writes = [site for site in unit.writes if site.node is node]
+    writes = [site for site in analysed.writes if site.node is node]
     reason = next(
-        (found for site in writes if (found := _find_store_obstacle(site, unit.next_local > 0))),
+        (
+            found
+            for site in writes
+            if (found := _find_store_obstacle(site, analysed.next_local > 0))
+        ),
         None,
     )
     if reason is not None:
@@ -100,9 +104,9 @@ def find_definition_obstacle(unit: AnalysedStatement, node: TensorNode) -> Reaso
     indices = writes[0].indices
     if indices is None:
         return Reason.INCONSISTENT_INDICES if writes[0].loops or len(writes) > 1 else None
-    reads = [site for site in unit.reads if site.node is node and not site.is_own]
+    reads = [site for site in analysed.reads if site.node is node and not site.is_own]
     reason = next(
-        (found for site in reads if (found := _find_read_obstacle(site, writes, unit))), None
+        (found for site in reads if (found := _find_read_obstacle(site, writes, analysed))), None
     )
     if reason is not None:
         return reason
@@ -117,15 +121,15 @@ def find_definition_obstacle(unit: AnalysedStatement, node: TensorNode) -> Reaso
 def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
     if site.is_staged:
         return Reason.STAGED_CODE
-    if isinstance(site.by, CallExternal):
+    if isinstance(site.access, CallExternal):
         return Reason.EXTERNAL_CALL
-    if isinstance(site.by, StoreVector):
+    if isinstance(site.access, StoreVector):
         return Reason.VECTOR_STORE
     if any(isinstance(index, ConcatIndex) for index in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind in (AxisKind.GRID, AxisKind.BLOCK) for loop in site.loops):
         return Reason.UNTRACED_LOOP
-    if has_locals and isinstance(site.by, Store) and _uses_shared_variables(site.by.value):
+    if has_locals and isinstance(site.access, Store) and _uses_shared_variables(site.access.value):
         return Reason.DECLARED_VARIABLE
     return None
 
@@ -138,18 +142,18 @@ def _uses_shared_variables(value: Expr) -> bool:
 
 
 def _find_read_obstacle(
-    read: AccessSite, writes: list[AccessSite], unit: AnalysedStatement
+    read: AccessSite, writes: list[AccessSite], analysed: AnalysedStatement
 ) -> Reason | None:
     """Return why a read inside the defining statement prevents inlining."""
     if isinstance(read.store, Store) and read.store.node is read.node:
         return Reason.INCONSISTENT_INDICES
     (write, *others) = writes
-    store = write.by
+    store = write.access
     if (
         isinstance(store, Store)
         and not others
-        and not any(site.is_own and site.store is store for site in unit.reads)
-        and follows_store(read, unit)
+        and not any(site.is_own and site.store is store for site in analysed.reads)
+        and follows_store(read, analysed)
     ):
         return None
     shared = {loop.var for loop in write.loops}.intersection(loop.var for loop in read.loops)
@@ -168,20 +172,20 @@ def _find_read_obstacle(
 
 
 def build_definition(
-    unit: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
+    analysed: AnalysedStatement, stmt: Stmt, node: TensorNode, info: NodeInfo
 ) -> InlinableDefinition:
     """Build the definition of a node by a top-level statement.
 
     Args:
-        unit: The accesses of the original statement.
+        analysed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
         node: The node, without any obstacle to inlining it.
         info: Its extents and number format.
     """
     body = _slice(stmt, node)
-    writes = [site for site in unit.writes if site.node is node]
-    if isinstance(writes[0].by, Fill):
-        return InlinableDefinition(node, unit.position, body, None, {}, frozenset())
+    writes = [site for site in analysed.writes if site.node is node]
+    if isinstance(writes[0].access, Fill):
+        return InlinableDefinition(node, analysed.position, body, None, {}, frozenset())
     indices = writes[0].indices
     loops: dict[IndexVar, Range] = {}
     for site in writes:
@@ -193,7 +197,7 @@ def build_definition(
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return InlinableDefinition(
         node,
-        unit.position,
+        analysed.position,
         body,
         indices,
         loops,
@@ -202,8 +206,8 @@ def build_definition(
         any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
-        taken.reads,
-        taken.computes or (combines and taken.reads),
+        taken.has_reads,
+        taken.has_computation or (combines and taken.has_reads),
         traits.has_merge,
         depth,
         traits.size,
@@ -244,8 +248,8 @@ class _Traits:
             case Store() if has_loops:
                 self.has_inner_loops = True
             case For():
-                computes = any(each[0].computes for each in inner)  # see `repeats`
-                taken = taken._replace(computes=computes)
+                computes = any(each[0].has_computation for each in inner)  # see `repeats`
+                taken = taken._replace(has_computation=computes)
                 has_loops = True
             case _:
                 pass

@@ -112,8 +112,8 @@ def solve(
     while pending:
         # axes with fewer unknowns first: their values may settle the other axes
         place = min(range(len(pending)), key=lambda k: len(system.unknowns(pending[k][0])))
-        own, asked = pending.pop(place)
-        if not system.equate(own, asked):
+        own, wanted = pending.pop(place)
+        if not system.equate(own, wanted):
             return None
     return system.solution()
 
@@ -131,43 +131,43 @@ class _System:
     def unknowns(self, index: AxisIndex) -> list[IndexVar]:
         return [var for var in variables(index) if var in self.loops and var not in self.values]
 
-    def equate(self, own: AxisIndex, asked: AxisIndex) -> bool:
-        """Add the equation `own == asked`; return False if it never holds."""
+    def equate(self, own: AxisIndex, wanted: AxisIndex) -> bool:
+        """Add the equation `own == wanted`; return False if it never holds."""
         match self.unknowns(own):
             case []:
-                return self.require(subtract(asked, substitute(own, self.values)), 0, 0)
+                return self.require(subtract(wanted, substitute(own, self.values)), 0, 0)
             case [var]:
-                self.values[var] = self.isolated(var, own, asked)
+                self.values[var] = self.isolate(var, own, wanted)
             case several:
-                if not self.match_pairwise(own, asked, several):
-                    self.keep_all_but_one(own, asked, several)
+                if not self.match_pairwise(own, wanted, several):
+                    self.keep_all_but_one(own, wanted, several)
         return True
 
-    def isolated(self, var: IndexVar, own: AxisIndex, asked: AxisIndex) -> AxisIndex:
-        """Solve `own == asked` for its only unknown.
+    def isolate(self, var: IndexVar, own: AxisIndex, wanted: AxisIndex) -> AxisIndex:
+        """Solve `own == wanted` for its only unknown.
 
         2*i + 1 == 4*a + 3   -->   i = 2*a + 1
         """
         if isinstance(own, VarIndex):
-            return asked
+            return wanted
         (coefficient,) = (c for c, each in as_affine(own)[0] if each == var)
         known = {**self.values, var: FixedIndex(0)}
-        terms, offset = as_affine(subtract(asked, substitute(own, known)))
+        terms, offset = as_affine(subtract(wanted, substitute(own, known)))
         if any(c % coefficient for c, _ in terms) or offset % coefficient:
             raise NoSolution(Reason.INDEX_MISMATCH)
         return affine([(c // coefficient, v) for c, v in terms], offset // coefficient)
 
     def match_pairwise(
-        self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
+        self, own: AxisIndex, wanted: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> bool:
         """Equate variables with equal coefficients; return False if other solutions may exist.
 
         2*i + j == 2*a + b   -->   i = a, j = b, if a and b stay in the ranges of i and j
         """
         terms, offset = as_affine(own)
-        asked_terms, asked_offset = as_affine(asked)
-        partners = dict(asked_terms)
-        same = offset == asked_offset and len(partners) == len(asked_terms)
+        wanted_terms, wanted_offset = as_affine(wanted)
+        partners = dict(wanted_terms)
+        same = offset == wanted_offset and len(partners) == len(wanted_terms)
         if not same or partners.keys() != {c for c, _ in terms} or len(terms) != len(unknowns):
             return False
         if len(partners) < len(terms) or any(
@@ -178,7 +178,7 @@ class _System:
         return True
 
     def keep_all_but_one(
-        self, own: AxisIndex, asked: AxisIndex, unknowns: Sequence[IndexVar]
+        self, own: AxisIndex, wanted: AxisIndex, unknowns: Sequence[IndexVar]
     ) -> None:
         """Solve for the innermost unknown of coefficient 1 or -1; the others keep their loops."""
         coefficients = {var: c for c, var in as_affine(own)[0]}
@@ -190,7 +190,7 @@ class _System:
             if var is not solved and isinstance(var, LoopVar):
                 self.kept[var] = fresh_var(var.hint)
                 self.values[var] = VarIndex(self.kept[var])
-        self.values[solved] = self.isolated(solved, own, asked)
+        self.values[solved] = self.isolate(solved, own, wanted)
 
     def inner_ranges(self) -> dict[IndexVar, Range]:
         """Return the ranges of the reader's variables and of the kept loops."""

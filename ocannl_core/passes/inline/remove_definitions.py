@@ -47,18 +47,18 @@ def find_live_statements(
                 seen.add(node)
                 pending.append(node)
 
-    def visit(unit: AnalysedStatement) -> None:
-        if unit.position not in live:
-            live.add(unit.position)
-            need(site.node for site in unit.reads)
+    def visit(analysed: AnalysedStatement) -> None:
+        if analysed.position not in live:
+            live.add(analysed.position)
+            need(site.node for site in analysed.reads)
 
-    for unit in accesses.units:
-        if not _only_stores(unit.stmt):
-            visit(unit)
-            need(site.node for site in unit.writes)
+    for analysed in accesses.statements:
+        if not _only_stores(analysed.stmt):
+            visit(analysed)
+            need(site.node for site in analysed.writes)
     while pending:
         for position, _ in accesses.nodes[pending.pop()].writes:
-            visit(accesses.units[position])
+            visit(accesses.statements[position])
     return frozenset(live), frozenset(seen)
 
 
@@ -84,15 +84,15 @@ def _only_stores(stmt: Stmt) -> bool:
 
 
 def remove_nodes(
-    stmts: Sequence[Stmt], units: Sequence[AnalysedStatement], removed: Collection[TensorNode]
+    stmts: Sequence[Stmt], statements: Sequence[AnalysedStatement], removed: Collection[TensorNode]
 ) -> tuple[Stmt, ...]:
     """Remove the stores to removed nodes, and the loops and blocks that become empty.
 
     The remark in front of a store is removed with it; titles of sections have no origin, and stay.
     """
     kept: list[Stmt] = []
-    for stmt, unit in zip(stmts, units, strict=True):
-        if not any(site.node in removed for site in unit.writes):
+    for stmt, analysed in zip(stmts, statements, strict=True):
+        if not any(site.node in removed for site in analysed.writes):
             if not (isinstance(stmt, Allocate) and stmt.node in removed):
                 kept.append(stmt)
             continue

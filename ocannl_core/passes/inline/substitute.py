@@ -56,7 +56,7 @@ def build_cell_value(
     node: TensorNode,
     dtype: DType,
     cell: IndexMap,
-    computations: Sequence[LocatedDefinition],
+    definitions: Sequence[LocatedDefinition],
     new_local: Callable[[DType, TensorNode | None], Local],
     positive: Collection[TensorNode] = (),
 ) -> Expr:
@@ -66,14 +66,14 @@ def build_cell_value(
         node: The node.
         dtype: Its number format.
         cell: The cell, in terms of the reader's variables.
-        computations: The definitions that may write it, in order.
+        definitions: The definitions that may write it, in order.
         new_local: Makes an unused scalar.
         positive: Nodes that never hold `-0.0`.
     """
     local = new_local(dtype, node)
     stmts: list[Stmt] = []
-    for computation, solution in computations:
-        writer = _CopyWriter(local, computation, solution, new_local)
+    for definition, solution in definitions:
+        writer = _CopyWriter(local, definition, solution, new_local)
         stmts += writer.statements()
     stmts = remove_additions_to_zero(stmts, local, positive)
     match stmts:
@@ -146,14 +146,14 @@ class _CopyWriter:
     """Writes one definition of a cell into a scalar."""
 
     local: Local
-    computation: InlinableDefinition
+    definition: InlinableDefinition
     solution: Solution
     new_local: Callable[[DType, TensorNode | None], Local]
 
     def statements(self) -> tuple[Stmt, ...]:
         solution = self.solution
-        renaming = _Renaming(self.computation.body, solution.values, self.new_local)
-        own = self.computation.node
+        renaming = _Renaming(self.definition.body, solution.values, self.new_local)
+        own = self.definition.node
 
         def expression(expr: Expr) -> Expr:
             if isinstance(expr, Load) and expr.node is own:
@@ -169,7 +169,7 @@ class _CopyWriter:
                 case For():
                     return replace(stmt, var=renaming.loops[stmt.var], kind=AxisKind.SERIAL)
                 case Store(node, _, value) if node is own:
-                    return SetLocal(self.local, self.guarded(value))
+                    return SetLocal(self.local, self.guard(value))
                 case Fill(node, value) if node is own:
                     return SetLocal(self.local, _build_constant(value, self.local.dtype))
                 case Remark():
@@ -177,9 +177,9 @@ class _CopyWriter:
                 case _:
                     return renaming.statement(stmt)
 
-        return rewrite(self.computation.body, statement, expression).stmts
+        return rewrite(self.definition.body, statement, expression).stmts
 
-    def guarded(self, value: Expr) -> Expr:
+    def guard(self, value: Expr) -> Expr:
         """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
         conditions = [part for each in self.solution.conditions for part in _build_tests(each)]
         if not conditions:

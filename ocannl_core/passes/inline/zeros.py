@@ -44,7 +44,7 @@ def _holds_no_negative_zero(facts: NodeAccesses) -> bool:
 
 def _writes_none(site: AccessSite) -> bool:
     """Return True if a write puts no `-0.0` into its node, given that none is there."""
-    match site.by:
+    match site.access:
         case Fill(_, value):
             return value != 0 or copysign(1.0, value) > 0
         case Store(node, _, Binary(BinaryOp.ADD | BinaryOp.SUB, Load(loaded), _)) if loaded is node:

@@ -308,9 +308,9 @@ def _place(
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")
     whole = d.program(*definition(d, x, t), loop(J, 4, d.store(c, J, value=value(d.load(t, J)))))
-    findings = Decisions({x: KEPT, c: KEPT}, **keywords)
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({x: KEPT, c: KEPT}, **keywords)
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 def _sine(d: Draft, x: TensorNode, t: TensorNode) -> list[Stmt]:
@@ -400,9 +400,9 @@ def read_only_in_a_routine() -> Reason | None:
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     whole = d.program(loop(I, 4, d.store(c, I, value=d.load(t, I))))
-    findings = Decisions({c: KEPT})
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({c: KEPT})
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {
