@@ -64,7 +64,7 @@ class Addresses:
         total, offset = self._sum(as_affine(index))
         if total is None:
             return _integer(offset)
-        return _shifted(total, offset)
+        return _add_offset(total, offset)
 
     def _sum(self, position: Position) -> tuple[CExpr | None, int]:
         """Return the sum of the products, None if there are none, and the constant part."""
@@ -134,7 +134,7 @@ class Addresses:
         assert total is not None
         if self._writer.is_unrolled and "-" not in total.code:
             return f"{self._writer.pointer(array, total.code)}[{offset}]"
-        return f"{array}[{_shifted(total, offset)}]"
+        return f"{array}[{_add_offset(total, offset)}]"
 
     def _reduced_cell(
         self, loop: ReducedAddressLoop, array: str, products: list[_Product], offset: int
@@ -151,11 +151,11 @@ class Addresses:
         total = _total(steps)
         assert total is not None
         if around is None:
-            return f"{array}[{_shifted(total, offset)}]"
+            return f"{array}[{_add_offset(total, offset)}]"
         if "-" in around.code:  # the constant keeps the pointer inside of the array
-            around, offset = _shifted(around, offset), 0
+            around, offset = _add_offset(around, offset), 0
         pointer = self._writer.hoist_pointer(loop, array, around.code)
-        return f"{pointer}[{_shifted(total, offset)}]"
+        return f"{pointer}[{_add_offset(total, offset)}]"
 
     def is_invariant(self, loop: ReducedAddressLoop, expr: Expr) -> bool:
         """Return True if an expression is loop-invariant and can be computed before the loop."""
@@ -226,7 +226,7 @@ def _is_negative(product: tuple[int, str]) -> bool:
     return product[0] < 0
 
 
-def _shifted(total: CExpr, offset: int) -> CExpr:
+def _add_offset(total: CExpr, offset: int) -> CExpr:
     """Add a constant to a sum."""
     if offset == 0:
         return total

@@ -130,11 +130,11 @@ def _render(
     if dialect.has_vectors:
         with suppress(NotVectorisedError):
             kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
-            kernel.block(nest.body)
+            kernel.write_block(nest.body)
             kernel.close()
             return kernel
     kernel = _KernelRenderer(nest, nodes, dialect)
-    kernel.block(nest.body)
+    kernel.write_block(nest.body)
     return kernel
 
 
@@ -157,7 +157,7 @@ class _KernelRenderer:
         self._names = KernelNames(nest.arguments, self._merges, nest.indices)
         self.writer = KernelWriter(self._names)
         self._expressions = Expressions(
-            dialect, self._names, self._info, self.writer, self._statements, self._is_inside
+            dialect, self._names, self._info, self.writer, self._write_statements, self._is_inside
         )
         self._memsets = MemsetRenderer(
             dialect, self._names, self._info, self.writer, self._expressions
@@ -285,35 +285,35 @@ class _KernelRenderer:
             self.writer.insert_first("tile_begin();")
             self.writer.line("tile_end();")
 
-    def block(self, block: Block) -> None:
+    def write_block(self, block: Block) -> None:
         """Write statements in a scope of their own."""
         if not any(type(stmt) in _DECLARATIONS for stmt in block.stmts):
-            self._statements(block)
+            self._write_statements(block)
             return
         stack_bytes = self._stack_bytes
         with self._names.block():
-            self._statements(block)
+            self._write_statements(block)
         self._stack_bytes = stack_bytes
 
-    def _statements(self, block: Block) -> None:
+    def _write_statements(self, block: Block) -> None:
         for position, stmt in enumerate(block.stmts):
             if isinstance(stmt, Allocate) and stmt.scope is Scope.THREAD and self._has_vectors:
                 self._allocate_thread(stmt.node, block.stmts[position + 1 :])
             else:
-                self._statement(stmt)
+                self._write_statement(stmt)
 
-    def _statement(self, stmt: Stmt) -> None:
+    def _write_statement(self, stmt: Stmt) -> None:
         if not isinstance(stmt, Block | For | Store | Prefetch | Remark):
             self.writer.forget()
         match stmt:
             case Block():
-                self.block(stmt)
+                self.write_block(stmt)
             case For():
-                self._loop(stmt)
+                self._write_loop(stmt)
             case Store(node, indices, value):
-                self._store(node, self._expressions.cell(node, indices), value, stmt)
+                self._write_store(node, self._expressions.cell(node, indices), value, stmt)
             case StoreVector():
-                self._store_vector(stmt)
+                self._write_vector_store(stmt)
             case Fill(node, value):
                 self._written.add(node)
                 self._plain_loops += self._memsets.fill(node, value)
@@ -322,7 +322,7 @@ class _KernelRenderer:
                 self._note_type(local.dtype)
                 self.writer.declare(type_name, self._names.declare(local))
             case SetLocal(local, value):
-                self._set_local(stmt)
+                self._write_assignment(stmt)
             case Allocate(node, scope):
                 self._allocate(node, scope)
             case Barrier():
@@ -330,7 +330,7 @@ class _KernelRenderer:
                 for line in self._dialect.barrier(inside):
                     self.writer.line(line)
             case Prefetch(node, indices):
-                self._prefetch(node, indices)
+                self._write_prefetch(node, indices)
             case CallExternal(op):
                 raise CodegenError(
                     "External calls run between kernels, never inside one.", found=op.name
@@ -338,11 +338,11 @@ class _KernelRenderer:
             case Remark():
                 return
             case Staged():
-                self._staged(stmt)
+                self._write_staged(stmt)
             case _:
                 assert_never(stmt)
 
-    def _prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
+    def _write_prefetch(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> None:
         """Prefetch a cache line of an argument.
 
         Arrays of the kernel are in the cache, and prefetched addresses may exceed their bounds.
@@ -352,7 +352,7 @@ class _KernelRenderer:
             if asked is not None:
                 self.writer.line(asked)
 
-    def _loop(self, loop: For) -> None:
+    def _write_loop(self, loop: For) -> None:
         """Write a loop; omit it for one iteration, and write nothing for none."""
         extent = loop.stop - loop.start
         if extent <= 0:
@@ -360,7 +360,7 @@ class _KernelRenderer:
         self._ranges[loop.var] = Range(loop.start, loop.stop - 1)
         bound = self._bound_index(loop.kind)
         if self._has_vectors and loop.kind is AxisKind.VECTOR and extent > 1:
-            self._vector_loop(loop)
+            self._write_vector_loop(loop)
             return
         if self._has_vectors and loop.kind is AxisKind.TILE and extent > 1:
             self._innermost += 1
@@ -370,16 +370,16 @@ class _KernelRenderer:
             with self.writer.unrolled():
                 for value in range(loop.start, loop.stop):
                     with self._names.bind(loop.var, value):
-                        self.block(loop.body)
+                        self.write_block(loop.body)
             return
         partition = self._partitions.find(loop)
         if partition is not None and extent == 1:
             with self.writer.braces(partition.guard()), self._names.bind(loop.var, loop.start):
-                self.block(loop.body)
+                self.write_block(loop.body)
             return
         if bound is None and extent == 1:
             with self._names.bind(loop.var, loop.start):
-                self.block(loop.body)
+                self.write_block(loop.body)
             return
         cleared = self._memsets.fill_row(loop) if partition is None else None
         if cleared is not None:
@@ -388,9 +388,9 @@ class _KernelRenderer:
         self._enclosing.append(loop.kind)
         with self._names.loop(loop.var) as name:
             if bound is None:
-                self._serial_loop(loop, name)
+                self._write_serial_loop(loop, name)
             else:
-                self._device_axis(loop, name, bound)
+                self._write_device_axis(loop, name, bound)
         self._enclosing.pop()
 
     def _uses_registers(self, loop: For) -> bool:
@@ -402,7 +402,7 @@ class _KernelRenderer:
             mentioned = self._mentioned[loop] = frozenset(nodes_of(loop))
         return not mentioned.isdisjoint(self._names.registers.keys() | self._names.tiles.keys())
 
-    def _vector_loop(self, loop: For) -> None:
+    def _write_vector_loop(self, loop: For) -> None:
         self._innermost += 1
         self._vector_loops += 1
         vector_loop = DotProductLoop(
@@ -425,7 +425,7 @@ class _KernelRenderer:
             case _:
                 vector_loop.render(loop.body)
 
-    def _serial_loop(self, loop: For, name: str) -> None:
+    def _write_serial_loop(self, loop: For, name: str) -> None:
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
         if pragma:
             self.writer.line(pragma)
@@ -445,12 +445,12 @@ class _KernelRenderer:
             head = f"for ({index_type} {name} = {first}; {name} < {end}; ++{name})"
             inside = self.writer.braces(head)
         with inside:
-            self.block(loop.body)
+            self.write_block(loop.body)
         if self._innermost == before:  # no inner loop, neither plain nor of vectors
             self._plain_loops += 1
         self._innermost += 1
 
-    def _device_axis(self, loop: For, name: str, bound: str) -> None:
+    def _write_device_axis(self, loop: For, name: str, bound: str) -> None:
         """Write the body for the iteration that the device runs; idle iterations skip it."""
         extents = self._launch[loop.kind]
         depth = self._enclosing.count(loop.kind) - 1
@@ -464,14 +464,14 @@ class _KernelRenderer:
         declaration = f"const {self._dialect.index_type} {name} = {start}{bound};"
         with self.writer.braces("" if is_full else f"if ({bound} < {loop.stop - loop.start})"):
             self.writer.line(declaration)
-            self.block(loop.body)
+            self.write_block(loop.body)
 
     def _bound_index(self, kind: AxisKind) -> str | None:
         if kind not in _LAUNCHED:
             return None
         return self._dialect.bound_index(kind, self._enclosing.count(kind))
 
-    def _store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
+    def _write_store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
         if node in self._names.registers:
             self.writer.assign(cell.code, self._expressions.storage_value(value).code)
             return
@@ -483,7 +483,7 @@ class _KernelRenderer:
         else:
             self.writer.line(f"{cell} = {self._expressions.storage_value(value)};")
 
-    def _set_local(self, stmt: SetLocal) -> None:
+    def _write_assignment(self, stmt: SetLocal) -> None:
         name = self._names.local(stmt.local)
         symbol = _compound_symbol(stmt.value, LocalRead(stmt.local))
         if symbol and isinstance(stmt.value, Binary):
@@ -491,7 +491,7 @@ class _KernelRenderer:
         else:
             self.writer.assign(name, self._expressions.value(stmt.value).code)
 
-    def _store_vector(self, stmt: StoreVector) -> None:
+    def _write_vector_store(self, stmt: StoreVector) -> None:
         self._written.add(stmt.node)
         self._note_type(uint4x32)
         dtype = self._info(stmt.node).dtype
@@ -545,9 +545,9 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _staged(self, staged: Staged) -> None:
+    def _write_staged(self, staged: Staged) -> None:
         if staged.language != self._dialect.language:
-            self.block(staged.body)
+            self.write_block(staged.body)
             return
         mentioned = nodes_of(staged.body)
         # staged code writes the nodes that its body writes

@@ -23,30 +23,30 @@ from ocannl_core.ops import TernaryOp, UnaryOp
 class DotProductLoop(VectorLoop):
     """Renders the body of one vector loop that may contain pair loops."""
 
-    def _render_other(self, stmt: Stmt) -> None:
+    def _write_other(self, stmt: Stmt) -> None:
         match stmt:
             case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
                 if stop - start != 2:
                     raise NotVectorisedError
-                self._pair(stmt, store)
+                self._write_pair(stmt, store)
             case _:
                 raise NotVectorisedError
 
-    def _pair(self, pair: For, store: Store) -> None:
+    def _write_pair(self, pair: For, store: Store) -> None:
         match store.value:
             case Ternary(TernaryOp.FMA, left, right, Load(node, indices), dtype) if (
                 dtype is float32
                 and (node, indices) == (store.node, store.indices)
                 and node in self._names.registers
             ):
-                factors = [self._pairs(pair, each) for each in (left, right)]
+                factors = [self._load_pairs(pair, each) for each in (left, right)]
                 total = self._value(store.value.third)
                 dot = self._helper(float32, "dot_bfloat16")
-                self._assign(store, call(dot, total, *factors))
+                self._write_assignment(store, call(dot, total, *factors))
             case _:
-                self._interleave(pair, store)
+                self._write_interleaved(pair, store)
 
-    def _pairs(self, pair: For, factor: Expr) -> CExpr:
+    def _load_pairs(self, pair: For, factor: Expr) -> CExpr:
         """Return the values of a factor in both iterations, two in each lane."""
         cell = match_narrow_load(factor)
         if cell is not None and cell.dtype is bfloat16:
@@ -61,9 +61,9 @@ class DotProductLoop(VectorLoop):
                 return CExpr(
                     self._cache_value(words, self._call("pairs", place, CExpr(str(self._count))))
                 )
-        return self._call("joined", *self._both(pair, factor))
+        return self._call("joined", *self._unroll_pair(pair, factor))
 
-    def _both(self, pair: For, expr: Expr) -> list[CExpr]:
+    def _unroll_pair(self, pair: For, expr: Expr) -> list[CExpr]:
         """Return the values of an expression in both iterations."""
         if _narrow_format(expr) is not bfloat16:
             raise NotVectorisedError
@@ -73,7 +73,7 @@ class DotProductLoop(VectorLoop):
                 values.append(self._value(expr))
         return values
 
-    def _interleave(self, pair: For, store: Store) -> None:
+    def _write_interleaved(self, pair: For, store: Store) -> None:
         """Write a copy of two values to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
         is_beside = _step(position[0], pair.var) == 1 and stride == 2
@@ -82,7 +82,7 @@ class DotProductLoop(VectorLoop):
         if store.node in self._names.registers:
             raise NotVectorisedError
         self._note_written(store.node)
-        values = self._both(pair, store.value)
+        values = self._unroll_pair(pair, store.value)
         with self._names.bind(pair.var, pair.start):
             place = CExpr(f"&{self._cell(store.node, position)}")
         self._writer.line(f"{self._call('interleave', place, *values, CExpr(str(self._count)))};")

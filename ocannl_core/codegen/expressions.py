@@ -569,11 +569,11 @@ class Expressions:
         if dtype is uint4x32:
             self._writer.helpers.add("uint4x32")
 
-    def _reject_words(self, what: str, *dtypes: DType) -> None:
+    def _reject_words(self, operation: str, *dtypes: DType) -> None:
         if uint4x32 in dtypes:
             raise CodegenError(
                 "Numbers and 128-bit words meet only in WORD, UNIFORM and THREEFRY4X32.",
-                found=f"{what} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
+                found=f"{operation} of {' and '.join(dict.fromkeys(map(str, dtypes)))}",
             )
 
 

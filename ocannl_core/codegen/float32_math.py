@@ -102,13 +102,13 @@ def _instantiate(
     own, _ = spell(kind, function)
     all_needs = dict.fromkeys(needs)
 
-    def replaced(token: re.Match[str]) -> str:
+    def spell_token(token: re.Match[str]) -> str:
         code, helper = spell(token[1], token[2])
         if helper is not None and helper != own:
             all_needs.setdefault(helper)
         return code
 
-    return Helper(_TOKEN.sub(replaced, text).replace("LANES", str(lanes)), tuple(all_needs))
+    return Helper(_TOKEN.sub(spell_token, text).replace("LANES", str(lanes)), tuple(all_needs))
 
 
 def _spell_for_numbers(kind: str, function: str | None) -> tuple[str, str | None]:

@@ -127,9 +127,9 @@ class TileLoops:
                 case Const() as value if is_tile and len(loops) == 2:
                     if value != Const(0.0, float32):
                         raise NotVectorisedError
-                    self._line("tile_zero", str(self._accumulator(store, loops)))
+                    self._write_line("tile_zero", str(self._accumulator(store, loops)))
                 case Load() as load if is_tile and len(loops) == 2:
-                    self._store(store, load, loops)
+                    self._write_store(store, load, loops)
                 case Ternary(TernaryOp.FMA, first, second, Load(node, indices), dtype) if (
                     is_tile
                     and dtype is float32
@@ -137,11 +137,11 @@ class TileLoops:
                     and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
                     and (node, indices) == (store.node, store.indices)
                 ):
-                    self._multiply(store, (first, second), loops)
+                    self._write_product(store, (first, second), loops)
                 case _:
                     raise NotVectorisedError
 
-    def _store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
+    def _write_store(self, store: Store, load: Load, loops: Sequence[For]) -> None:
         """Write the copy of a tile to memory."""
         tile = self._accumulator(load, loops)
         position = self._positions.position_of(store.node, store.indices)
@@ -149,10 +149,10 @@ class TileLoops:
         if lane != 1 or row < _LANES or self._info(store.node).dtype is not float32:
             raise NotVectorisedError
         self._note_written(store.node)
-        self._line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
+        self._write_line("tile_store", f"{tile}, &{self._cell(store.node, position)}, {4 * row}")
         self._writer.forget()
 
-    def _multiply(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
+    def _write_product(self, store: Store, factors: Iterable[Expr], loops: Sequence[For]) -> None:
         """Write the product of two tiles of memory."""
         sums = self._accumulator(store, loops)
         operands: dict[bool, tuple[str, int]] = {}
@@ -174,7 +174,7 @@ class TileLoops:
             raise NotVectorisedError
         rows = self._load("rows", *operands[True])
         columns = self._load("columns", *operands[False])
-        self._line("tile_multiply_add", f"{sums}, {rows}, {columns}")
+        self._write_line("tile_multiply_add", f"{sums}, {rows}, {columns}")
 
     def _load(self, kind: str, cell: str, stride: int) -> int:
         """Return the register that holds a tile of memory, after loading it if necessary.
@@ -197,7 +197,7 @@ class TileLoops:
                 del known[oldest]
                 free = [held[oldest]]
             (tile, *_) = free
-            self._line("tile_load", f"{tile}, &{cell}, {stride}")
+            self._write_line("tile_load", f"{tile}, &{cell}, {stride}")
         known.pop(text, None)
         known[text] = str(tile)
         return tile
@@ -222,7 +222,7 @@ class TileLoops:
             raise NotVectorisedError
         return self._positions.cell(self._names.array(node), position)
 
-    def _line(self, function: str, arguments: str) -> None:
+    def _write_line(self, function: str, arguments: str) -> None:
         self._writer.helpers.add(function)
         self._writer.line(f"{function}({arguments});")
 

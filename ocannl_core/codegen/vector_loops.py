@@ -127,7 +127,7 @@ class VectorLoop:
             NotVectorisedError: for operations without a vector form.
         """
         with self._names.bind(self._var, self._start):
-            self._block(block)
+            self._write_block(block)
 
     def render_square(self, inner: For, statement: Store) -> None:
         """Write a transposing copy of a square.
@@ -166,28 +166,28 @@ class VectorLoop:
         self._writer.line(f"{transpose}(&{cells[0]}, {stride}, &{cells[1]}, {step});")
         self._writer.forget()
 
-    def _block(self, block: Block) -> None:
+    def _write_block(self, block: Block) -> None:
         for stmt in block.stmts:
             match stmt:
                 case Block():
-                    self._block(stmt)
+                    self._write_block(stmt)
                 case Store():
-                    self._store(stmt)
+                    self._write_store(stmt)
                 case Remark():
                     pass
                 case _:
-                    self._render_other(stmt)
+                    self._write_other(stmt)
 
-    def _render_other(self, stmt: Stmt) -> None:
+    def _write_other(self, stmt: Stmt) -> None:
         """Write a statement that only subclasses support."""
         raise NotVectorisedError
 
-    def _store(self, stmt: Store) -> None:
+    def _write_store(self, stmt: Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
         offset, stride = self._place(stmt.node, stmt.indices)
         if stmt.node in self._names.registers:
-            self._assign(stmt, self._value(stmt.value))
+            self._write_assignment(stmt, self._value(stmt.value))
             return
         self._note_written(stmt.node)
         is_put = dtype.is_narrow and (is_exact(stmt.value) or is_arithmetic(stmt.value))
@@ -217,7 +217,7 @@ class VectorLoop:
                 self._writer.line(f"{cell} = {self._to_storage(f'{name}[{lane}]', dtype)};")
         self._writer.forget()
 
-    def _assign(self, stmt: Store, value: CExpr) -> None:
+    def _write_assignment(self, stmt: Store, value: CExpr) -> None:
         """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
@@ -430,11 +430,11 @@ class VectorLoop:
             def number() -> CExpr:
                 return self._expressions.value(right)
 
-            def inverted() -> CExpr:
+            def reciprocal() -> CExpr:
                 return call(factor, number())
 
             divisor = self._hoist(right, kind, number) or number()
-            inverse = self._hoist(right, kind, inverted) or inverted()
+            inverse = self._hoist(right, kind, reciprocal) or reciprocal()
             return call(self._helper(dtype, "over"), self._value(left), divisor, inverse)
         return infix(self._value(left), "/", self._value(right))
 

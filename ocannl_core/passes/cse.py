@@ -78,12 +78,12 @@ def eliminate_common_subexpressions(program: LoopProgram, *, least_saved: int = 
         least_saved: The least saving for which a scalar is introduced, see `cost`. C compilers
             share cheap expressions, and schedules need the terms of a sum in one expression.
     """
-    survey = _ValueNumbering(assigned_memory(program.body), least_saved)
-    run_trampoline(survey.top(program.body))
-    if not any(value.is_shared for value, _ in survey.occurrences):
+    numbering = _ValueNumbering(assigned_memory(program.body), least_saved)
+    run_trampoline(numbering.number_top_level(program.body))
+    if not any(value.is_shared for value, _ in numbering.occurrences):
         return program
-    author = _Rewriter(iter(survey.occurrences), fresh_locals(program.body))
-    stmts: tuple[Stmt, ...] = run_trampoline(author.stmts(program.body.stmts))
+    rewriter = _Rewriter(iter(numbering.occurrences), fresh_locals(program.body))
+    stmts: tuple[Stmt, ...] = run_trampoline(rewriter.rewrite_statements(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
 
@@ -155,10 +155,10 @@ class _ValueNumbering:
 
     # ----- statements -----
 
-    def block(self, block: Block) -> Steps[None]:
+    def number_block(self, block: Block) -> Steps[None]:
         known = len(self.undo_log)
         for stmt in block.stmts:
-            yield self.statement(stmt)
+            yield self.number_statement(stmt)
         while len(self.undo_log) > known:
             number, before = self.undo_log.pop()
             if before is None:
@@ -166,64 +166,68 @@ class _ValueNumbering:
             else:
                 self.available[number] = before
 
-    def top(self, block: Block) -> Steps[None]:
+    def number_top_level(self, block: Block) -> Steps[None]:
         """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
             if not _is_loop_free(stmt):
                 self.available = {}
-            yield self.top(stmt) if isinstance(stmt, Block) else self.statement(stmt)
+            yield (
+                self.number_top_level(stmt)
+                if isinstance(stmt, Block)
+                else self.number_statement(stmt)
+            )
             if not _is_loop_free(stmt) or isinstance(stmt, Block):
                 self.available = {}
 
-    def statement(self, stmt: Stmt) -> Steps[None]:
+    def number_statement(self, stmt: Stmt) -> Steps[None]:
         match stmt:
             case Store(node, _, value) | StoreVector(node, _, _, value):
-                yield self.root(value)
+                yield self.number_root(value)
                 self.assign(node)
             case SetLocal(local, value):
                 first = len(self.occurrences)
-                yield self.root(value)
+                yield self.number_root(value)
                 self.assign(local)
                 if first < len(self.occurrences) and self.occurrences[first][1]:
                     self.occurrences[first][0].holder = (local, self.version(local))
             case For():
-                yield self.loop(stmt)
+                yield self.number_loop(stmt)
             case Block():
-                yield self.block(stmt)
+                yield self.number_block(stmt)
             case Barrier():
                 self.clock += 1
                 self.cleared = self.clock
             case _:
                 self.assign(*self.changed[stmt])
 
-    def loop(self, loop: For) -> Steps[None]:
+    def number_loop(self, loop: For) -> Steps[None]:
         outer = self.available
         if loop.kind in _PARALLEL_KINDS:
             self.available = {}
         self.assign(*self.changed[loop])
-        yield self.block(loop.body)
+        yield self.number_block(loop.body)
         self.assign(*self.changed[loop])
         self.available = outer
 
     # ----- expressions -----
 
-    def root(self, value: Expr) -> Steps[None]:
+    def number_root(self, value: Expr) -> Steps[None]:
         if not is_pure(value):  # left unchanged, with its effects and their order
             self.assign(*(s for node in walk(value) for s in self.changed.find(node) or ()))
             return
         numbered: IdentityMap[Node, tuple[int, int]] = IdentityMap()
 
         def combine(node: Node, inside: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-            number = numbered[node] = self.number(node, inside)
+            number = numbered[node] = self.number_value(node, inside)
             return number
 
         fold(value, combine, operands_of)
         around = self.certain
         self.certain = frozenset(numbered[each][0] for each in computed_surely(value))
-        yield self.expression(value, numbered, True)
+        yield self.number_expression(value, numbered, True)
         self.certain = around
 
-    def number(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    def number_value(self, node: Node, inside: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Return the number and the cost of a value, given those of its operands."""
         operands = [number for number, _ in inside]
         weight = own_cost(node, [each for _, each in inside])
@@ -246,7 +250,7 @@ class _ValueNumbering:
                 key = node
         return self.numbers.setdefault(key, len(self.numbers)), weight
 
-    def expression(
+    def number_expression(
         self, expr: Expr, numbered: IdentityMap[Node, tuple[int, int]], is_certain: bool
     ) -> Steps[None]:
         if _is_leaf(expr):
@@ -261,9 +265,9 @@ class _ValueNumbering:
         value = _RepeatedValue(weight, self.least_saved, is_certain)
         self.occurrences.append((value, True))
         if isinstance(expr, Scoped):
-            yield self.block(expr.body)
+            yield self.number_block(expr.body)
         for operand, always in certain_operands(expr):
-            yield self.expression(operand, numbered, is_certain and always)
+            yield self.number_expression(operand, numbered, is_certain and always)
         if is_certain:
             self.undo_log.append((number, self.available.get(number)))
             self.available[number] = value
@@ -279,28 +283,28 @@ class _Rewriter:
     occurrences: Iterator[Occurrence]
     fresh: Fresh
 
-    def stmts(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
+    def rewrite_statements(self, stmts: Sequence[Stmt]) -> Steps[tuple[Stmt, ...]]:
         written: list[Stmt] = []
         for stmt in stmts:
             before: list[Stmt] = []
-            rewritten = yield self.statement(stmt, before)
+            rewritten = yield self.rewrite_statement(stmt, before)
             written += [*before, rewritten]
         return tuple(written)
 
-    def statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
+    def rewrite_statement(self, stmt: Stmt, before: list[Stmt]) -> Steps[Stmt]:
         match stmt:
             case Store(value=value) | SetLocal(value=value) if is_pure(value):
-                return replace(stmt, value=(yield self.expression(value, before)))
+                return replace(stmt, value=(yield self.rewrite_expression(value, before)))
             case StoreVector(arg=arg) if is_pure(arg):
-                return replace(stmt, arg=(yield self.expression(arg, before)))
+                return replace(stmt, arg=(yield self.rewrite_expression(arg, before)))
             case For(body=body):
-                return replace(stmt, body=Block((yield self.stmts(body.stmts))))
+                return replace(stmt, body=Block((yield self.rewrite_statements(body.stmts))))
             case Block(stmts):
-                return Block((yield self.stmts(stmts)))
+                return Block((yield self.rewrite_statements(stmts)))
             case _:
                 return stmt
 
-    def expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
+    def rewrite_expression(self, expr: Expr, before: list[Stmt]) -> Steps[Expr]:
         if _is_leaf(expr):
             return expr
         value, is_first = next(self.occurrences)
@@ -308,11 +312,11 @@ class _Rewriter:
             return LocalRead(self.scalar(value, expr)) if value.is_shared else expr
         rewritten: Expr
         if isinstance(expr, Scoped):
-            rewritten = replace(expr, body=Block((yield self.stmts(expr.body.stmts))))
+            rewritten = replace(expr, body=Block((yield self.rewrite_statements(expr.body.stmts))))
         else:
             operands = []
             for operand, _ in certain_operands(expr):
-                operands.append((yield self.expression(operand, before)))
+                operands.append((yield self.rewrite_expression(operand, before)))
             rewritten = with_children(expr, operands)
         if not value.is_shared or value.holder is not None:
             return rewritten

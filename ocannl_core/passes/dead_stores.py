@@ -118,11 +118,11 @@ def _forward_fill(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
     if not inside or len(touched) != inside + 1 or sum(touched) != 1:
         return nest
 
-    def started(expr: Expr) -> Expr:
+    def forward(expr: Expr) -> Expr:
         return start if expr == own else apply_rules(expr)
 
     def update(stmt: Stmt) -> Replacement:
-        return replace(stmt, value=map_expr(store.value, started)) if stmt is store else stmt
+        return replace(stmt, value=map_expr(store.value, forward)) if stmt is store else stmt
 
     (rewritten,) = rewrite(nest, on_stmt=update).stmts
     return rewritten

@@ -45,7 +45,7 @@ _LARGEST_POWER = 8
 def contract_to_fma(program: LoopProgram) -> LoopProgram:
     """Contract products and sums to fused multiply-adds, and expand small powers."""
     rules = _FmaRules(fresh_locals(program.body), frozenset(_find_accumulators(program.body)))
-    body = rewrite(program.body, on_expr=rules.expression)
+    body = rewrite(program.body, on_expr=rules.rewrite_expression)
     return program if body is program.body else replace(program, body=body)
 
 
@@ -61,7 +61,7 @@ class _FmaRules:
     fresh: Fresh
     accumulators: frozenset[Expr]
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         if not isinstance(expr, Binary) or not expr.dtype.is_float:
             return expr
         match expr.op:

@@ -82,7 +82,7 @@ def _split_statement(stmt: Stmt) -> tuple[Stmt, ...]:
     if not isinstance(stmt, For) or _is_reduction(stmt):
         return (stmt,)
     cutter = _IndexSetSplitter(_MOST_SIZE - _size(stmt))
-    parts: tuple[Stmt, ...] = run_trampoline(cutter.statement(stmt))
+    parts: tuple[Stmt, ...] = run_trampoline(cutter.split_statement(stmt))
     return parts
 
 
@@ -125,7 +125,7 @@ class _IndexSetSplitter:
 
     budget: int
 
-    def statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
+    def split_statement(self, stmt: Stmt) -> Steps[tuple[Stmt, ...]]:
         if not isinstance(stmt, For):
             return (stmt,)
         parts = tuple(self.split_loop(stmt))
@@ -133,7 +133,7 @@ class _IndexSetSplitter:
         for part in parts:
             inner: list[Stmt] = []
             for each in part.body.stmts:
-                inner += yield self.statement(each)
+                inner += yield self.split_statement(each)
             same = len(inner) == len(part.body.stmts) and all(map(is_, inner, part.body.stmts))
             cut.append(part if same else replace(part, body=Block(tuple(inner))))
         return tuple(cut)
@@ -189,7 +189,7 @@ def _fold_comparisons(loop: For) -> For:
     """Fold the comparisons that are constant over the range of a loop."""
     ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
 
-    def decided(expr: Expr) -> Expr:
+    def fold_comparison(expr: Expr) -> Expr:
         if isinstance(expr, Binary) and expr.op in COMPARISONS:
             apart = difference(expr.left, expr.right, ranges)
             verdict = None if apart is None else apart.compare(expr.op)
@@ -197,4 +197,4 @@ def _fold_comparisons(loop: For) -> For:
                 return constant(int(verdict), expr.dtype) or expr
         return apply_rules(expr)
 
-    return replace(loop, body=rewrite(loop.body, on_expr=decided))
+    return replace(loop, body=rewrite(loop.body, on_expr=fold_comparison))

@@ -106,12 +106,12 @@ class _LoopHoister:
     def hoist(self) -> Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""
         self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
-        stmts = self.stmts(self.loop.body.stmts)
+        stmts = self.hoist_from_statements(self.loop.body.stmts)
         if not self.before:
             return self.loop
         return (*self.before, replace(self.loop, body=Block(stmts)))
 
-    def stmts(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def hoist_from_statements(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
         gone: set[Local] = set()
         kept: list[Stmt] = []
@@ -123,10 +123,10 @@ class _LoopHoister:
                     self.set_before(value, local)
                     gone.add(local)
                 case Store(value=value) | SetLocal(value=value):
-                    moved = self.value(value)
+                    moved = self.hoist_from_value(value)
                     kept.append(stmt if moved is value else replace(stmt, value=moved))
                 case StoreVector(arg=arg):
-                    moved = self.value(arg)
+                    moved = self.hoist_from_value(arg)
                     kept.append(stmt if moved is arg else replace(stmt, arg=moved))
                 case _:
                     kept.append(stmt)
@@ -143,11 +143,11 @@ class _LoopHoister:
 
     # ----- expressions -----
 
-    def value(self, value: Expr) -> Expr:
+    def hoist_from_value(self, value: Expr) -> Expr:
         """Replace the invariant parts of an unconditionally computed value by scalars."""
         if not is_pure(value):
             return value
-        return run_trampoline(self.expression(value, self.dependences(value)))
+        return run_trampoline(self.hoist_from_expression(value, self.dependences(value)))
 
     def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
         """Return the variance and the cost of each subexpression."""
@@ -191,17 +191,19 @@ class _LoopHoister:
         differs, weight = self.dependences(value)[value]
         return not differs and weight >= self.least_cost
 
-    def expression(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+    def hoist_from_expression(
+        self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]
+    ) -> Steps[Expr]:
         differs, weight = facts[expr]
         if not differs:
             return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
         if isinstance(expr, Scoped):
-            body = self.stmts(expr.body.stmts)
+            body = self.hoist_from_statements(expr.body.stmts)
             return expr if body is expr.body.stmts else replace(expr, body=Block(body))
         operands = []
         for operand, is_certain in certain_operands(expr):
             if is_certain:
-                operand = yield self.expression(operand, facts)
+                operand = yield self.hoist_from_expression(operand, facts)
             operands.append(operand)
         return with_children(expr, operands)
 

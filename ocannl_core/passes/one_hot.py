@@ -66,7 +66,7 @@ def gather_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> 
     if not any(isinstance(node, IndexValue) for node in walk(program.body)):
         return program  # no loop variable is compared
     rules = _OneHotRules(program.nodes, fresh_locals(program.body), tables_are_finite)
-    body = rewrite(program.body, on_stmt=rules.statement)
+    body = rewrite(program.body, on_stmt=rules.rewrite_statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
 
@@ -84,7 +84,7 @@ class _OneHotRules:
     fresh: Fresh
     tables_are_finite: bool
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         if not isinstance(stmt, For) or stmt.kind not in (AxisKind.SERIAL, AxisKind.REDUCTION):
             return stmt
         loops, update = _match_nest(stmt.body)

@@ -74,7 +74,7 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
     body = program.body
     for _ in range(_MOST_ROUNDS):
         rules = _Rules(collect_variables(body, program.indices), program.nodes, positive)
-        simpler = rewrite(body, rules.statement, rules.expression)
+        simpler = rewrite(body, rules.rewrite_statement, rules.rewrite_expression)
         if simpler is body:
             break
         body = simpler
@@ -84,7 +84,7 @@ def simplify(program: LoopProgram, *, positive: Collection[TensorNode] = ()) -> 
 def simplify_expr(expr: Expr) -> Expr:
     """Simplify an expression without context."""
     rules = _Rules(collect_variables(expr), {})
-    return map_expr(expr, rules.expression, rules.statement)
+    return map_expr(expr, rules.rewrite_expression, rules.rewrite_statement)
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class _Rules:
 
     # ----- expressions -----
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         while True:
             simpler = simplify_once(expr) or self._simplify_in_context(expr)
             if simpler is None:
@@ -165,7 +165,7 @@ class _Rules:
 
     # ----- statements -----
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For():
                 return self._simplify_loop(stmt)
@@ -196,7 +196,7 @@ class _Rules:
         if loop.stop - loop.start > 1 or loop.kind in (AxisKind.GRID, AxisKind.BLOCK):
             return loop
         body = substitute_in_stmt(loop.body, {loop.var: FixedIndex(loop.start)})
-        return rewrite(body, self.statement, self.expression)
+        return rewrite(body, self.rewrite_statement, self.rewrite_expression)
 
     def _simplify_block(self, block: Block, stmts: tuple[Stmt, ...]) -> Block:
         flat = tuple(_flatten(stmts)) if any(map(_is_transparent, stmts)) else stmts
@@ -239,10 +239,10 @@ class _Rules:
         if any(_count_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, Scoped)):
             return None
 
-        def substituted(expr: Expr) -> Expr:
-            return before.value if expr == LocalRead(local) else self.expression(expr)
+        def substitute(expr: Expr) -> Expr:
+            return before.value if expr == LocalRead(local) else self.rewrite_expression(expr)
 
-        return replace(stmt, value=map_expr(stmt.value, substituted, self.statement))
+        return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
 
 
 def _match_single_value(local: Local, body: Block) -> Expr | None:

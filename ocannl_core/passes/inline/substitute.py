@@ -74,7 +74,7 @@ def build_cell_value(
     stmts: list[Stmt] = []
     for definition, solution in definitions:
         writer = _CopyWriter(local, definition, solution, new_local)
-        stmts += writer.statements()
+        stmts += writer.write()
     stmts = remove_additions_to_zero(stmts, local, positive)
     match stmts:
         case [SetLocal(_, value)] if not _mentions(value, local):
@@ -89,7 +89,7 @@ def build_cell_value(
 def copy_value(value: Expr, new_local: Callable[[DType, TensorNode | None], Local]) -> Expr:
     """Copy a value, with fresh loop variables and scalars."""
     renaming = _Renaming(value, {}, new_local)
-    return map_expr(value, renaming.expression, renaming.statement)
+    return map_expr(value, renaming.rewrite_expression, renaming.rewrite_statement)
 
 
 class _Renaming:
@@ -114,24 +114,24 @@ class _Renaming:
         self.values: dict[IndexVar, AxisIndex] = dict(values)
         self.values.update((old, VarIndex(new)) for old, new in self.loops.items())
 
-    def indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
+    def substitute_indices(self, indices: tuple[AxisIndex, ...]) -> tuple[AxisIndex, ...]:
         return tuple(substitute(index, self.values) for index in indices)
 
-    def expression(self, expr: Expr) -> Expr:
+    def rewrite_expression(self, expr: Expr) -> Expr:
         match expr:
             case Load() | LoadMerge() | Gather():
-                return replace(expr, indices=self.indices(expr.indices))
+                return replace(expr, indices=self.substitute_indices(expr.indices))
             case IndexValue(index):
                 return replace(expr, index=substitute(index, self.values))
             case LocalRead(local) if local in self.locals:
                 return LocalRead(self.locals[local])
             case Scoped(local):
-                indices = self.indices(expr.indices)
+                indices = self.substitute_indices(expr.indices)
                 return replace(expr, local=self.locals[local], indices=indices)
             case _:
                 return expr
 
-    def statement(self, stmt: Stmt) -> Replacement:
+    def rewrite_statement(self, stmt: Stmt) -> Replacement:
         match stmt:
             case For(var) if var in self.loops:
                 return replace(stmt, var=self.loops[var])
@@ -150,7 +150,7 @@ class _CopyWriter:
     solution: Solution
     new_local: Callable[[DType, TensorNode | None], Local]
 
-    def statements(self) -> tuple[Stmt, ...]:
+    def write(self) -> tuple[Stmt, ...]:
         solution = self.solution
         renaming = _Renaming(self.definition.body, solution.values, self.new_local)
         own = self.definition.node
@@ -158,7 +158,7 @@ class _CopyWriter:
         def expression(expr: Expr) -> Expr:
             if isinstance(expr, Load) and expr.node is own:
                 return LocalRead(self.local)
-            return renaming.expression(expr)
+            return renaming.rewrite_expression(expr)
 
         def statement(stmt: Stmt) -> Replacement:
             match stmt:
@@ -175,7 +175,7 @@ class _CopyWriter:
                 case Remark():
                     return ()
                 case _:
-                    return renaming.statement(stmt)
+                    return renaming.rewrite_statement(stmt)
 
         return rewrite(self.definition.body, statement, expression).stmts
 
