@@ -4,7 +4,7 @@ Lowering, the passes, the interpreter, the code generators, the reference page a
 this table; no other module lists primitives by their properties. The `meaning` of a primitive is a
 function of Python numbers (exact for integers, double precision for floats, an exact fraction for
 operations with a single rounding); the caller rounds its result to a number format with
-`dtypes.round_to`. Gradients are defined with the operations on tensors, in `tensor.pointwise_operations`.
+`dtypes.round_to`. `tensor.pointwise_operations` defines their gradients.
 """
 
 from __future__ import annotations

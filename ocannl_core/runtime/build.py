@@ -119,12 +119,12 @@ def _generated(
 ) -> GeneratedCode:
     """Returns what passes, schedule and code generation make of a program."""
     own = tuple(_verified(each) for each in backend.passes(target))
-    findings = Decisions(stored, partial(_prefers_device, backend, target), requested)
-    passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
+    decisions = Decisions(stored, partial(_prefers_device, backend, target), requested)
+    passes: tuple[NamedPass, ...] = (*core_passes(decisions), *own)
     if dump:
         passes = tuple(map(dump.timed, passes))
     optimised = run_passes(lowered, passes, [dump.program] if dump else [])
-    placements = findings.placements(lowered.nodes, optimised)
+    placements = decisions.placements(lowered.nodes, optimised)
     chosen = settings.current()
     if chosen.tune == "search":
         with dump.timing("search for schedules") if dump else nullcontext():
@@ -135,7 +135,7 @@ def _generated(
         plan = kernels.plan()
     if dump:
         dump.source(source)
-    return GeneratedCode(optimised, plan, source, placements, findings.definitions)
+    return GeneratedCode(optimised, plan, source, placements, decisions.definitions)
 
 
 def rebuild(built: Build) -> Build:

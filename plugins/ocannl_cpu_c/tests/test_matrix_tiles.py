@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
+from ocannl_core.codegen.helper import EMULATED_TILES
 from ocannl_core.dtypes import DType, bfloat16, float32, round_to
 from ocannl_core.indexing import fresh_var
 from ocannl_core.kernel_passes.pipeline import schedule_by_rule
@@ -47,7 +47,7 @@ FEW = settings(
 @pytest.fixture(autouse=True)
 def emulation() -> Iterator[None]:
     """Has the compiler emulate tiles, whatever the processor has."""
-    command = (*compiler.find().command, f"-D{EMULATED}")
+    command = (*compiler.find().command, f"-D{EMULATED_TILES}")
     with core_settings.overrides(cc=shlex.join(command), accumulation="fast", tune="off"):
         yield
 

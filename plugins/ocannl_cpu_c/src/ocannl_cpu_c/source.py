@@ -24,7 +24,7 @@ from ocannl_core.node import TensorNode
 class ThreadedC(Dialect):
     """C whose large kernels several threads share."""
 
-    cuts_parallel = True
+    partitions_loops = True
     signed_wraps = True
 
 

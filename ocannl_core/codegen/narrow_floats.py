@@ -1,4 +1,4 @@
-"""Which expressions of narrow floats, computed in float32, have to be rounded, and how."""
+"""Rounding of narrow floats that are computed in float32."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ARITHMETIC = frozenset(
         BinaryOp.DIV,
     }
 )
-"""Operations of which NaN is that of an operand, or the processor's own."""
+"""Operations that return the NaN of an operand, or the default NaN of the processor."""
 
 
 def is_exact(expr: Expr) -> bool:
-    """True if computing in float32 gives a number of the narrow format already."""
+    """Return True if computing in float32 gives an exact number of the narrow format."""
     match expr:
         case Load() | Gather() | LocalRead() | Scoped() | Const():
             return True
@@ -43,7 +43,7 @@ def is_exact(expr: Expr) -> bool:
 
 
 def is_arithmetic(expr: Expr) -> bool:
-    """True if a processor's operation on numbers of the expression's own format gives its value."""
+    """Return True if a value is the result of one operation in the expression's format."""
     match expr:
         case Unary(op, arg, dtype):
             return op in _ARITHMETIC and arg.dtype is dtype
@@ -55,8 +55,8 @@ def is_arithmetic(expr: Expr) -> bool:
             return False
 
 
-def narrow_cell(expr: Expr) -> Load | None:
-    """Returns the cell of a narrow format that an expression of float32 vectors is the value of."""
+def match_narrow_load(expr: Expr) -> Load | None:
+    """Return the load of a narrow cell that an expression widens to float32; None for others."""
     match expr:
         case Load(_, _, dtype) if dtype.is_narrow:
             return expr

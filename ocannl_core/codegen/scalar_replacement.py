@@ -1,7 +1,7 @@
-"""Arrays of scope THREAD as variables: which registers an array takes.
+"""Scalar replacement of arrays of scope THREAD: the registers of an array.
 
-An array becomes variables if every access to it has a constant position once the unrolled loops
-are written out, or covers neighbouring cells with the lanes of a vector loop.
+An array is replaced if every access to it has a constant position after unrolling, or covers
+contiguous cells with the lanes of a vector loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RegisterFile:
     """The variables of one array.
 
     Attributes:
-        name: What their names begin with.
+        name: The common prefix of their names.
         lanes: The number of cells of each variable, by the position of its first cell.
     """
 
@@ -34,11 +34,11 @@ class RegisterFile:
     lanes: Mapping[int, int]
 
     def variable(self, position: int) -> str:
-        """Returns the variable that begins at a position."""
+        """Return the variable that begins at a position."""
         return f"{self.name}_{position}"
 
     def cell(self, position: int) -> str:
-        """Returns the cell at a position."""
+        """Return the cell at a position."""
         starts = sorted(self.lanes)
         start = starts[bisect_right(starts, position) - 1]
         name = self.variable(start)
@@ -47,23 +47,23 @@ class RegisterFile:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """The values of the variable of a vector loop."""
+    """The range of the variable of a vector loop."""
 
     start: int
     extent: int
 
 
 Position = tuple[tuple[tuple[int, IndexVar], ...], int]
-"""A sum of products of variables and a constant."""
+"""An affine position: products of coefficients and variables, and a constant."""
 
 _Loops = Mapping[IndexVar, range | _Lane]
-"""Written-out loops and vector loops by their variables."""
+"""Unrolled loops and vector loops by their variables."""
 
 
-def register_lanes(
+def assign_registers(
     stmts: Sequence[Stmt], node: TensorNode, dims: Sequence[int]
 ) -> dict[int, int] | None:
-    """Returns the cells of each variable by position, or None if the array must be one.
+    """Return the number of cells of each variable by position; None if the array is not replaced.
 
     Args:
         stmts: The statements in the scope of the array.
@@ -74,7 +74,7 @@ def register_lanes(
     for indices, loops in _accesses(stmts, node):
         if len(indices) != len(dims):
             return None
-        places = _places(as_affine(row_major(indices, dims)), loops)
+        places = _locate_cells(as_affine(row_major(indices, dims)), loops)
         if places is None:
             return None
         positions, lanes = places
@@ -90,18 +90,18 @@ def register_lanes(
             merged[position] = lanes
             end, last = position + lanes, position
         elif lanes > 1 or position + lanes > last + merged[last]:
-            return None  # vectors that overlap
+            return None  # overlapping vectors
     return merged if 0 < len(merged) <= MOST_REGISTERS else None
 
 
 def _accesses(
     stmts: Iterable[Stmt], node: TensorNode
 ) -> Iterator[tuple[tuple[AxisIndex, ...], _Loops]]:
-    """Yields the indices of every access with the loops around it."""
+    """Yield the indices of every access with the loops around it."""
     pending: list[tuple[Stmt, _Loops]] = [(stmt, {}) for stmt in reversed(tuple(stmts))]
     mentioning: IdentityMap[Stmt, None] = IdentityMap()
     for stmt, _ in pending:
-        _note_mentions(stmt, node, mentioning)
+        _collect_mentions(stmt, node, mentioning)
     while pending:
         stmt, loops = pending.pop()
         if stmt not in mentioning:
@@ -109,7 +109,7 @@ def _accesses(
         match stmt:
             case For(var, start, stop, body, kind):
                 if stop > start:
-                    values = _values(kind, start, stop)
+                    values = _loop_values(kind, start, stop)
                     pending.append((body, loops if values is None else {**loops, var: values}))
             case Block(inner_stmts):
                 pending.extend((each, loops) for each in reversed(inner_stmts))
@@ -118,18 +118,18 @@ def _accesses(
                     yield stmt.indices, loops
                 yield from ((indices, loops) for indices in _loads(stmt, node))
             case _:
-                yield (), loops  # other code: the array stays one
+                yield (), loops  # other code: the array is not replaced
 
 
-def _note_mentions(stmt: Stmt, node: TensorNode, found: IdentityMap[Stmt, None]) -> bool:
-    """Notes which statements mention a node, with those inside; returns if this one does."""
+def _collect_mentions(stmt: Stmt, node: TensorNode, found: IdentityMap[Stmt, None]) -> bool:
+    """Collect the statements that mention a node; return True if this one does."""
     match stmt:
         case Block(inner):
             is_mentioned = False
             for each in inner:
-                is_mentioned |= _note_mentions(each, node, found)
+                is_mentioned |= _collect_mentions(each, node, found)
         case For(body=body):
-            is_mentioned = _note_mentions(body, node, found)
+            is_mentioned = _collect_mentions(body, node, found)
         case _:
             is_mentioned = node in nodes_of(stmt)
     if is_mentioned:
@@ -141,17 +141,15 @@ def _loads(stmt: Stmt, node: TensorNode) -> list[tuple[AxisIndex, ...]]:
     return [each.indices for each in walk(stmt) if isinstance(each, Load) and each.node is node]
 
 
-def _values(kind: AxisKind, start: int, stop: int) -> range | _Lane | None:
-    """Returns what the variable of a loop may be: its values one by one, or all at once; None if
-    it is a variable of the text.
-    """
+def _loop_values(kind: AxisKind, start: int, stop: int) -> range | _Lane | None:
+    """Return the values of an unrolled loop's variable, or its lanes; None if the loop remains."""
     if stop - start == 1 or kind is AxisKind.UNROLLED:
         return range(start, stop)
     return _Lane(start, stop - start) if kind is AxisKind.VECTOR else None
 
 
-def _places(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
-    """Returns the first cells of an access and the number of cells; None if either varies."""
+def _locate_cells(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
+    """Return the first cells of an access and the number of cells; None if either varies."""
     terms, offset = at
     positions, lanes = [offset], 1
     for coefficient, var in terms:
@@ -166,10 +164,8 @@ def _places(at: Position, loops: _Loops) -> tuple[list[int], int] | None:
     return positions, lanes
 
 
-def combined_cells(expr: Binary) -> tuple[Load, ...]:
-    """Returns the cells that one operation combines: neighbours, then pairs of neighbours, and so
-    on; empty for any other expression.
-    """
+def reduction_leaves(expr: Binary) -> tuple[Load, ...]:
+    """Return the leaves of a balanced tree of one operation; () for any other expression."""
     level: list[Expr] = [expr]
     while all(isinstance(each, Binary) and each.op is expr.op for each in level):
         level = [
