@@ -26,13 +26,13 @@ import transformer
 
 import ocannl_core as oc
 from ocannl_core import settings
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.lower import lower
-from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.pipeline import core_passes
 from ocannl_core.runtime import link
-from ocannl_core.runtime.store import Store
+from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.usage import usage_of
-from ocannl_core.schedule.split import split
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.graph import ancestors
 
@@ -102,13 +102,13 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
         with watch.stage("uses of nodes"):
             usage_of(lowered)
             code = link.Unlinked(program, computation.literals(), computation.tensors())
-            stored = link.stored_nodes(code, Store(context.backend, context.target), None)
-        passes = (*core_passes(Findings(stored)), *context.backend.passes(context.target))
+            stored = link.stored_nodes(code, BufferStore(context.backend, context.target), None)
+        passes = (*core_passes(Decisions(stored)), *context.backend.passes(context.target))
         for each in passes:
             with watch.stage(each.name):
                 lowered = each.run(lowered)
         with watch.stage("split into kernels"):
-            plan = split(lowered)
+            plan = split_kernels(lowered)
         with watch.stage("generate"):
             source = context.backend.generate(plan, context.target)
         with watch.stage("compile generated code", time.perf_counter):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 
 from ocannl_core.errors import SettingsError
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage import trust
 
 _NAMES = ("ocannl.toml", "pyproject.toml")

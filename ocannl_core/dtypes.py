@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.errors import UsageError
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 
 class Kind(Enum):

@@ -10,15 +10,15 @@ from typing import overload
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.parallelise import parallel_axes
+from ocannl_core.kernels.memory_plan import MemoryPlan
+from ocannl_core.kernels.nodes import HostCall, TuningResult
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.schedule.memory import MemoryPlan
-from ocannl_core.schedule.plan import External, Measured
-from ocannl_core.schedule.sharing.parallel import shared_axes
-from ocannl_core.schedule.transforms import to_text
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.tensor import Tensor
@@ -95,7 +95,7 @@ class KernelExplanation:
     is_external: bool = False
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
-    measured: Measured | None = None
+    measured: TuningResult | None = None
 
     @property
     def is_parallel(self) -> bool:
@@ -246,12 +246,12 @@ def _routine(routine: Routine) -> RoutineExplanation:
         )
     kernels = tuple(
         KernelExplanation(step.title, (), is_external=True)
-        if isinstance(step, External)
+        if isinstance(step, HostCall)
         else KernelExplanation(
             step.title,
             tuple(node.name for node in step.arguments),
-            parallel=shared_axes(step),
-            schedule=to_text(step.schedule),
+            parallel=parallel_axes(step),
+            schedule=schedule_text(step.schedule),
             measured=step.measured,
         )
         for step in routine.plan.steps
@@ -259,7 +259,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
     return RoutineExplanation(routine.name, tuple(nodes), kernels, routine.memory_plan)
 
 
-def _measured_text(found: Measured) -> str:
+def _measured_text(found: TuningResult) -> str:
     """Returns what is remembered of a kernel, and whether it is used."""
     times = f"{duration(found.seconds)}, best of {found.tried}"
     if found.problem:

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import LinkError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import Margin
-from ocannl_core.records import dataclass
 
 __all__ = ["STORED", "Margin", "MemoryMode", "NodeInfo", "Placement", "Reason", "TensorNode"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
-from ocannl_core.records import dataclass, replace
+from ocannl_core.fast_dataclass import dataclass, replace
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 PREFIX = "OCANNL_"
 
@@ -32,7 +32,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ConfigTable:
     """What is known of all settings, by name.
 
     Attributes:

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
-from ocannl_core.records import dataclass
-from ocannl_core.setting_sources import PREFIX, Resolved, Table
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.setting_sources import PREFIX, ConfigTable, Resolved
 from ocannl_core.setting_sources import Format as _Format
 
 __all__ = ["PREFIX", "Described", "Settings", "cache_directory", "current", "describe", "overrides"]
@@ -404,7 +404,7 @@ class Settings:
     )
 
 
-_TABLE = Table(
+_TABLE = ConfigTable(
     {each.name: each.metadata["format"] for each in fields(Settings)},
     {each.name: each.default for each in fields(Settings)},
     frozenset(each.name for each in fields(Settings) if each.metadata["needs_trust"]),

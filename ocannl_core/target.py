@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
 
 BACKEND_API = (1, 0)
 """Version of this boundary: a plugin states the one it was written for as `OCANNL_API`; majors must

@@ -1,10 +1,10 @@
-"""Assignments as text, in the notation in which users write them.
+"""Text of assignments, in the notation of user code.
 
     # model.py:12: c = w @ x
     c[neutral][b, o] += w[o, i] * x[b, i]   # over b<64, o<8, i<32
 
 `c[neutral][...]` resets the cells to the neutral element first; `max=` accumulates with `max`. The
-user's line stands above what it asked for, once for consecutive assignments.
+user's line stands above its assignments, once for consecutive ones.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ocannl_core.assign.nodes import (
 )
 from ocannl_core.assign.traverse import Leaf
 from ocannl_core.indexing import IndexMap, Projections
-from ocannl_core.notation import (
+from ocannl_core.ir_text import (
     ATOM,
-    Names,
+    PrintedNames,
     Text,
     accumulation_symbol,
     applied,
@@ -47,12 +47,12 @@ from ocannl_core.ops import BinaryOp
 
 
 def to_text(program: AssignProgram) -> str:
-    """Returns a program as text: its name, the shape of every node, and one line per assignment.
+    """Return a program as text: its name, the shape of every node, and one line per assignment.
 
-    Nodes are marked as `input` when the program computes them nowhere, as `kept` when they keep
-    their cells from call to call, starting from zero, and as `result`.
+    Nodes are marked as `input` if the program does not compute them, as `kept` if they keep their
+    cells between runs, starting from zero, and as `result`.
     """
-    names = Names()
+    names = PrintedNames()
     if not program.nodes and not program.body:
         return f"{program.name}: nothing is assigned"
     lines = [f"{program.name}:"]
@@ -69,7 +69,7 @@ def to_text(program: AssignProgram) -> str:
     return "\n".join(lines)
 
 
-def _lines(body: Items[Assignment], names: Names) -> list[str]:
+def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
     lines: list[str] = []
     line_above = ""
     pending = [(each, 1) for each in reversed(body)]
@@ -93,14 +93,14 @@ def _lines(body: Items[Assignment], names: Names) -> list[str]:
 
 
 def _origin(assignment: Leaf) -> str:
-    """Returns the line that asked for an assignment; constants are where they are used."""
+    """Return the user's line of an assignment; empty for constants."""
     if isinstance(assignment, Fetch) and isinstance(assignment.source, Constant | ConstantBits):
         return ""
     origin = assignment.origin
     return str(origin.location or origin.operation) if origin is not None else ""
 
 
-def _with_domain(assignment: Leaf, names: Names) -> str:
+def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
     with names.scope():
         text = assignment_text(assignment, names)
         if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
@@ -110,8 +110,8 @@ def _with_domain(assignment: Leaf, names: Names) -> str:
         return f"{text}   # over {ranges}"
 
 
-def assignment_text(assignment: Leaf, names: Names) -> str:
-    """Returns one assignment as text, without its domain and origin."""
+def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
+    """Return one assignment as text, without its domain and origin."""
     match assignment:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
@@ -133,11 +133,13 @@ def assignment_text(assignment: Leaf, names: Names) -> str:
             assert_never(assignment)
 
 
-def _operands(args: tuple[Operand, ...], projections: Projections, names: Names) -> list[Text]:
+def _operands(
+    args: tuple[Operand, ...], projections: Projections, names: PrintedNames
+) -> list[Text]:
     return [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
 
 
-def _operand(operand: Operand, index_map: IndexMap, names: Names) -> Text:
+def _operand(operand: Operand, index_map: IndexMap, names: PrintedNames) -> Text:
     match operand:
         case Cells(node):
             return names.cell(node, index_map), ATOM
@@ -150,7 +152,7 @@ def _operand(operand: Operand, index_map: IndexMap, names: Names) -> Text:
             assert_never(operand)
 
 
-def _source(source: FetchSource, names: Names) -> str:
+def _source(source: FetchSource, names: PrintedNames) -> str:
     match source:
         case Constant(value):
             return number_text(value)

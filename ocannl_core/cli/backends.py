@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core import settings
-from ocannl_core.cli.inventory import Row, default_target, inventory
+from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.hooks.manager import wrappers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def table(rows: list[Row], *, verbose: bool) -> str:
+def table(rows: list[BackendRow], *, verbose: bool) -> str:
     """Returns the backends as aligned text, each followed by why it cannot be used."""
     if not rows:
         return "no backend is installed; try: pip install 'ocannl-core[all]'"
@@ -65,7 +65,7 @@ def table(rows: list[Row], *, verbose: bool) -> str:
     return "\n".join(lines)
 
 
-def as_json(row: Row) -> dict[str, Any]:
+def as_json(row: BackendRow) -> dict[str, Any]:
     """Returns a backend as JSON data."""
     return {
         "name": row.entry.name,
@@ -92,7 +92,7 @@ def as_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _notes(row: Row, verbose: bool) -> list[str]:
+def _notes(row: BackendRow, verbose: bool) -> list[str]:
     notes = _titled("reason", row.reason) + _titled("try", row.fix)
     if verbose:
         notes += [

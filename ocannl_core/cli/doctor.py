@@ -13,20 +13,20 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.cli import probe
-from ocannl_core.cli.inventory import Row, default_target, inventory
+from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.errors import OcannlError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.manager import backend as backend_named
 from ocannl_core.hooks.manager import wrappers
 from ocannl_core.hooks.plugins import describe
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.storage.directory import open_private
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-class Outcome(Enum):
+class CheckOutcome(Enum):
     """What a check came to."""
 
     OK = "OK"
@@ -46,7 +46,7 @@ class Check:
     """
 
     what: str
-    outcome: Outcome
+    outcome: CheckOutcome
     found: str = ""
     fix: str = ""
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     failed = 0
     for check in checks(arguments.backend):
         print(check, flush=True)
-        failed += check.outcome is Outcome.FAIL
+        failed += check.outcome is CheckOutcome.FAIL
     print("\n" + ("no problems found" if not failed else f"failed: {failed}"))
     return 1 if failed else 0
 
@@ -89,51 +89,51 @@ def checks(only: str | None = None) -> Iterator[Check]:
     rows = inventory()
     if only is not None and only not in {row.entry.name for row in rows}:
         backend_named(only)  # raises, and says what is installed
-    yield Check("Python", Outcome.OK, f"{platform.python_version()} at {sys.executable}")
-    yield Check("NumPy", Outcome.OK, np.__version__)
+    yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
+    yield Check("NumPy", CheckOutcome.OK, np.__version__)
     for row in rows:
         if only is None or row.entry.name == only:
             yield from _backend_checks(row, must_work=only is not None)
     if only is None:
         for entry in wrappers():
-            outcome = Outcome.FAIL if entry.error else Outcome.OK
+            outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
         yield _default_check()
         yield from _schedule_checks()
     yield _cache_check()
 
 
-def _backend_checks(row: Row, *, must_work: bool) -> Iterator[Check]:
+def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
     what = f"backend {row.entry.name}"
     if row.state != "available" or row.backend is None:
         is_failure = must_work or row.state == "broken"
-        outcome = Outcome.FAIL if is_failure else Outcome.WARN
+        outcome = CheckOutcome.FAIL if is_failure else CheckOutcome.WARN
         yield Check(what, outcome, f"{row.state}: {row.reason} ({row.entry})", row.fix)
     else:
-        yield Check(what, Outcome.OK, "; ".join((str(row.entry), *row.report.details)))
+        yield Check(what, CheckOutcome.OK, "; ".join((str(row.entry), *row.report.details)))
         for target in row.report.targets:
             device = f"{target}, a kernel compared with NumPy"
             try:
                 probe.check(row.backend, target)
             except OcannlError as error:
-                yield Check(device, Outcome.FAIL, f"{type(error).__name__}: {error}")
+                yield Check(device, CheckOutcome.FAIL, f"{type(error).__name__}: {error}")
             except Exception as error:
-                yield Check(device, Outcome.FAIL, describe(error))
+                yield Check(device, CheckOutcome.FAIL, describe(error))
             else:
-                yield Check(device, Outcome.OK)
+                yield Check(device, CheckOutcome.OK)
 
 
 def _default_check() -> Check:
     target, error = default_target()
     if error is not None:
-        return Check("default backend", Outcome.FAIL, error.rule, error.fix)
-    return Check("default backend", Outcome.OK, str(target))
+        return Check("default backend", CheckOutcome.FAIL, error.rule, error.fix)
+    return Check("default backend", CheckOutcome.OK, str(target))
 
 
 def _schedule_checks() -> Iterator[Check]:
     """Yields whether remembered schedules can be read; nothing if nothing is remembered."""
     target, _ = default_target()
-    memory = memory_of(target) if target is not None else None
+    memory = tuning_cache(target) if target is not None else None
     entries = list(memory.entries()) if memory is not None else []
     if memory is None or not entries:
         return
@@ -142,13 +142,13 @@ def _schedule_checks() -> Iterator[Check]:
     if broken:
         yield Check(
             what,
-            Outcome.WARN,
+            CheckOutcome.WARN,
             f"{len(broken)} of {len(entries)} in {memory.folder} cannot be read, so these kernels "
             f"run by default: {', '.join(broken[:3])}",
             "ocannl tune --forget, and tune again",
         )
     else:
-        yield Check(what, Outcome.OK, f"{len(entries)} in {memory.folder}")
+        yield Check(what, CheckOutcome.OK, f"{len(entries)} in {memory.folder}")
 
 
 def _cache_check() -> Check:
@@ -159,9 +159,9 @@ def _cache_check() -> Check:
     except OSError as error:
         return Check(
             "cache directory",
-            Outcome.WARN,
+            CheckOutcome.WARN,
             f"{folder} cannot be written ({error}), so every process compiles afresh",
             "set OCANNL_CACHE_DIR to a directory that only you can write",
         )
     open_private(folder).remove("doctor")
-    return Check("cache directory", Outcome.OK, str(folder))
+    return Check("cache directory", CheckOutcome.OK, str(folder))

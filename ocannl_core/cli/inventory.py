@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 
 from ocannl_core.errors import BackendNotFoundError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.manager import Backend, PluginEntry, Status, discovered, load_all, select
-from ocannl_core.records import dataclass
 from ocannl_core.target import Target, TargetReport
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BackendRow:
     """One installed backend.
 
     Attributes:
@@ -53,7 +53,7 @@ class Row:
         return max((target.priority for target in self.report.targets), default=None)
 
 
-def inventory() -> list[Row]:
+def inventory() -> list[BackendRow]:
     """Returns every installed backend: available ones by falling priority, then the others."""
     loaded = {each.name: each for each in load_all()}
     default, _ = default_target()
@@ -62,7 +62,7 @@ def inventory() -> list[Row]:
         backend = loaded.get(entry.name)
         report = backend.targets() if backend is not None else TargetReport()
         is_default = default is not None and default.backend == entry.name
-        rows.append(Row(entry, backend, report, is_default))
+        rows.append(BackendRow(entry, backend, report, is_default))
     return sorted(
         rows, key=lambda row: (row.priority is None, -(row.priority or 0), row.entry.name)
     )

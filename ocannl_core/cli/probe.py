@@ -8,10 +8,10 @@ from ocannl_core.dtypes import float32
 from ocannl_core.errors import LinkError
 from ocannl_core.hooks.manager import Backend
 from ocannl_core.indexing import VarIndex, fresh_var
+from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import Binary, Block, For, Load, Store
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.target import HostBuffer, Target
 
 EXTENT = 96
@@ -28,7 +28,7 @@ def multiply_and_add() -> Plan:
     info = NodeInfo(float32, (EXTENT,))
     return Plan(
         name="probe",
-        steps=(Nest(Block((loop,)), arguments=(a, b, c), indices=()),),
+        steps=(Kernel(Block((loop,)), arguments=(a, b, c), indices=()),),
         params=(a, b, c),
         scratch=(),
         indices=(),

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.cli.inventory import default_target
 from ocannl_core.errors import UsageError
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.tuning import reporting
-from ocannl_core.schedule.searching.remembered import Entry, Memory, memory_of
-from ocannl_core.schedule.transforms import to_text
+from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         if target is None:
             assert error is not None
             raise error
-        memory = memory_of(target)
+        memory = tuning_cache(target)
         return _forget(memory) if arguments.forget else _show(memory)
     if arguments.script is None or not Path(arguments.script).is_file():
         raise UsageError(
@@ -127,7 +127,7 @@ def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = before
 
 
-def _show(memory: Memory) -> int:
+def _show(memory: TuningCache) -> int:
     """Prints what is remembered; returns 0."""
     entries = list(memory.entries())
     print(f"{len(entries)} kernels in {memory.folder}")
@@ -136,7 +136,7 @@ def _show(memory: Memory) -> int:
     return 0
 
 
-def _lines(entry: Entry) -> Iterator[str]:
+def _lines(entry: TuningEntry) -> Iterator[str]:
     found = entry.measured
     if found is None:
         yield f"\n{entry.path.name}: not readable, so not used"
@@ -146,11 +146,11 @@ def _lines(entry: Entry) -> Iterator[str]:
         yield "  the default's schedule"
     else:
         yield f"  {duration(found.default_seconds)} by default"
-        yield f"  {to_text(found.schedule) or 'plain loops'}"
+        yield f"  {schedule_text(found.schedule) or 'plain loops'}"
     yield from (f"    {line}" for line in entry.nest.splitlines())
 
 
-def _forget(memory: Memory) -> int:
+def _forget(memory: TuningCache) -> int:
     """Removes what is remembered; returns 0."""
     print(f"{memory.forget()} kernels forgotten in {memory.folder}")
     return 0

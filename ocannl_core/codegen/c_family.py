@@ -17,30 +17,32 @@ from contextlib import suppress
 from textwrap import dedent
 from typing import assert_never
 
-from ocannl_core.codegen.dialect import Dialect, Parameter
+from ocannl_core.codegen.address_strength_reduction import has_reduced_addresses
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.dot_product_pairs import PairedLoop
 from ocannl_core.codegen.expressions import Expressions
-from ocannl_core.codegen.fills import Fills
 from ocannl_core.codegen.float32_math import OWN_FUNCTIONS
-from ocannl_core.codegen.kernel_text import KernelText, Loops
-from ocannl_core.codegen.names import Names
-from ocannl_core.codegen.paired import PairedLoop
+from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.codegen.loop_partition import loop_partitions
+from ocannl_core.codegen.matrix_tiles import TileLoops, tiles_of
+from ocannl_core.codegen.memset import MemsetRenderer
+from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.precedence import CExpr
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.codegen.registers import register_lanes
-from ocannl_core.codegen.shares import shares_of
-from ocannl_core.codegen.simd import (
+from ocannl_core.codegen.vector_loops import (
     MOST_LANES,
     NotVectorisedError,
 )
-from ocannl_core.codegen.stepping import is_stepping
-from ocannl_core.codegen.text import Text
-from ocannl_core.codegen.tiles import TileLoops, tiles_of
 from ocannl_core.codegen.vector_types import ELEMENTS, PARTS_OF_REGISTERS
-from ocannl_core.codegen.vectors import lanes
-from ocannl_core.codegen.writer import Writer
+from ocannl_core.codegen.word_stores import lanes
+from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import DType, float32, float64, uint4x32, uint32, uint64
 from ocannl_core.errors import CodegenError
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import AxisIndex, IndexVar
+from ocannl_core.kernel_passes.workspace import STACK_BYTES
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -68,8 +70,6 @@ from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import merge_reads, nodes_of, walk, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.plan import Nest
-from ocannl_core.schedule.sharing.workspace import STACK_BYTES
 
 CODEGEN_VERSION = 1
 """Changes whenever the meaning of generated text changes without the text changing."""
@@ -82,7 +82,9 @@ _DECLARATIONS = frozenset({Allocate, DeclareLocal})
 _LAUNCHED = frozenset({AxisKind.GRID, AxisKind.BLOCK})
 
 
-def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> KernelText:
+def render_kernel(
+    nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+) -> KernelText:
     """Returns the kernel of a nest.
 
     Its arguments are the nest's nodes, then the merge buffers it reads in order of first use, then
@@ -121,25 +123,27 @@ def render_kernel(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dia
     )
 
 
-def _rendered(nest: Nest, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect) -> _Kernel:
+def _rendered(
+    nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+) -> _KernelRenderer:
     """Returns a kernel with vectors, or else with plain loops."""
     if dialect.has_vectors:
         with suppress(NotVectorisedError):
-            kernel = _Kernel(nest, nodes, dialect, has_vectors=True)
+            kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
             kernel.block(nest.body)
             kernel.close()
             return kernel
-    kernel = _Kernel(nest, nodes, dialect)
+    kernel = _KernelRenderer(nest, nodes, dialect)
     kernel.block(nest.body)
     return kernel
 
 
-class _Kernel:
+class _KernelRenderer:
     """The state of rendering one kernel."""
 
     def __init__(
         self,
-        nest: Nest,
+        nest: Kernel,
         nodes: Mapping[TensorNode, NodeInfo],
         dialect: Dialect,
         *,
@@ -150,12 +154,14 @@ class _Kernel:
         self._nodes = nodes
         self._dialect = dialect
         self._merges = merge_reads(nest.body)
-        self._names = Names(nest.arguments, self._merges, nest.indices)
-        self.writer = Writer(self._names)
+        self._names = KernelNames(nest.arguments, self._merges, nest.indices)
+        self.writer = KernelWriter(self._names)
         self._expressions = Expressions(
             dialect, self._names, self._info, self.writer, self._statements, self._is_inside
         )
-        self._fills = Fills(dialect, self._names, self._info, self.writer, self._expressions)
+        self._fills = MemsetRenderer(
+            dialect, self._names, self._info, self.writer, self._expressions
+        )
         self._tiles = TileLoops(
             self._names, self._info, self.writer, self._expressions, self._note_written
         )
@@ -170,8 +176,8 @@ class _Kernel:
         self._enclosing: list[AxisKind] = []
         self._mentioned: IdentityMap[For, frozenset[TensorNode]] = IdentityMap()
         self._launch: dict[AxisKind, list[int]] = {AxisKind.GRID: [], AxisKind.BLOCK: []}
-        self._dealt = shares_of(nest) if dialect.cuts_parallel else IdentityMap()
-        self._private: dict[TensorNode, Parameter] = {}
+        self._dealt = loop_partitions(nest) if dialect.cuts_parallel else IdentityMap()
+        self._private: dict[TensorNode, KernelParameter] = {}
         self._measure(nest.body)
 
     @property
@@ -180,7 +186,7 @@ class _Kernel:
         return max((share.level for share in self._dealt.values()), default=0)
 
     @property
-    def loops(self) -> Loops:
+    def loops(self) -> CompilerVectorisation:
         """What is left for a compiler to do well: loops that it could vectorise, over lanes too,
         elementary functions, whose constants it should keep in registers, and vectors that fill no
         register, for which it has to find instructions.
@@ -190,10 +196,10 @@ class _Kernel:
         is_mapped = any(each.startswith("map_") for each in functions)
         has_parts = not PARTS_OF_REGISTERS.isdisjoint(self.writer.helpers)
         if not self._has_vectors or is_mapped or has_parts or not is_rare:
-            return Loops.PLAIN
+            return CompilerVectorisation.PLAIN
         if not OWN_FUNCTIONS.isdisjoint(functions):
-            return Loops.FUNCTIONS
-        return Loops.MIXED if self._plain_loops else Loops.VECTORS
+            return CompilerVectorisation.FUNCTIONS
+        return CompilerVectorisation.MIXED if self._plain_loops else CompilerVectorisation.VECTORS
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -205,19 +211,25 @@ class _Kernel:
         """Extents of the axes that the device runs: GRID, then BLOCK."""
         return tuple(self._launch[AxisKind.GRID]), tuple(self._launch[AxisKind.BLOCK])
 
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[KernelParameter]:
         """Returns what the kernel is given; complete once the body is rendered."""
         arrays = [
-            Parameter(self._names.array(node), self._info(node).dtype, node in self._written)
+            KernelParameter(self._names.array(node), self._info(node).dtype, node in self._written)
             for node in self._nest.arguments
         ]
         arrays += [
-            Parameter(self._names.merge(node), self._info(node).dtype) for node in self._merges
+            KernelParameter(self._names.merge(node), self._info(node).dtype)
+            for node in self._merges
         ]
-        indices = [Parameter(str(self._names.index(index)), None) for index in self._nest.indices]
+        indices = [
+            KernelParameter(str(self._names.index(index)), None) for index in self._nest.indices
+        ]
         indices += self._private.values()
         for level in range(1, self.bounds + 1):
-            indices += [Parameter(f"first{level}", None), Parameter(f"end{level}", None)]
+            indices += [
+                KernelParameter(f"first{level}", None),
+                KernelParameter(f"end{level}", None),
+            ]
         if any(each.dtype is uint4x32 for each in (*arrays, *indices)):
             self.writer.helpers.add("uint4x32")
         return arrays + indices
@@ -415,7 +427,7 @@ class _Kernel:
         share = self._dealt.find(loop)
         first, end = (str(loop.start), str(loop.stop)) if share is None else share.limits(loop)
         before, around = self._innermost, self.writer.stepping
-        if self._has_vectors and around is None and is_stepping(loop):
+        if self._has_vectors and around is None and has_reduced_addresses(loop):
             depth = self._names.depth - 1
             written = frozenset(writes(loop.body))
             inside = self.writer.stepping_loop(index_type, name, (first, end), depth, written)
@@ -451,7 +463,7 @@ class _Kernel:
             return None
         return self._dialect.bound_index(kind, self._enclosing.count(kind))
 
-    def _store(self, node: TensorNode, cell: Text, value: Expr, stmt: Store) -> None:
+    def _store(self, node: TensorNode, cell: CExpr, value: Expr, stmt: Store) -> None:
         if node in self._names.registers:
             self.writer.assign(cell.code, self._expressions.stored(value).code)
             return
@@ -513,7 +525,7 @@ class _Kernel:
     def _allocate_private(self, node: TensorNode, info: NodeInfo) -> None:
         """Names a buffer that every thread is given; there is one however often it is allocated."""
         name = self._names.allocate_private(node)
-        self._private[node] = Parameter(name, info.dtype, is_written=True)
+        self._private[node] = KernelParameter(name, info.dtype, is_written=True)
 
     def _allocate_thread(self, node: TensorNode, scope: tuple[Stmt, ...]) -> None:
         """Declares memory of one iteration: variables if possible, else an array."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from ocannl_core.codegen.float32_math import own_function
 from ocannl_core.codegen.helper import MATH, STRING
+from ocannl_core.codegen.precedence import CExpr, Precedence, call
 from ocannl_core.codegen.prelude import headers_of, prelude
-from ocannl_core.codegen.text import Level, Text, call
 from ocannl_core.dtypes import (
     DType,
     bfloat16,
@@ -34,14 +34,14 @@ from ocannl_core.dtypes import (
     uint64,
 )
 from ocannl_core.errors import CodegenError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import AxisKind, Scope
-from ocannl_core.records import dataclass
 
 _LINE_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """One argument of a kernel.
 
     Attributes:
@@ -103,7 +103,7 @@ class Dialect:
         """Returns the type in which the language computes with numbers of the format."""
         return self.type_names[float32 if dtype.is_narrow else dtype]
 
-    def constant(self, value: float, dtype: DType) -> Text:
+    def constant(self, value: float, dtype: DType) -> CExpr:
         """Returns a literal of exactly this number, rounded to the format.
 
         Raises:
@@ -114,23 +114,23 @@ class Dialect:
         exact = round_to(value, dtype)
         return self._float(exact, dtype) if dtype.is_float else self._integer(exact, dtype)
 
-    def _float(self, value: float, dtype: DType) -> Text:
+    def _float(self, value: float, dtype: DType) -> CExpr:
         if math.isnan(value):
-            return Text("NAN")
+            return CExpr("NAN")
         if math.isinf(value):
-            return Text("INFINITY") if value > 0 else Text("-INFINITY", Level.UNARY)
+            return CExpr("INFINITY") if value > 0 else CExpr("-INFINITY", Precedence.UNARY)
         # the shortest decimal that reads back as the same number
         digits = repr(value) if dtype is float64 else str(np.float32(value)) + "f"
-        return Text(digits, Level.UNARY if digits.startswith("-") else Level.PRIMARY)
+        return CExpr(digits, Precedence.UNARY if digits.startswith("-") else Precedence.PRIMARY)
 
-    def _integer(self, value: int, dtype: DType) -> Text:
+    def _integer(self, value: int, dtype: DType) -> CExpr:
         suffix = self.integer_suffixes.get(dtype, "")
         if dtype is int64 and -(2**31) < value < 2**31:
             suffix = ""  # an int, which every operand beside it widens
         if value in (-(2**31), -(2**63)) and dtype in (int32, int64):
             # the digits of the least number denote its negation, which does not exist
-            return Text(f"-{-(value + 1)}{suffix} - 1", Level.SUM)
-        return Text(f"{value}{suffix}", Level.UNARY if value < 0 else Level.PRIMARY)
+            return CExpr(f"-{-(value + 1)}{suffix} - 1", Precedence.SUM)
+        return CExpr(f"{value}{suffix}", Precedence.UNARY if value < 0 else Precedence.PRIMARY)
 
     def function(self, name: str, dtype: DType) -> str:
         """Returns the library function `name` for the format in which `dtype` is computed."""
@@ -142,12 +142,12 @@ class Dialect:
 
     # ----- kernels --------------------------------------------------------------------------
 
-    def opening(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Returns the lines that open a kernel."""
         # compilers trust `restrict` on parameters only, so the arguments are unpacked by a caller
         return self.function_head(f"static void {symbol}_body", parameters)
 
-    def closing(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Returns the lines that close a kernel."""
         given = [
             f"*(const {self.index_type} *)args[{position}]"
@@ -163,11 +163,11 @@ class Dialect:
             "}",
         ]
 
-    def function_head(self, function: str, parameters: Sequence[Parameter]) -> list[str]:
+    def function_head(self, function: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Returns the lines that open a function with these parameters."""
         return _folded(f"{function}(", [self.parameter(each) for each in parameters], ") {")
 
-    def parameter(self, parameter: Parameter) -> str:
+    def parameter(self, parameter: KernelParameter) -> str:
         """Returns the declaration of one parameter."""
         if parameter.dtype is None:
             return f"{self.index_type} {parameter.name}"
@@ -221,7 +221,7 @@ class Dialect:
             )
         return []
 
-    def prefetch(self, cell: Text) -> str | None:
+    def prefetch(self, cell: CExpr) -> str | None:
         """Returns a statement that asks for the line of a cell which is changed soon, or None if
         there is nothing to say it with.
         """
@@ -233,7 +233,7 @@ class Dialect:
 
     def zero_fill(self, cells: str, array: str, size: int) -> str | None:
         """Returns a statement that clears so many cells of an array, or None if a loop does."""
-        return f"{call('memset', Text(cells), Text('0'), Text(f'{size} * sizeof *{array}'))};"
+        return f"{call('memset', CExpr(cells), CExpr('0'), CExpr(f'{size} * sizeof *{array}'))};"
 
 
 def _folded(before: str, items: Sequence[str], after: str) -> list[str]:

@@ -15,16 +15,24 @@ from typing import assert_never
 import numpy as np
 
 from ocannl_core import dtypes
+from ocannl_core.codegen.addresses import Addresses
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.helper import MATH, headers_for
-from ocannl_core.codegen.names import Names
-from ocannl_core.codegen.positions import Positions
+from ocannl_core.codegen.horizontal_operations import ACROSS
+from ocannl_core.codegen.names import KernelNames
+from ocannl_core.codegen.precedence import (
+    CExpr,
+    Precedence,
+    call,
+    cast,
+    conditional,
+    infix,
+    negated,
+)
 from ocannl_core.codegen.registers import combined_cells
 from ocannl_core.codegen.rounding import is_exact
-from ocannl_core.codegen.text import Level, Text, call, cast, conditional, infix, negated
-from ocannl_core.codegen.vector_across import ACROSS
 from ocannl_core.codegen.vector_types import ELEMENTS
-from ocannl_core.codegen.writer import Writer
+from ocannl_core.codegen.writer import KernelWriter
 from ocannl_core.dtypes import (
     DType,
     Kind,
@@ -62,7 +70,7 @@ from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, HASHES, LOGICAL, BinaryOp, TernaryOp, UnaryOp
 
-_ZERO = Text("0")
+_ZERO = CExpr("0")
 
 
 class Expressions:
@@ -80,9 +88,9 @@ class Expressions:
     def __init__(
         self,
         dialect: Dialect,
-        names: Names,
+        names: KernelNames,
         info: Callable[[TensorNode], NodeInfo],
-        writer: Writer,
+        writer: KernelWriter,
         run_block: Callable[[Block], None],
         is_inside: Callable[[Load | LoadMerge], bool],
     ) -> None:
@@ -93,7 +101,7 @@ class Expressions:
         self._is_inside = is_inside
         self._run_block = run_block
         self._needs_statements: IdentityMap[Expr, bool] = IdentityMap()
-        self.positions = Positions(names, info, writer)
+        self.positions = Addresses(names, info, writer)
 
     # ----- cells ----------------------------------------------------------------------------
 
@@ -103,7 +111,7 @@ class Expressions:
         indices: tuple[AxisIndex, ...],
         shift: int = 0,
         is_merge: bool = False,
-    ) -> Text:
+    ) -> CExpr:
         """Returns the cell `shift` cells after a multi-index, of a node or its merge buffer."""
         dims = self._info(node).buffer_dims
         if len(indices) != len(dims):
@@ -114,30 +122,30 @@ class Expressions:
         position = self.positions.place(node, indices)
         registers = self._names.registers.get(node)
         if registers is not None and not is_merge:
-            return Text(registers.cell(self.positions.fixed(position) + shift))
+            return CExpr(registers.cell(self.positions.fixed(position) + shift))
         array = self._names.merge(node) if is_merge else self._names.array(node)
-        return Text(self.positions.element(array, position, shift))
+        return CExpr(self.positions.element(array, position, shift))
 
     # ----- values ---------------------------------------------------------------------------
 
-    def value(self, expr: Expr) -> Text:
+    def value(self, expr: Expr) -> CExpr:
         """Returns the value of an expression; writes first the statements that it needs."""
         text = self.unrounded(expr)
         if expr.dtype.is_narrow and not is_exact(expr):
             return self._helper(f"{expr.dtype}_round", text)
         return text
 
-    def stored(self, expr: Expr) -> Text:
+    def stored(self, expr: Expr) -> CExpr:
         """Returns the value of an expression in the storage type of its format."""
         if expr.dtype.is_narrow:
             return self._helper(f"{expr.dtype}_bits", self.unrounded(expr))
         return self.value(expr)
 
-    def loaded(self, cell: Text, dtype: DType) -> Text:
+    def loaded(self, cell: CExpr, dtype: DType) -> CExpr:
         """Returns the value of a cell."""
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
 
-    def unrounded(self, expr: Expr) -> Text:
+    def unrounded(self, expr: Expr) -> CExpr:
         """Returns the value of an expression; a narrow float may still have to be rounded."""
         self._use_type(expr.dtype)
         match expr:
@@ -148,7 +156,7 @@ class Expressions:
             case Gather():
                 return self._gather(expr)
             case LocalRead(local):
-                return Text(self._names.local(local))
+                return CExpr(self._names.local(local))
             case Scoped():
                 return self._scoped(expr)
             case Unary(op, arg, dtype):
@@ -167,11 +175,11 @@ class Expressions:
             case _:
                 assert_never(expr)
 
-    def condition(self, expr: Expr) -> Text:
+    def condition(self, expr: Expr) -> CExpr:
         """Returns a C condition that holds if the value is not zero."""
         match expr:
             case Unary(UnaryOp.NOT, Unary(UnaryOp.NOT) | Binary() as arg) if _is_logical(arg):
-                return Text(f"!{self.condition(arg).at(Level.PRIMARY)}", Level.UNARY)
+                return CExpr(f"!{self.condition(arg).at(Precedence.PRIMARY)}", Precedence.UNARY)
             case Unary(UnaryOp.NOT, arg) if arg.dtype.kind is not Kind.WORD:
                 return infix(self.value(arg), "==", _ZERO)
             case Binary(op, left, right) if op in COMPARISONS:
@@ -187,16 +195,16 @@ class Expressions:
 
     # ----- leaves ---------------------------------------------------------------------------
 
-    def constant(self, value: float, dtype: DType) -> Text:
+    def constant(self, value: float, dtype: DType) -> CExpr:
         """Returns a literal; an integer becomes a 128-bit word if need be."""
         if dtype.kind is Kind.WORD:
             low = round_to(value, uint64)
-            return self._helper("word_of", Text(str(low) if low < 2**31 else f"{low:#x}ULL"))
+            return self._helper("word_of", CExpr(str(low) if low < 2**31 else f"{low:#x}ULL"))
         constant = self._dialect.constant(value, dtype)
         self._writer.helpers.update(headers_for(constant.code))
         return constant
 
-    def _index_value(self, index: AxisIndex, dtype: DType) -> Text:
+    def _index_value(self, index: AxisIndex, dtype: DType) -> CExpr:
         text = self.positions.index(index)
         if text.code.removeprefix("-").isdigit():
             return self.constant(int(text.code), dtype)
@@ -204,7 +212,7 @@ class Expressions:
             return self._helper("word_of", text)
         return text if dtype is int64 else cast(self._dialect.value_type(dtype), text)
 
-    def _bits(self, bits: int, dtype: DType) -> Text:
+    def _bits(self, bits: int, dtype: DType) -> CExpr:
         """Returns the number with a given pattern: its low bytes, or the low half of a word."""
         if dtype.kind is Kind.WORD:
             return self.constant(bits, dtype)
@@ -212,7 +220,7 @@ class Expressions:
         number = np.frombuffer(pattern, dtype.numpy)[0]
         return self.constant(float(number) if dtype.is_float else int(number), dtype)
 
-    def _gather(self, gather: Gather) -> Text:
+    def _gather(self, gather: Gather) -> CExpr:
         """Returns the cell at a computed position, or zero; the position is computed before."""
         dtype = gather.position.dtype
         extent = self._info(gather.node).buffer_dims[gather.axis]
@@ -229,39 +237,39 @@ class Expressions:
         # the load is unconditional, from a cell that exists: see _where
         is_inside, chosen = self._names.fresh(), self._names.fresh()
         self._writer.line(f"const int {is_inside} = {inside};")
-        choice = conditional(Text(is_inside), integer, _ZERO)
+        choice = conditional(CExpr(is_inside), integer, _ZERO)
         self._writer.line(f"const {self._dialect.index_type} {chosen} = {choice};")
         dims = self._info(gather.node).buffer_dims
         base = self.positions.index(row_major(gather.indices, dims))
         stride = 1
         for extent_after in dims[gather.axis + 1 :]:
             stride *= extent_after
-        name = Text(chosen)
-        moved = name if stride == 1 else infix(Text(str(stride)), "*", name)
+        name = CExpr(chosen)
+        moved = name if stride == 1 else infix(CExpr(str(stride)), "*", name)
         offset = moved if base.code == "0" else infix(moved, "+", base)
-        cell = self.loaded(Text(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
-        return self._choose(Text(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
+        cell = self.loaded(CExpr(f"{self._names.array(gather.node)}[{offset}]"), gather.dtype)
+        return self._choose(CExpr(is_inside), cell, self.constant(0, gather.dtype), gather.dtype)
 
-    def _limit(self, extent: int, dtype: DType) -> Text:
+    def _limit(self, extent: int, dtype: DType) -> CExpr:
         """Returns a constant that exactly the numbers of the format below `extent` are below."""
         if not dtype.is_float:
-            return Text(str(extent))
+            return CExpr(str(extent))
         wide = float32 if dtype.is_narrow else dtype
         limit = round_to(extent, wide)
         if limit < extent:
             limit = float(np.nextafter(wide.numpy.type(limit), wide.numpy.type(math.inf)))
         return self._dialect.constant(limit, wide)
 
-    def _once(self, expr: Expr) -> Text:
+    def _once(self, expr: Expr) -> CExpr:
         """Returns a name for a value that the text mentions repeatedly."""
         text = self.value(expr)
         if _is_atom(expr):
             return text
         name = self._names.fresh()
         self._writer.line(f"const {self._dialect.value_type(expr.dtype)} {name} = {text};")
-        return Text(name)
+        return CExpr(name)
 
-    def _scoped(self, scoped: Scoped) -> Text:
+    def _scoped(self, scoped: Scoped) -> CExpr:
         """Writes an inlined computation before the statement that uses it; returns its variable."""
         self._use_type(scoped.local.dtype)
         type_name = self._dialect.value_type(scoped.local.dtype)
@@ -275,11 +283,11 @@ class Expressions:
                     name = self._names.declare(scoped.local)
                     self._writer.declare(type_name, name)
                     self._run_block(scoped.body)
-        return Text(name)
+        return CExpr(name)
 
     # ----- operations -----------------------------------------------------------------------
 
-    def _across(self, expr: Binary) -> Text | None:
+    def _across(self, expr: Binary) -> CExpr | None:
         """Returns the combination of all lanes of one register, neighbours first; None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
@@ -300,9 +308,9 @@ class Expressions:
         if places != list(range(first, first + len(lanes))):
             return None
         name = f"{expr.dtype.name}x{len(lanes)}_{ACROSS[expr.op]}"
-        return self._helper(name, Text(registers.variable(first)))
+        return self._helper(name, CExpr(registers.variable(first)))
 
-    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> Text:
+    def _unary(self, op: UnaryOp, arg: Expr, dtype: DType) -> CExpr:
         if op is UnaryOp.IDENTITY:
             return self._convert(self.value(arg), arg.dtype, dtype)
         if op is UnaryOp.WORD:
@@ -317,7 +325,7 @@ class Expressions:
             return self._float_unary(op, x, dtype)
         return self._integer_unary(op, x, dtype)
 
-    def _float_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
+    def _float_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
         one = self._dialect.constant(1.0, dtype)
         match op:
             case UnaryOp.NEG:
@@ -333,14 +341,14 @@ class Expressions:
             case _:
                 return self._function(op.value.name, dtype, x)
 
-    def _function(self, name: str, dtype: DType, *arguments: Text) -> Text:
+    def _function(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         """Returns the call of an elementary function."""
         own = self._dialect.own_function(name, dtype)
         if own is not None:
             return self._helper(own, *arguments)
         return self._library(name, dtype, *arguments)
 
-    def _integer_unary(self, op: UnaryOp, x: Text, dtype: DType) -> Text:
+    def _integer_unary(self, op: UnaryOp, x: CExpr, dtype: DType) -> CExpr:
         match op:
             case UnaryOp.NEG:
                 return self._wrapped(_ZERO, "-", x, dtype)
@@ -354,7 +362,7 @@ class Expressions:
                 wide = self._float_unary(op, self._convert(x, dtype, float64), float64)
                 return self._convert(wide, float64, dtype)
 
-    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> Text:
+    def _binary(self, op: BinaryOp, left: Expr, right: Expr, dtype: DType) -> CExpr:
         if op is BinaryOp.FIRST:
             return self.value(left)
         if op is BinaryOp.SECOND:
@@ -375,7 +383,7 @@ class Expressions:
             return self._float_binary(op, a, b, dtype)
         return self._integer_binary(op, a, b, dtype)
 
-    def _float_binary(self, op: BinaryOp, a: Text, b: Text, dtype: DType) -> Text:
+    def _float_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
         match op:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL | BinaryOp.DIV:
                 return infix(a, op.value.symbol, b)
@@ -384,7 +392,7 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _integer_binary(self, op: BinaryOp, a: Text, b: Text, dtype: DType) -> Text:
+    def _integer_binary(self, op: BinaryOp, a: CExpr, b: CExpr, dtype: DType) -> CExpr:
         match op:
             case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
                 return self._wrapped(a, op.value.symbol, b, dtype)
@@ -394,12 +402,12 @@ class Expressions:
             case _:
                 return self._primitive(op.value.name, dtype, a, b)
 
-    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> Text:
+    def _comparison(self, op: BinaryOp, left: Expr, right: Expr) -> CExpr:
         self._reject_words(op.value.name, left.dtype, right.dtype)
         a, b = self.value(left), self.value(right)
         return infix(a, op.value.symbol, b)
 
-    def _ternary(self, expr: Ternary) -> Text:
+    def _ternary(self, expr: Ternary) -> CExpr:
         match expr.op:
             case TernaryOp.WHERE:
                 return self._where(expr)
@@ -413,7 +421,7 @@ class Expressions:
             case _:
                 assert_never(expr.op)
 
-    def _where(self, expr: Ternary) -> Text:
+    def _where(self, expr: Ternary) -> CExpr:
         """Returns the chosen branch.
 
         Branches whose loads surely address cells are both evaluated: GCC (12.2, with AVX) turns a
@@ -435,9 +443,9 @@ class Expressions:
                 for line in self._dialect.branch_fence() if _reads_memory(branch) else ():
                     self._writer.line(line)
                 self._writer.line(f"{name} = {self.value(branch)};")
-        return Text(name)
+        return CExpr(name)
 
-    def _choose(self, condition: Text, second: Text, third: Text, dtype: DType) -> Text:
+    def _choose(self, condition: CExpr, second: CExpr, third: CExpr, dtype: DType) -> CExpr:
         """Returns one of two values, both of which are computed."""
         if dtype is uint4x32:
             return self._helper("where_word", condition, second, third)
@@ -474,7 +482,7 @@ class Expressions:
 
     # ----- formats --------------------------------------------------------------------------
 
-    def _wrapped(self, a: Text, symbol: str, b: Text, dtype: DType) -> Text:
+    def _wrapped(self, a: CExpr, symbol: str, b: CExpr, dtype: DType) -> CExpr:
         """Returns an integer operation modulo the width of its format, computed without sign.
 
         int32  a + b  -->  (int32_t)((uint32_t)a + b)
@@ -490,7 +498,7 @@ class Expressions:
             return negated(b) if a.code == "0" and symbol == "-" else result
         return cast(self._dialect.value_type(dtype), result)
 
-    def _convert(self, text: Text, source: DType, dtype: DType) -> Text:
+    def _convert(self, text: CExpr, source: DType, dtype: DType) -> CExpr:
         """Returns a value in another format; narrow floats are rounded by the caller."""
         if source is dtype:
             return text
@@ -502,7 +510,7 @@ class Expressions:
             return text
         return cast(target_type, text)
 
-    def _word(self, arg: Expr, dtype: DType) -> Text:
+    def _word(self, arg: Expr, dtype: DType) -> CExpr:
         """Returns the bits of a number as a word."""
         self._reject_words("word", arg.dtype, arg.dtype)
         if dtype is not uint4x32:
@@ -517,36 +525,38 @@ class Expressions:
         bits = self._helper(pattern, self._helper(f"one_nan_{wide}", value))
         return self._helper("word_of", bits)
 
-    def _number_of_word(self, arg: Expr, dtype: DType) -> Text:
+    def _number_of_word(self, arg: Expr, dtype: DType) -> CExpr:
         """Returns the one number that stands for a word; 16-bit floats still have to be rounded."""
         word = self.value(arg)
-        lane = Text(f"{word.at(Level.PRIMARY)}.a")
+        lane = CExpr(f"{word.at(Precedence.PRIMARY)}.a")
         match dtype:
             case dtypes.float32 | dtypes.bfloat16:
                 return self._helper("uniform_of", lane)
             case dtypes.float16:
-                return Text(f"(float)({lane} & 0xffff) * 0x1p-16f", Level.PRODUCT)
+                return CExpr(f"(float)({lane} & 0xffff) * 0x1p-16f", Precedence.PRODUCT)
             case dtypes.float64:
-                return Text(f"(double){self._helper('low_half_of', word)} * 0x1p-64", Level.PRODUCT)
+                return CExpr(
+                    f"(double){self._helper('low_half_of', word)} * 0x1p-64", Precedence.PRODUCT
+                )
             case _ if dtype.is_float:
                 return self._helper(f"{dtype}_value", cast(self._dialect.storage_type(dtype), lane))
         bits = self._helper("low_half_of", word) if dtype.nbytes == 8 else lane
         return cast(self._dialect.value_type(dtype), bits)
 
-    def _flag(self, condition: Text, dtype: DType) -> Text:
+    def _flag(self, condition: CExpr, dtype: DType) -> CExpr:
         """Returns a condition as the number 1 or 0."""
         if dtype is int32:
             return condition
         return cast(self._dialect.value_type(dtype), condition)
 
-    def _primitive(self, name: str, dtype: DType, *arguments: Text) -> Text:
+    def _primitive(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         return self._helper(f"{name}_{float32 if dtype.is_narrow else dtype}", *arguments)
 
-    def _helper(self, name: str, *arguments: Text) -> Text:
+    def _helper(self, name: str, *arguments: CExpr) -> CExpr:
         self._writer.helpers.add(name)
         return call(name, *arguments)
 
-    def _library(self, name: str, dtype: DType, *arguments: Text) -> Text:
+    def _library(self, name: str, dtype: DType, *arguments: CExpr) -> CExpr:
         self._writer.helpers.add(MATH)
         return call(self._dialect.function(name, dtype), *arguments)
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 from fractions import Fraction
 from textwrap import fill
 
-from ocannl_core.codegen.generic import Generic
 from ocannl_core.codegen.helper import Helper
+from ocannl_core.codegen.type_templates import FunctionTemplate
 from ocannl_core.codegen.vector_types import Vector
 
 
@@ -358,16 +358,16 @@ INLINE DOUBLE DOUBLE_power(DOUBLE x, DOUBLE y) {{
 # ----- by name ------------------------------------------------------------------------------------
 
 _GENERIC = (
-    Generic("FLOAT_scaled", _SCALED),
-    Generic("FLOAT_exp", _EXP),
-    Generic("FLOAT_exp2", _EXP2),
-    Generic("FLOAT_log_rest", _LOG_REST),
-    Generic("FLOAT_log_edge", _LOG_EDGE),
-    Generic("FLOAT_log", _LOG),
-    Generic("FLOAT_log2", _LOG2),
-    Generic("FLOAT_tanh", _TANH, ("tanh_cells",)),
-    Generic("DOUBLE_sine", _SINE, ("far_float64",)),
-    Generic("DOUBLE_power", _POWER),
+    FunctionTemplate("FLOAT_scaled", _SCALED),
+    FunctionTemplate("FLOAT_exp", _EXP),
+    FunctionTemplate("FLOAT_exp2", _EXP2),
+    FunctionTemplate("FLOAT_log_rest", _LOG_REST),
+    FunctionTemplate("FLOAT_log_edge", _LOG_EDGE),
+    FunctionTemplate("FLOAT_log", _LOG),
+    FunctionTemplate("FLOAT_log2", _LOG2),
+    FunctionTemplate("FLOAT_tanh", _TANH, ("tanh_cells",)),
+    FunctionTemplate("DOUBLE_sine", _SINE, ("far_float64",)),
+    FunctionTemplate("DOUBLE_power", _POWER),
 )
 
 _WITH_DOUBLES = {

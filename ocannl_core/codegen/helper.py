@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from enum import Enum
 
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 
-class Loops(Enum):
+class CompilerVectorisation(Enum):
     """What of a kernel is left for a compiler to vectorise."""
 
     VECTORS = "nothing"
@@ -45,5 +45,5 @@ class KernelText:
     block: tuple[int, ...] = ()
     private: tuple[int, ...] = ()
     bounds: int = 0
-    loops: Loops = Loops.PLAIN
+    loops: CompilerVectorisation = CompilerVectorisation.PLAIN
     author: str = field(default="", compare=False)

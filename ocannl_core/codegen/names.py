@@ -1,8 +1,8 @@
 """Canonical names within one kernel: nests that are equal up to renaming get the same text.
 
-What a name stands for decides its letter (`Role`), and a number follows. A loop variable is named
-for the depth of its loop, so sibling loops share names; the bounds of a part are words with a
-number (`first1`). Labels and hints never appear.
+A name is the letter of its `NameRole` and a number. A loop variable is named for the depth of its
+loop, so sibling loops share names; the bounds of a partition are words with a number (`first1`).
+Labels and hints never appear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOP_LETTERS = "ijkmnpqr"
 
 
 @unique
-class Role(Enum):
+class NameRole(Enum):
     """What a name of a kernel stands for; the value is the letter that the name begins with.
 
     No two have the same letter, and within one the numbers differ, so that no name hides another.
@@ -40,7 +40,7 @@ class Role(Enum):
         return f"{self.value}{number}"
 
 
-class Names:
+class KernelNames:
     """What everything is called at the current point of the text.
 
     Attributes:
@@ -55,11 +55,11 @@ class Names:
         indices: Sequence[StaticIndex],
     ) -> None:
         self._arrays = {
-            node: Role.ARGUMENT.name_of(number) for number, node in enumerate(arguments)
+            node: NameRole.ARGUMENT.name_of(number) for number, node in enumerate(arguments)
         }
-        self._merges = {node: Role.MERGE.name_of(number) for number, node in enumerate(merges)}
+        self._merges = {node: NameRole.MERGE.name_of(number) for number, node in enumerate(merges)}
         self._vars: dict[IndexVar, str | int] = {
-            index: Role.STATIC.name_of(number) for number, index in enumerate(indices)
+            index: NameRole.STATIC.name_of(number) for number, index in enumerate(indices)
         }
         self._locals: dict[Local, str] = {}
         self.registers: dict[TensorNode, RegisterFile] = {}
@@ -67,7 +67,7 @@ class Names:
         self._private: dict[TensorNode, str] = {}
         self._depth = 0
         self._depths: dict[str, int] = {}
-        self._allotted = dict.fromkeys(Role, 0)
+        self._allotted = dict.fromkeys(NameRole, 0)
 
     # ----- looking up -----------------------------------------------------------------------
 
@@ -124,18 +124,18 @@ class Names:
 
     # ----- binding --------------------------------------------------------------------------
 
-    def _allot(self, role: Role) -> str:
+    def _allot(self, role: NameRole) -> str:
         number = self._allotted[role]
         self._allotted[role] += 1
         return role.name_of(number)
 
     def fresh(self) -> str:
         """Returns the name of a new variable of the text."""
-        return self._allot(Role.VARIABLE)
+        return self._allot(NameRole.VARIABLE)
 
     def place(self) -> str:
         """Returns the name of a new variable that points to a cell."""
-        return self._allot(Role.PLACE)
+        return self._allot(NameRole.PLACE)
 
     def declare(self, local: Local) -> str:
         """Names a scalar variable for the rest of the block."""
@@ -144,7 +144,7 @@ class Names:
 
     def allocate(self, node: TensorNode) -> str:
         """Names an array of the kernel for the rest of the block."""
-        name = self._arrays[node] = self._allot(Role.ARRAY)
+        name = self._arrays[node] = self._allot(NameRole.ARRAY)
         self._depths[name] = self._depth
         return name
 
@@ -154,13 +154,13 @@ class Names:
         It keeps its name however often it is allocated.
         """
         if node not in self._private:
-            self._private[node] = self._allot(Role.PRIVATE)
+            self._private[node] = self._allot(NameRole.PRIVATE)
         self._arrays[node] = self._private[node]
         return self._arrays[node]
 
     def allocate_registers(self, node: TensorNode, lanes: Mapping[int, int]) -> RegisterFile:
         """Names the variables of an array of the kernel for the rest of the block."""
-        file = RegisterFile(self._allot(Role.ARRAY), lanes)
+        file = RegisterFile(self._allot(NameRole.ARRAY), lanes)
         self.registers[node] = file
         return file
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from textwrap import dedent, indent
 
-from ocannl_core.codegen.dialect import Dialect, Parameter
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.codegen.prelude import prelude
 from ocannl_core.dtypes import uint4x32
@@ -59,7 +59,7 @@ def render_native(
             first_names[node] = name
         lines += _declarations(name, info, code.body, dialect)
     parameters = [
-        Parameter(first_names[node], nodes[node].dtype, node in call.outputs)
+        KernelParameter(first_names[node], nodes[node].dtype, node in call.outputs)
         for node in native_arguments(call)
     ]
     words = [node for node in first_names if nodes[node].dtype is uint4x32]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ocannl_core.codegen.float32_math import FLOAT32_MATH
 from ocannl_core.codegen.helper import FUSES, Helper, chosen, headers_for
-from ocannl_core.codegen.tile_prelude import TILE_HELPERS
+from ocannl_core.codegen.matrix_tile_prelude import TILE_HELPERS
 from ocannl_core.codegen.vector_prelude import vector_helper
 from ocannl_core.dtypes import NARROW
 

@@ -13,10 +13,10 @@ from functools import cache
 from ocannl_core.codegen import vector_memory
 from ocannl_core.codegen.float32_math import float32_function
 from ocannl_core.codegen.helper import FUSES, Helper, chosen
+from ocannl_core.codegen.horizontal_operations import ACROSS, across, factor, over
 from ocannl_core.codegen.narrow_vectors import CELLS, narrow_helper
-from ocannl_core.codegen.vector_across import ACROSS, across, factor, over
 from ocannl_core.codegen.vector_types import HAS_BUILTIN, TYPES, Vector, instruction
-from ocannl_core.records import replace
+from ocannl_core.fast_dataclass import replace
 
 _NAME = re.compile(r"(?P<dtype>[a-z]+\d+)x(?P<lanes>\d+)(_(?P<function>\w+))?")
 

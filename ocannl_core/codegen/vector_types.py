@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.codegen.helper import Helper
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 ELEMENTS = {
     "float32": ("float", 4),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ocannl_core.codegen.names import Names
-from ocannl_core.codegen.stepping import Stepping
+from ocannl_core.codegen.address_strength_reduction import ReducedAddressLoop
+from ocannl_core.codegen.names import KernelNames
 from ocannl_core.node import TensorNode
 
 
-class Writer:
+class KernelWriter:
     """Collects the lines of one kernel.
 
     Args:
@@ -23,11 +23,11 @@ class Writer:
         is_written_out: True where copies of the same statements are written, one per iteration.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: KernelNames) -> None:
         self._names = names
         self.helpers: set[str] = set()
         self.known: dict[str, str] = {}
-        self.stepping: Stepping | None = None
+        self.stepping: ReducedAddressLoop | None = None
         self.is_written_out = False
         self._pointers: list[dict[tuple[str, str], str]] = [{}]
         self._lines: list[str] = []
@@ -77,14 +77,14 @@ class Writer:
             self.line(declaration)
         return name
 
-    def pointer_before(self, loop: Stepping, array: str, index: str) -> str:
+    def pointer_before(self, loop: ReducedAddressLoop, array: str, index: str) -> str:
         """Returns a variable that points to a cell and is set before a loop."""
         name, declaration = self._pointer(array, index, loop.scope)
         if declaration:
             loop.opening.append(declaration)
         return name
 
-    def value_before(self, loop: Stepping, type_name: str, code: str) -> str:
+    def value_before(self, loop: ReducedAddressLoop, type_name: str, code: str) -> str:
         """Returns a variable that holds what is the same in all iterations of a loop."""
         name = loop.same.get(code)
         if name is None:
@@ -149,7 +149,7 @@ class Writer:
             depth: How many loops are around it.
             written: The nodes of which it changes cells.
         """
-        loop = Stepping(variable, depth, {variable}, len(self._pointers) - 1, written)
+        loop = ReducedAddressLoop(variable, depth, {variable}, len(self._pointers) - 1, written)
         start = len(self._lines)
         self.stepping = loop
         with self.braces("for (...)"):

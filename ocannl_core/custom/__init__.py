@@ -9,8 +9,8 @@
 An operation is applied by calling it: `Sort()(x)` is a tensor like any other.
 """
 
-from ocannl_core.custom.contract import Apply, NoNativeCode, Op
 from ocannl_core.custom.lifted import Broadcast, Composite, Reduce
+from ocannl_core.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.target import NativeCode
 

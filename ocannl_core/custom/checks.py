@@ -9,7 +9,7 @@ from ocannl_core.custom.variables import ObjectType, TensorType
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from ocannl_core.custom.contract import Op
+    from ocannl_core.custom.op import Op
 
 Problem = tuple[str, str, str]
 """What must hold, what was found, and what to do."""

@@ -15,7 +15,7 @@ from ocannl_core.tensor.specifications import naming
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from ocannl_core.custom.contract import Apply
+    from ocannl_core.custom.op import Apply
 
 
 def backward(node: Apply) -> Backward:

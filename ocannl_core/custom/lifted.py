@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.assign.nodes import Constant
-from ocannl_core.custom.contract import Aliases, Apply, Array, Op, Storage
+from ocannl_core.custom.op import Aliases, Apply, Array, Op, Storage
 from ocannl_core.custom.variables import TensorType, as_variables
 from ocannl_core.dtypes import DType, promote, round_to
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import Op as Primitive
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, RowEqual
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Pointwise, constraints_of
-from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor.definitions import Applied, Filled
 from ocannl_core.tensor.graph import ancestors
@@ -61,7 +61,11 @@ class _Pointwise(Op):
         return Apply(self, variables, [TensorType(promote(*(x.dtype for x in variables)))])
 
     def constraints(
-        self, inputs: Sequence[Shape], outputs: Sequence[Shape], origin: Origin, fresh: Supply
+        self,
+        inputs: Sequence[Shape],
+        outputs: Sequence[Shape],
+        origin: Origin,
+        fresh: FreshVariables,
     ) -> Sequence[Constraint]:
         said = constraints_of(Pointwise(), outputs[0], inputs, origin, fresh)
         if self.inplace:

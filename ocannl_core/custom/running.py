@@ -12,13 +12,13 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.dtypes import dtype_of
 from ocannl_core.errors import OcannlError, OpError, TransferError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.host_arrays import refuse_mask
-from ocannl_core.records import replace
 from ocannl_core.target import NativeCode
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from ocannl_core.custom.contract import Apply
+    from ocannl_core.custom.op import Apply
 
 Array = np.ndarray[Any, Any]
 Cells = list[list[Any]]

@@ -10,8 +10,8 @@ import numpy as np
 
 from ocannl_core.dtypes import DType, dtype_of, promote
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Shape, closed_shape
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.leaves import constant

@@ -38,7 +38,7 @@ def checked(subject: object) -> Tensor:
     )
 
 
-class Cells:
+class ShownCells:
     """Reads the cells of tensors. Nothing in the given context changes."""
 
     def __init__(

@@ -13,13 +13,13 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import Cells, checked
+from ocannl_core.display.cells import ShownCells, checked
 from ocannl_core.display.numerals import numeral, numerals
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import caller_location
-from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.terms import RowKind, Size
 from ocannl_core.tensor.tensor import Tensor
 
@@ -31,7 +31,7 @@ GAP = "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TableAxis:
     """An axis of a table.
 
     Attributes:
@@ -55,7 +55,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TableBlock:
     """A part of a tensor: a grid of cells.
 
     Attributes:
@@ -79,9 +79,9 @@ class TensorTable:
     """
 
     title: str
-    down: Axis | None
-    across: Axis | None
-    blocks: tuple[Block, ...]
+    down: TableAxis | None
+    across: TableAxis | None
+    blocks: tuple[TableBlock, ...]
 
     def __str__(self) -> str:
         lines = [self.title]
@@ -144,7 +144,7 @@ def table(
                 found=str(number),
                 where=str(caller_location() or ""),
             )
-    cells = Cells(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
+    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)
     title = f"{name}: {tensor.shape}, {tensor.dtype}"
     if not cells.ndim:
@@ -159,7 +159,7 @@ def table(
     return TensorTable(title, down, inner[-1], tuple(_blocks(texts, outer, down, inner[-1])))
 
 
-def _axes(tensor: Tensor, edge: int) -> list[Axis]:
+def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
     """Returns the axes in buffer order."""
     axes = []
     for kind, row in tensor.shape.rows():
@@ -167,7 +167,7 @@ def _axes(tensor: Tensor, edge: int) -> list[Axis]:
         for number, (n, size) in enumerate(zip(row.sizes, row.trailing, strict=True), start=1):
             text = kind.value if count == 1 else f"{kind.value} ({number} of {count})"
             basis = size.basis if isinstance(size, Size) else None
-            axes.append(Axis(kind, f"{text} {basis}" if basis else text, _shown(n, edge)))
+            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _shown(n, edge)))
     return axes
 
 
@@ -178,7 +178,7 @@ def _shown(n: int, edge: int) -> tuple[int | None, ...]:
     return (*range(edge), None, *range(n - edge, n))
 
 
-def _outer_axes(axes: Sequence[Axis], dims: tuple[int, ...], edge: int) -> list[Axis]:
+def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> list[TableAxis]:
     """Returns the axes that blocks go over: of many blocks the outermost ones only."""
     if prod(dims[: len(axes)]) <= 2 * edge:
         return list(axes)
@@ -186,8 +186,8 @@ def _outer_axes(axes: Sequence[Axis], dims: tuple[int, ...], edge: int) -> list[
 
 
 def _blocks(
-    texts: Array, outer: Sequence[Axis], down: Axis | None, across: Axis
-) -> Iterator[Block]:
+    texts: Array, outer: Sequence[TableAxis], down: TableAxis | None, across: TableAxis
+) -> Iterator[TableBlock]:
     """Yields the parts of a tensor; one without cells stands for parts left out.
 
     Args:
@@ -202,13 +202,13 @@ def _blocks(
         if not is_gap:
             shown = zip(outer, place, strict=True)
             index = tuple(axis.kept.index(at) for axis, at in shown if at is not None)
-            yield Block(_caption(outer, place), _rows(texts[index], down, across))
+            yield TableBlock(_caption(outer, place), _rows(texts[index], down, across))
         elif not was_gap:
-            yield Block(GAP, ())
+            yield TableBlock(GAP, ())
         was_gap = is_gap
 
 
-def _caption(outer: Sequence[Axis], place: Sequence[int | None]) -> str:
+def _caption(outer: Sequence[TableAxis], place: Sequence[int | None]) -> str:
     """Returns where a block is: `batch 0, 3, output 1`."""
     texts = []
     for number, (axis, position) in enumerate(zip(outer, place, strict=True)):
@@ -217,7 +217,7 @@ def _caption(outer: Sequence[Axis], place: Sequence[int | None]) -> str:
     return ", ".join(texts)
 
 
-def _rows(part: Array, down: Axis | None, across: Axis) -> tuple[tuple[str, ...], ...]:
+def _rows(part: Array, down: TableAxis | None, across: TableAxis) -> tuple[tuple[str, ...], ...]:
     if down is None:
         return (_with_gaps(part.tolist(), across),)
     lines = iter(part.tolist())
@@ -225,7 +225,7 @@ def _rows(part: Array, down: Axis | None, across: Axis) -> tuple[tuple[str, ...]
     return tuple(gaps if row is None else _with_gaps(next(lines), across) for row in down.positions)
 
 
-def _with_gaps(line: list[str], across: Axis) -> tuple[str, ...]:
+def _with_gaps(line: list[str], across: TableAxis) -> tuple[str, ...]:
     texts = iter(line)
     return tuple(GAP if column is None else next(texts) for column in across.positions)
 
@@ -234,7 +234,7 @@ def _with_gaps(line: list[str], across: Axis) -> tuple[str, ...]:
 
 
 def _grid(
-    down: Axis | None, across: Axis | None, cells: tuple[tuple[str, ...], ...]
+    down: TableAxis | None, across: TableAxis | None, cells: tuple[tuple[str, ...], ...]
 ) -> Iterator[str]:
     """Yields the lines of one block.
 

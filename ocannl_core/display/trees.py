@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import Cells, checked
+from ocannl_core.display.cells import ShownCells, checked
 from ocannl_core.display.numerals import summary
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 from ocannl_core.tensor.definitions import (
     LITERAL,
@@ -99,12 +99,12 @@ def tree(
         UsageError: if it is no tensor, or a static index has no value.
     """
     tensor = checked(tensor)
-    cells = Cells(ctx, tensor, recompute=recompute, indices=indices or {})
+    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {})
     chosen = settings.current().print_decimals if decimals is None else decimals
     return ExpressionTree(tuple(_lines(tensor, cells, depth, chosen)))
 
 
-def _lines(root: Tensor, cells: Cells, limit: int | None, decimals: int) -> Iterator[Line]:
+def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) -> Iterator[Line]:
     """Yields tensors before their operands."""
     numbers = _shared(root)
     shown: set[Tensor] = set()
@@ -146,7 +146,7 @@ def _name(tensor: Tensor) -> str:
     return "_".join(tensor.label) or f"tensor {tensor.id}"
 
 
-def _details(tensor: Tensor, cells: Cells, decimals: int) -> str:
+def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
     """Returns what a line says behind the name: operation, shape, value, gradient."""
     shape = _brief(tensor.shape)
     text = _kind(tensor) + (f" ({shape})" if shape else "")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from ocannl_core import settings
 from ocannl_core.errors import BackendNotFoundError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend, transfer
 from ocannl_core.hooks.plugins import PluginError, backend_manager, check_wrapper, load
 from ocannl_core.origin import caller_depth
-from ocannl_core.records import dataclass, replace
 from ocannl_core.target import (
     BACKEND_API,
     HOST,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import ById
 from ocannl_core.indexing import IndexVar, VarIndex, variables
 from ocannl_core.loopir.nodes import (
@@ -44,10 +45,15 @@ from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import Node, computed_surely, fold, walk
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS
-from ocannl_core.passes.coverage import Coverage, written_cells
-from ocannl_core.passes.units import Site, Unit, units_of
-from ocannl_core.passes.visits import MOST_ENUMERATED, Counts, Frequency, counts, frequency
-from ocannl_core.records import dataclass, replace
+from ocannl_core.passes.access_counts import (
+    MOST_ENUMERATED,
+    AccessCount,
+    Counts,
+    access_count,
+    counts_per_cell,
+)
+from ocannl_core.passes.definite_assignment import DefiniteAssignment, written_cells
+from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement, analyse_statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ class NodeAccesses:
 
     node: TensorNode
     info: NodeInfo
-    writes: tuple[tuple[int, Site], ...]
-    reads: tuple[tuple[int, Site], ...]
+    writes: tuple[tuple[int, AccessSite], ...]
+    reads: tuple[tuple[int, AccessSite], ...]
     is_read_before_write: bool
     is_zeroed: bool
     starts_zeroed: bool
@@ -100,7 +106,7 @@ class NodeAccesses:
     def _values(self) -> tuple[Expr, ...]:
         return tuple(s.by.value for _, s in self.writes if isinstance(s.by, Store))
 
-    def visits(self, max_tracing_dim: int) -> Frequency:
+    def visits(self, max_tracing_dim: int) -> AccessCount:
         """Returns how often its cells are read; the largest count is exact where possible."""
         sites = [site for _, site in self.reads if site.indices is not None]
         each = [self._frequency(site, max_tracing_dim) for site in sites]
@@ -108,11 +114,11 @@ class NodeAccesses:
         most = sum(one.most for one in each)
         is_exact = all(one.is_exact for one in each)
         if any(one.most + least - one.least == most for one in each) or not each:
-            return Frequency(least, most, is_exact)
+            return AccessCount(least, most, is_exact)
         found = self.visit_counts()
         if found is None:
-            return Frequency(least, most, is_exact=False)
-        return Frequency(int(found.min()), int(found.max(initial=0)))
+            return AccessCount(least, most, is_exact=False)
+        return AccessCount(int(found.min()), int(found.max(initial=0)))
 
     def evaluated_once(self) -> NodeAccesses:
         """Returns the accesses with equal loads in one stored value as one.
@@ -124,7 +130,7 @@ class NodeAccesses:
         if all(count == 1 for count in keys.values()):
             return self
         surely: set[Hashable] = set()
-        kept: list[tuple[int, Site]] = []
+        kept: list[tuple[int, AccessSite]] = []
         for position, site in self.reads:
             key = _key(site)
             if key in surely:
@@ -143,7 +149,9 @@ class NodeAccesses:
             return None
         total = np.zeros(self.info.buffer_dims, dtype=np.int64)
         for _, site in self.reads:
-            found = counts(site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims)
+            found = counts_per_cell(
+                site.indices or (), _traced_ranges(site.loops), self.info.buffer_dims
+            )
             if found is None:
                 return None
             total += found
@@ -161,11 +169,11 @@ class NodeAccesses:
             total += found
         return total
 
-    def _frequency(self, site: Site, max_tracing_dim: int) -> Frequency:
+    def _frequency(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
         indices = site.indices or ()
         loops = _traced_ranges(site.loops)
         if site.never_runs:
-            return Frequency(0, 0)
+            return AccessCount(0, 0)
         plain = {index.var for index in indices if isinstance(index, VarIndex)}
         if len(plain) == len(indices) and plain <= loops.keys():
             repeats = 1
@@ -175,8 +183,8 @@ class NodeAccesses:
                 isinstance(index, VarIndex) and loops[index.var].extent >= dim
                 for index, dim in zip(indices, self.info.buffer_dims, strict=True)
             )
-            return Frequency(repeats if covers else 0, repeats)
-        return frequency(indices, loops, self.info.buffer_dims, max_tracing_dim)
+            return AccessCount(repeats if covers else 0, repeats)
+        return access_count(indices, loops, self.info.buffer_dims, max_tracing_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,7 @@ class Accesses:
         nodes: The facts about every node that is accessed.
     """
 
-    units: tuple[Unit, ...]
+    units: tuple[AnalysedStatement, ...]
     nodes: Mapping[TensorNode, NodeAccesses]
 
 
@@ -197,8 +205,8 @@ def trace(program: LoopProgram) -> Accesses:
 
     The work is proportional to the number of accesses; extents of loops hardly matter.
     """
-    units = units_of(program)
-    coverage = Coverage(program.nodes)
+    units = analyse_statements(program)
+    coverage = DefiniteAssignment(program.nodes)
     notes = {node: _Notes() for node in program.nodes}
     constants: set[TensorNode] = set()
     for unit in units:
@@ -233,28 +241,28 @@ def trace(program: LoopProgram) -> Accesses:
 class _Notes:
     """What has been seen of a node so far."""
 
-    writes: list[tuple[int, Site]] = field(default_factory=list)
-    reads: list[tuple[int, Site]] = field(default_factory=list)
+    writes: list[tuple[int, AccessSite]] = field(default_factory=list)
+    reads: list[tuple[int, AccessSite]] = field(default_factory=list)
     is_zeroed: bool = False
     starts_zeroed: bool = False
     is_constant: bool = True
 
-    def read(self, position: int, site: Site) -> None:
+    def read(self, position: int, site: AccessSite) -> None:
         if not site.is_own:
             self.reads.append((position, site))
 
-    def write(self, position: int, site: Site) -> None:
+    def write(self, position: int, site: AccessSite) -> None:
         if isinstance(site.by, Fill) and site.by.value == 0:
             self.is_zeroed = True
             self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
         self.writes.append((position, site))
 
 
-def _key(site: Site) -> Hashable:
+def _key(site: AccessSite) -> Hashable:
     return ById(site.store), site.by, len(site.loops)
 
 
-def _is_computed_surely(site: Site) -> bool:
+def _is_computed_surely(site: AccessSite) -> bool:
     """True if the stored value that contains a load always needs it."""
     return isinstance(site.store, Store) and any(
         each == site.by for each in computed_surely(site.store.value)
@@ -268,7 +276,7 @@ def _traced_ranges(loops: tuple[For, ...]) -> dict[IndexVar, Range]:
     }
 
 
-def _is_constant(site: Site, constants: set[TensorNode]) -> bool:
+def _is_constant(site: AccessSite, constants: set[TensorNode]) -> bool:
     """True if what a site writes depends on nothing but constants."""
     match site.by:
         case Fill():
@@ -292,7 +300,7 @@ def _is_constant_here(node: Node, own: TensorNode, constants: set[TensorNode]) -
             return False
 
 
-def _repeats(site: Site) -> bool:
+def _repeats(site: AccessSite) -> bool:
     """True if a store runs several times for the same cell."""
     used = {var for index in site.indices or () for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)

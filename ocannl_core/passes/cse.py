@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import field
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import IdentityMap
 from ocannl_core.loopir.equivalence import Storage, key_of
 from ocannl_core.loopir.nodes import (
@@ -54,12 +55,11 @@ from ocannl_core.loopir.traverse import (
     with_children,
 )
 from ocannl_core.ops import BinaryOp
-from ocannl_core.passes.cost import own_cost
-from ocannl_core.passes.effects import changes, is_pure
-from ocannl_core.passes.scalars import Fresh, assigned, fresh_locals
+from ocannl_core.passes.expression_cost import own_cost
+from ocannl_core.passes.local_variables import Fresh, assign_local, fresh_locals
+from ocannl_core.passes.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.simplify import simplify
-from ocannl_core.passes.steps import Steps, completed
-from ocannl_core.records import dataclass, replace
+from ocannl_core.passes.trampoline import Steps, run_trampoline
 
 _COMMUTATIVE = frozenset(
     {BinaryOp.ADD, BinaryOp.MUL, BinaryOp.EQ, BinaryOp.NE, BinaryOp.AND, BinaryOp.OR}
@@ -78,17 +78,17 @@ def share_subexpressions(program: LoopProgram, *, least_saved: int = 8) -> LoopP
         least_saved: How much must be saved before a scalar is introduced, see `cost`; compilers
             share cheap things, and schedules want the terms of a sum in one expression.
     """
-    survey = _Survey(changes(program.body), least_saved)
-    completed(survey.top(program.body))
+    survey = _Survey(assigned_memory(program.body), least_saved)
+    run_trampoline(survey.top(program.body))
     if not any(value.is_shared for value, _ in survey.found):
         return program
     author = _Author(iter(survey.found), fresh_locals(program.body))
-    stmts: tuple[Stmt, ...] = completed(author.stmts(program.body.stmts))
+    stmts: tuple[Stmt, ...] = run_trampoline(author.stmts(program.body.stmts))
     return simplify(replace(program, body=Block(stmts)))
 
 
 @dataclass(slots=True, eq=False)
-class _Value:
+class _RepeatedValue:
     """A value computed at one place, the first that later ones can rely on.
 
     Attributes:
@@ -114,7 +114,7 @@ class _Value:
         return self.holder is not None or (self.uses - 1) * self.cost >= self.least_saved
 
 
-Found = tuple[_Value, bool]
+Found = tuple[_RepeatedValue, bool]
 """What an expression computes, and whether it is the first to do so."""
 
 
@@ -135,8 +135,8 @@ class _Survey:
     changed: IdentityMap[Node, frozenset[Storage]]
     least_saved: int
     found: list[Found] = field(default_factory=list)
-    available: dict[int, _Value] = field(default_factory=dict)
-    provided: list[tuple[int, _Value | None]] = field(default_factory=list)
+    available: dict[int, _RepeatedValue] = field(default_factory=dict)
+    provided: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
@@ -258,7 +258,7 @@ class _Survey:
             self.found.append((value, False))
             return
         is_certain = is_certain or number in self.sure
-        value = _Value(weight, self.least_saved, is_certain)
+        value = _RepeatedValue(weight, self.least_saved, is_certain)
         self.found.append((value, True))
         if isinstance(expr, Scoped):
             yield self.block(expr.body)
@@ -268,7 +268,7 @@ class _Survey:
             self.provided.append((number, self.available.get(number)))
             self.available[number] = value
 
-    def is_still_held(self, value: _Value) -> bool:
+    def is_still_held(self, value: _RepeatedValue) -> bool:
         return value.holder is None or self.version(value.holder[0]) == value.holder[1]
 
 
@@ -317,10 +317,10 @@ class _Author:
         if not value.is_shared or value.holder is not None:
             return rewritten
         local = self.scalar(value, expr)
-        before += [DeclareLocal(local), *assigned(local, rewritten)]
+        before += [DeclareLocal(local), *assign_local(local, rewritten)]
         return LocalRead(local)
 
-    def scalar(self, value: _Value, expr: Expr) -> Local:
+    def scalar(self, value: _RepeatedValue, expr: Expr) -> Local:
         if value.holder is not None:
             return value.holder[0]
         if value.local is None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from operator import is_
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import AxisIndex, IndexVar, LoopVar, Projections, is_injective
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -44,10 +45,9 @@ from ocannl_core.loopir.traverse import (
     walk,
 )
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.passes.coverage import certain_cells, whole
-from ocannl_core.passes.laws import simplified
-from ocannl_core.passes.units import Unit, unit_of
-from ocannl_core.records import dataclass, replace
+from ocannl_core.passes.algebraic_rules import apply_rules
+from ocannl_core.passes.definite_assignment import certain_cells, whole
+from ocannl_core.passes.statement_accesses import AnalysedStatement, analyse_statement
 
 # ----- initial values ------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ def _started(nest: Stmt, node: TensorNode, start: Const) -> Stmt:
         return nest
 
     def started(expr: Expr) -> Expr:
-        return start if expr == own else simplified(expr)
+        return start if expr == own else apply_rules(expr)
 
     def update(stmt: Stmt) -> Replacement:
         return replace(stmt, value=map_expr(store.value, started)) if stmt is store else stmt
@@ -228,15 +228,15 @@ class _Liveness:
         for stmt in reversed(self.body.stmts):
             if is_gone and isinstance(stmt, Remark) and stmt.origin is not None:
                 continue  # it told of what is gone
-            unit = unit_of(stmt, 0, {})
+            unit = analyse_statement(stmt, 0, {})
             remaining = self.without_dead(unit)
             is_gone = remaining is None
             if remaining is not None:
                 kept.append(remaining)
-                self.account_for(unit if remaining is stmt else unit_of(remaining, 0, {}))
+                self.account_for(unit if remaining is stmt else analyse_statement(remaining, 0, {}))
         return tuple(reversed(kept))
 
-    def without_dead(self, unit: Unit) -> Stmt | None:
+    def without_dead(self, unit: AnalysedStatement) -> Stmt | None:
         """Returns a statement without its dead stores; None if nothing is left of it."""
         seen, written = ({site.node for site in sites} for sites in (unit.reads, unit.writes))
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
@@ -275,7 +275,7 @@ class _Liveness:
             for box in boxes
         )
 
-    def account_for(self, unit: Unit) -> None:
+    def account_for(self, unit: AnalysedStatement) -> None:
         """Takes what a statement reads and surely writes into account."""
         if isinstance(unit.stmt, Allocate):
             self.dead.pop(unit.stmt.node, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import FixedIndex, LoopVar, VarIndex, variables
 from ocannl_core.loopir.nodes import (
     AxisKind,
@@ -43,10 +44,9 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.facts import fits, is_leaf, is_number
-from ocannl_core.passes.scalars import Fresh, fresh_locals
+from ocannl_core.passes.local_variables import Fresh, fresh_locals
 from ocannl_core.passes.simplify import simplify
-from ocannl_core.records import dataclass, replace
+from ocannl_core.passes.value_analysis import fits, is_leaf, is_number
 
 
 def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> LoopProgram:
@@ -65,7 +65,7 @@ def read_one_hot(program: LoopProgram, *, tables_are_finite: bool = False) -> Lo
     """
     if not any(isinstance(node, IndexValue) for node in walk(program.body)):
         return program  # nothing is compared with a loop's variable
-    rules = _Rules(program.nodes, fresh_locals(program.body), tables_are_finite)
+    rules = _OneHotRules(program.nodes, fresh_locals(program.body), tables_are_finite)
     body = rewrite(program.body, on_stmt=rules.statement)
     return program if body is program.body else simplify(replace(program, body=body))
 
@@ -79,7 +79,7 @@ class _Selection:
 
 
 @dataclass(slots=True)
-class _Rules:
+class _OneHotRules:
     nodes: Mapping[TensorNode, NodeInfo]
     fresh: Fresh
     tables_are_finite: bool

@@ -7,7 +7,7 @@ forward fills          initial values go into the first update of a node, or rig
 hoist invariants       what every iteration computes alike is computed before the loop
 share subexpressions   what is computed twice with the same result is computed once
 split at guards        loops are cut where conditions on their variables change
-contract               multiply-adds are fused, unless the setting `contract` is off
+contract               multiply-adds are fused, unless the setting `contract_to_fma` is off
 allocate scratch       what only this routine uses becomes its own memory
 remove dead stores     what is overwritten before it is read is not written
 
@@ -22,15 +22,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ocannl_core import settings
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.loopir.nodes import LoopProgram
-from ocannl_core.passes.contract import contract
 from ocannl_core.passes.cse import share_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
-from ocannl_core.passes.findings import Findings
-from ocannl_core.passes.guards import split_at_guards
-from ocannl_core.passes.hoist import hoist_invariants
+from ocannl_core.passes.decisions import Decisions
+from ocannl_core.passes.fma_contraction import contract_to_fma
+from ocannl_core.passes.index_set_splitting import split_index_sets
+from ocannl_core.passes.licm import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
-from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class NamedPass:
     run: Callable[[LoopProgram], LoopProgram]
 
 
-def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
+def core_passes(findings: Decisions) -> tuple[NamedPass, ...]:
     """Returns the passes that every backend shares, in the order in which they run.
 
     Args:
@@ -49,7 +49,7 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
     """
     chosen = settings.current()
     one_hot = partial(read_one_hot, tables_are_finite=chosen.tables_are_finite)
-    algebra = (NamedPass("contract", contract),) if chosen.contract else ()
+    algebra = (NamedPass("contract", contract_to_fma),) if chosen.contract else ()
     return (
         NamedPass("inline", findings.inline),
         NamedPass("simplify", findings.simplify),
@@ -57,7 +57,7 @@ def core_passes(findings: Findings) -> tuple[NamedPass, ...]:
         NamedPass("forward fills", forward_fills),
         NamedPass("hoist invariants", hoist_invariants),
         NamedPass("share subexpressions", share_subexpressions),
-        NamedPass("split at guards", split_at_guards),
+        NamedPass("split at guards", split_index_sets),
         *algebra,
         NamedPass("allocate scratch", findings.allocate),
         NamedPass("remove dead stores", remove_dead_stores),

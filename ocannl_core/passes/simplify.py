@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import FixedIndex
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -43,7 +44,10 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, UnaryOp
-from ocannl_core.passes.facts import (
+from ocannl_core.passes.algebraic_rules import simplify_once
+from ocannl_core.passes.expand_powers import as_product
+from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.value_analysis import (
     constant,
     difference,
     index_of,
@@ -52,10 +56,6 @@ from ocannl_core.passes.facts import (
     is_number,
     value_of,
 )
-from ocannl_core.passes.laws import simplified_once
-from ocannl_core.passes.powers import as_product
-from ocannl_core.passes.scalars import Variables, assigned, variables_of
-from ocannl_core.records import dataclass, replace
 
 _MOST_ROUNDS = 100
 _LARGEST_POWER = 16
@@ -99,7 +99,7 @@ class _Rules:
 
     def expression(self, expr: Expr) -> Expr:
         while True:
-            simpler = simplified_once(expr) or self._contextual(expr)
+            simpler = simplify_once(expr) or self._contextual(expr)
             if simpler is None:
                 return expr
             expr = simpler
@@ -174,7 +174,7 @@ class _Rules:
             case SetLocal(local, LocalRead(source)) if source == local:
                 return ()  # v = v -->
             case SetLocal(local, Scoped(_, body)) if local not in locals_of(body):
-                return assigned(local, stmt.value)
+                return assign_local(local, stmt.value)
             case SetLocal(local, value) if self._is_unread(local) and not writes(value):
                 return ()
             case DeclareLocal(local) if self._is_unread(local) and local not in self.known.sets:

@@ -15,18 +15,18 @@ from ocannl_core import settings
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import SettingsError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.kernel_passes.pipeline import plan_kernels
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
-from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.inline.decide import Definition
 from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
-from ocannl_core.records import dataclass, replace
-from ocannl_core.runtime.plans import planned
-from ocannl_core.runtime.saved import Generated, remembered
+from ocannl_core.runtime.saved import GeneratedCode, load_or_generate
 from ocannl_core.runtime.tuning import tune
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.storage.new_files import NewDirectory
 from ocannl_core.target import Executable, Source, Target
 
@@ -84,14 +84,14 @@ def build(
     """
     dump = _open_dump(assignments)
 
-    def make() -> Generated:
+    def make() -> GeneratedCode:
         return _generated(lowered, stored, backend, target, requested, dump)
 
     # a dump shows every stage, so it runs them all; a search is one of them
     if dump or settings.current().tune == "search":
         generated = make()
     else:
-        generated = remembered(lowered, stored, requested, backend, target, make)
+        generated = load_or_generate(lowered, stored, requested, backend, target, make)
     with dump.timing("compile generated code") if dump else nullcontext():
         executable = backend.compile(generated.source, target)
     if dump:
@@ -116,10 +116,10 @@ def _generated(
     target: Target,
     requested: frozenset[TensorNode],
     dump: Dump | None,
-) -> Generated:
+) -> GeneratedCode:
     """Returns what passes, schedule and code generation make of a program."""
     own = tuple(_verified(each) for each in backend.passes(target))
-    findings = Findings(stored, partial(_prefers_device, backend, target), requested)
+    findings = Decisions(stored, partial(_prefers_device, backend, target), requested)
     passes: tuple[NamedPass, ...] = (*core_passes(findings), *own)
     if dump:
         passes = tuple(map(dump.timed, passes))
@@ -130,20 +130,20 @@ def _generated(
         with dump.timing("search for schedules") if dump else nullcontext():
             tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = planned(optimised, target, partial(backend.expect, target=target))
-        source = backend.generate(plan, target)
+        kernels = plan_kernels(optimised, target)
+        source = backend.generate(kernels, target)
+        plan = kernels.plan()
     if dump:
         dump.source(source)
-    return Generated(optimised, plan, source, placements, findings.definitions)
+    return GeneratedCode(optimised, plan, source, placements, findings.definitions)
 
 
-def rescheduled(built: Build) -> Build:
+def rebuild(built: Build) -> Build:
     """Returns a routine compiled again, with the schedules that are remembered now."""
-    expect = partial(built.backend.expect, target=built.target)
-    plan = planned(built.optimised, built.target, expect)
-    source = built.backend.generate(plan, built.target)
+    kernels = plan_kernels(built.optimised, built.target)
+    source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
-    return replace(built, plan=plan, source=source, executable=executable)
+    return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

@@ -18,7 +18,7 @@ _FILE = str(Path(__file__).with_name("<call of a routine>"))
 
 
 @lru_cache(maxsize=256)
-def called_with(routine: type[Any], accepted: Accepted, order: tuple[str, ...]) -> type[Any]:
+def callable_class(routine: type[Any], accepted: Accepted, order: tuple[str, ...]) -> type[Any]:
     """Returns a subclass of routines, with the same attributes, that is called by these names.
 
     Integers in their ranges are handed straight to the code if the routine ran last; to `_start` if

@@ -11,6 +11,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError, ShapeError, UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
@@ -18,12 +19,11 @@ from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
-from ocannl_core.records import replace
 from ocannl_core.runtime import link, recompute, values
 from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.store import Run, Store, Stored
+from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
 from ocannl_core.runtime.usage import usage_of
 from ocannl_core.target import Target
 
@@ -61,7 +61,7 @@ class Context:
                     fix=f"Context({chosen.name!r}, device={device})",
                 )
             chosen, target = manager.select(f"{chosen.name}:{device}")
-        self._store = Store(chosen, target)
+        self._store = BufferStore(chosen, target)
 
     @property
     def backend(self) -> Backend:
@@ -77,7 +77,7 @@ class Context:
         Values are shared: writing to a buffer that this context has is visible in both.
         """
         context = Context.__new__(type(self))
-        context._store = Store(self.backend, self.target, parent=self._store)
+        context._store = BufferStore(self.backend, self.target, parent=self._store)
         return context
 
     def compile(
@@ -165,7 +165,7 @@ class Context:
         # optimisation may have removed reads, never an access that bounds an index
         usage = replace(usage_of(built.optimised), limits=usage_of(lowered).limits)
         routine = f"{program.name}, compiled at {caller_location()}"
-        run = Run(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
+        run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
         recomputed = recompute.located(recipes, self._store)

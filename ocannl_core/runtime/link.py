@@ -7,17 +7,17 @@ from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.errors import LinkError, UsageError, VerifyError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.memory_plan import memory_plan, too_large
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
-from ocannl_core.records import dataclass
 from ocannl_core.runtime import values
 from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
-from ocannl_core.runtime.store import Run, Store, Stored, Unstored
+from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
 from ocannl_core.runtime.usage import Usage
-from ocannl_core.schedule.memory import memory_plan, too_large
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
 
 
@@ -54,7 +54,7 @@ def description(node: TensorNode, tensor: TensorLike | None) -> str:
 
 def stored_nodes(
     code: Unlinked,
-    store: Store,
+    store: BufferStore,
     keep: Sequence[TensorLike] | None,
     read_again: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
@@ -110,7 +110,7 @@ def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[T
 
 
 def _reason_to_store(
-    node: TensorNode, code: Unlinked, store: Store, kept: AbstractSet[TensorNode]
+    node: TensorNode, code: Unlinked, store: BufferStore, kept: AbstractSet[TensorNode]
 ) -> Reason | None:
     tensor = code.tensors.get(node)
     if tensor is not None and tensor.is_parameter:
@@ -153,7 +153,7 @@ def check_bindings(
 
 
 def missing_nodes(
-    code: Unlinked, reads_first: AbstractSet[TensorNode], store: Store
+    code: Unlinked, reads_first: AbstractSet[TensorNode], store: BufferStore
 ) -> AbstractSet[TensorNode]:
     """Returns what the code reads but does not compute, and nothing else provides."""
     return frozenset(
@@ -166,7 +166,7 @@ def missing_nodes(
     )
 
 
-def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Store) -> None:
+def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: BufferStore) -> None:
     """Raises LinkError if nodes are missing; it says what would provide them."""
     if not missing:
         return
@@ -228,7 +228,7 @@ def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
         raise too_large(built.plan, f"{nbytes:,} bytes") from error
 
 
-def bind(code: Unlinked, plan: Plan, store: Store) -> dict[TensorNode, Stored]:
+def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:
     """Returns the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
@@ -237,7 +237,7 @@ def bind(code: Unlinked, plan: Plan, store: Store) -> dict[TensorNode, Stored]:
     return {node: _bind_node(code, node, plan.nodes[node], store) for node in plan.params}
 
 
-def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: Store) -> Stored:
+def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
     stored = store.find(node)
     if stored is not None:
         return stored if stored.info == info else _with_margins(code, stored, info, store)
@@ -253,7 +253,7 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: Store) -
 
 
 def bind_untouched(
-    code: Unlinked, lasting: Mapping[TensorNode, Placement], plan: Plan, store: Store
+    code: Unlinked, lasting: Mapping[TensorNode, Placement], plan: Plan, store: BufferStore
 ) -> None:
     """Enters into a context what a routine is to store and, as compiled, does not touch.
 
@@ -274,7 +274,7 @@ def _shape_text(stored: Stored, info: NodeInfo) -> str:
     return str(stored.tensor.shape if stored.tensor is not None else info.dims)
 
 
-def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: Store) -> Stored:
+def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
     """Returns the memory of a node laid out anew; no routine may hold the old one's address."""
     if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
         raise VerifyError(
@@ -304,8 +304,8 @@ def record(
     nodes: Mapping[TensorNode, NodeInfo],
     usage: Usage,
     memory: Mapping[TensorNode, Stored],
-    run: Run,
-    store: Store,
+    run: RunRecord,
+    store: BufferStore,
 ) -> None:
     """Enters a linked routine into the context: its new memory, and what it keeps private.
 
@@ -354,7 +354,7 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
     )
 
 
-def check_gradients(carried: Sequence[Stored], run: Run) -> None:
+def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
     """Raises UsageError if gradients still hold what an earlier run has passed on to operands.
 
     Args:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.hooks.backend import Backend
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass, replace
-from ocannl_core.schedule.plan import External, Nest, Plan, Step
-from ocannl_core.schedule.transforms import to_text
 from ocannl_core.target import Buffer, Launcher, Target
 
 _LEAST_ROUNDS = 3
@@ -116,7 +116,7 @@ def profile(
             position,
             step.title,
             found,
-            to_text(step.schedule) if isinstance(step, Nest) else "",
+            schedule_text(step.schedule) if isinstance(step, Kernel) else "",
         )
         for position, (step, found) in enumerate(zip(plan.steps, least, strict=True), start=1)
     )
@@ -126,9 +126,9 @@ def profile(
 def alone_in(plan: Plan, step: Step) -> Plan:
     """Returns a plan of one step, all memory of which comes from the context."""
     match step:
-        case External(call):
+        case HostCall(call):
             mentioned = dict.fromkeys((*call.inputs, *call.outputs))
-        case Nest(body, arguments):
+        case Kernel(body, arguments):
             mentioned = dict.fromkeys((*arguments, *nodes_of(body)))
     params = tuple(node for node in mentioned if node in {*plan.params, *plan.scratch})
     return replace(plan, steps=(step,), params=params, scratch=())

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.errors import LinkError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.loopir.nodes import Block, LoopProgram
 from ocannl_core.loopir.traverse import refresh, static_indices
 from ocannl_core.node import MemoryMode, NodeInfo, Reason, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.records import dataclass, replace
-from ocannl_core.runtime.store import Run, Store, Stored
+from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Recipe:
     info: NodeInfo
     definition: Definition
     routine: str
-    run: Run
+    run: RunRecord
 
     @property
     def operands(self) -> tuple[TensorNode, ...]:
@@ -57,7 +57,9 @@ class Recomputed:
     operands: tuple[Stored, ...]
 
 
-def recipes_for(nodes: AbstractSet[TensorNode], store: Store, routine: str) -> tuple[Recipe, ...]:
+def recipes_for(
+    nodes: AbstractSet[TensorNode], store: BufferStore, routine: str
+) -> tuple[Recipe, ...]:
     """Returns how to compute those of the nodes that an earlier routine left virtual, oldest first.
 
     Raises:
@@ -74,7 +76,7 @@ def recipes_for(nodes: AbstractSet[TensorNode], store: Store, routine: str) -> t
     return tuple(found)
 
 
-def _check(recipe: Recipe, store: Store, routine: str) -> None:
+def _check(recipe: Recipe, store: BufferStore, routine: str) -> None:
     definition, name = recipe.definition, recipe.routine
     if definition.overwritten:
         written = ", ".join(sorted(node.name for node in definition.overwritten))
@@ -96,7 +98,9 @@ def _check(recipe: Recipe, store: Store, routine: str) -> None:
     )
 
 
-def with_definitions(program: LoopProgram, recipes: Sequence[Recipe], store: Store) -> LoopProgram:
+def with_definitions(
+    program: LoopProgram, recipes: Sequence[Recipe], store: BufferStore
+) -> LoopProgram:
     """Returns a program that first computes what recipes say."""
     if not recipes:
         return program
@@ -118,7 +122,7 @@ def with_definitions(program: LoopProgram, recipes: Sequence[Recipe], store: Sto
     )
 
 
-def located(recipes: Sequence[Recipe], store: Store) -> tuple[Recomputed, ...]:
+def located(recipes: Sequence[Recipe], store: BufferStore) -> tuple[Recomputed, ...]:
     """Returns recipes with the memory that they read."""
     return tuple(
         Recomputed(
@@ -135,7 +139,7 @@ def recipes_of(
     definitions: Mapping[TensorNode, Definition],
     nodes: Mapping[TensorNode, NodeInfo],
     routine: str,
-    run: Run,
+    run: RunRecord,
 ) -> dict[TensorNode, Recipe]:
     """Returns how later code computes what a routine does not store."""
     return {

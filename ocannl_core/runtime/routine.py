@@ -9,18 +9,18 @@ from typing import SupportsIndex
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
-from ocannl_core.runtime.build import Build, rescheduled
-from ocannl_core.runtime.calls import called_with
+from ocannl_core.runtime.build import Build, rebuild
+from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
-from ocannl_core.runtime.store import History, Run, Stored
+from ocannl_core.runtime.store import History, RunRecord, Stored
 from ocannl_core.runtime.tuning import Tuning, tune
 from ocannl_core.runtime.usage import Limit, Usage
-from ocannl_core.schedule.memory import MemoryPlan, memory_plan
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Launcher
 
 
@@ -65,7 +65,7 @@ class Routine:
         bindings: Sequence[StaticIndex],
         memory: Mapping[TensorNode, Stored],
         launch: Launcher,
-        run: Run,
+        run: RunRecord,
         history: History,
         recomputed: Sequence[Recomputed] = (),
     ) -> None:
@@ -99,7 +99,7 @@ class Routine:
         self._order = tuple(index.name for index in build.plan.indices)
         if all(len(limit.terms) == 1 for limit in self._limits):
             # the same in all but the time that a call takes
-            self.__class__ = called_with(Routine, tuple(self._accepted.items()), self._order)
+            self.__class__ = callable_class(Routine, tuple(self._accepted.items()), self._order)
 
     def __call__(self, /, **indices: SupportsIndex) -> None:
         """Runs the routine; every binding is a required keyword argument.
@@ -146,7 +146,7 @@ class Routine:
         """
         build = self._build
         found = tune(build.optimised, build.backend, build.target, budget, again=again)
-        self._build = rescheduled(build)
+        self._build = rebuild(build)
         self._launch = link.launcher_of(self._build, self._memory)
         return found
 

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core import settings
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.searching.remembered import memory_of
+from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.serialization.columns import DecodingError
 from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import NotDataError, encode
@@ -55,7 +55,7 @@ _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, 
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedCode:
     """What becomes of a lowered program before a backend compiles it.
 
     Attributes:
@@ -73,14 +73,14 @@ class Generated:
     definitions: Mapping[TensorNode, Definition]
 
 
-def remembered(
+def load_or_generate(
     lowered: LoopProgram,
     stored: Mapping[TensorNode, Placement],
     requested: frozenset[TensorNode],
     backend: Backend,
     target: Target,
-    make: Callable[[], Generated],
-) -> Generated:
+    make: Callable[[], GeneratedCode],
+) -> GeneratedCode:
     """Returns what an earlier process made of a program, or else makes it now and keeps it.
 
     Nothing is kept of programs that call out of the loop language, for backends that do not say of
@@ -118,14 +118,14 @@ def _form(backend: Backend) -> Form | None:
     return form_of(parts)
 
 
-def _parts(made: Generated) -> tuple[object, ...]:
-    return tuple(getattr(made, each.name) for each in fields(Generated))
+def _parts(made: GeneratedCode) -> tuple[object, ...]:
+    return tuple(getattr(made, each.name) for each in fields(GeneratedCode))
 
 
 def _circumstances(target: Target) -> str:
     """Returns what else results depend on."""
     chosen = settings.current()
-    schedules = "" if chosen.tune == "off" else memory_of(target).state()
+    schedules = "" if chosen.tune == "off" else tuning_cache(target).state()
     relevant = {
         each.name: getattr(chosen, each.name)
         for each in fields(chosen)
@@ -181,14 +181,14 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
 
 def _read(
     directory: PrivateDirectory, name: str, form: Form, things: Sequence[object]
-) -> Generated | None:
+) -> GeneratedCode | None:
     """Returns an entry; None if there is none, or not as it was written."""
     content = directory.read(name, is_use=True)
     payload = None if content is None else unsealed(name, content)
     if payload is None:
         return None
     try:
-        return Generated(*decode(payload, form, things))
+        return GeneratedCode(*decode(payload, form, things))
     except DecodingError:  # of a plugin that was changed without its source code, say
         return None
 

@@ -9,9 +9,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ocannl_core.errors import LinkError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.garbage import note_memory
 from ocannl_core.node import NodeInfo, NodeTable, Placement, TensorNode
-from ocannl_core.records import dataclass
 from ocannl_core.runtime.interfaces import TensorLike
 from ocannl_core.target import Buffer, Target
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RunRecord:
     """When a routine ran last; 0 if it has not.
 
     Attributes:
@@ -53,7 +53,7 @@ class History:
     __slots__ = ("_ordinals", "last")
 
     def __init__(self) -> None:
-        self.last: Run | None = None
+        self.last: RunRecord | None = None
         self._ordinals = count(1)
 
     def host_wrote(self, stored: Stored) -> None:
@@ -62,7 +62,7 @@ class History:
         stored.has_value = True
         stored.host_wrote_at = next(self._ordinals)
 
-    def ran(self, run: Run, *, is_repeatable: bool) -> None:
+    def ran(self, run: RunRecord, *, is_repeatable: bool) -> None:
         """Notes that a routine has run.
 
         Args:
@@ -105,7 +105,7 @@ class Stored:
         self.has_value = False
         self.is_linked = False
         self.writers: list[str] = []
-        self.runs: list[Run] = []
+        self.runs: list[RunRecord] = []
         self.host_wrote_at = 0
         note_memory(self, buffer.info.nbytes)
 
@@ -116,14 +116,14 @@ class Stored:
         """
         return None if self._tensor is None else self._tensor()
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: RunRecord) -> None:
         """Note a routine that writes the node. Of those that are gone, the last run is kept."""
         over = [each for each in self.runs if each.is_over]
         last = max(over, key=lambda each: each.at, default=None)
         self.runs = [each for each in self.runs if each is last or not each.is_over]
         self.runs.append(run)
 
-    def passed_on_by(self) -> Run | None:
+    def passed_on_by(self) -> RunRecord | None:
         """Returns the run that wrote the node last, if that left it passed on to operands."""
         last = max(self.runs, key=lambda run: run.at, default=None)
         if last is None or last.at <= self.host_wrote_at or self.node not in last.passed_on:
@@ -154,7 +154,7 @@ class Unstored:
     recipe: Recipe | None = None
 
 
-class Store:
+class BufferStore:
     """The buffers of a context and of those that it descends from.
 
     Attributes:
@@ -163,7 +163,7 @@ class Store:
         history: What happened to the memory, in order; a lineage has one.
     """
 
-    def __init__(self, backend: Backend, target: Target, parent: Store | None = None) -> None:
+    def __init__(self, backend: Backend, target: Target, parent: BufferStore | None = None) -> None:
         self.backend = backend
         self.target = target
         self._parent = parent
@@ -171,8 +171,8 @@ class Store:
         self._stored: NodeTable[Stored] = NodeTable()
         self._unstored: NodeTable[Unstored] = NodeTable()
 
-    def _lineage(self) -> Iterator[Store]:
-        store: Store | None = self
+    def _lineage(self) -> Iterator[BufferStore]:
+        store: BufferStore | None = self
         while store is not None:
             yield store
             store = store._parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
     FixedIndex,
@@ -27,7 +28,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.ranges import Range, index_range
 from ocannl_core.loopir.traverse import Access, Node, accesses_at, children
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class DecodingError(ValueError):
     """Bytes are not what an encoder writes."""
 
 
-class Writer:
+class ColumnWriter:
     """Columns, in the order in which they are written."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Writer:
         self._columns.append(column.tobytes())
 
 
-class Reader:
+class ColumnReader:
     """Columns, in the order in which they were written.
 
     Raises:

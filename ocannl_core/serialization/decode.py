@@ -14,21 +14,21 @@ from typing import Any, assert_never
 
 from ocannl_core.indexing import LoopVar, fresh_var
 from ocannl_core.node import TensorNode
-from ocannl_core.serialization.columns import DecodingError, Reader
+from ocannl_core.serialization.columns import ColumnReader, DecodingError
 from ocannl_core.serialization.numbering import Label
 from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
     Identities,
-    Leaf,
-    Product,
+    MappingForm,
     Record,
     Records,
-    Sequence,
+    ScalarForm,
+    SequenceForm,
     Set,
     Symbols,
-    Table,
+    TupleForm,
     Union,
     by_name,
     name_of,
@@ -57,7 +57,7 @@ def decode(
     if form is None:
         raise DecodingError("the value holds more than data")
     try:
-        reader = Reader(content)
+        reader = ColumnReader(content)
         return _Decoder(reader, things, labels).decoded(form)
     except DecodingError:
         raise
@@ -68,7 +68,7 @@ def decode(
 class _Decoder:
     """The records of one value."""
 
-    def __init__(self, reader: Reader, things: Values[object], labels: Labels | None) -> None:
+    def __init__(self, reader: ColumnReader, things: Values[object], labels: Labels | None) -> None:
         self._reader = reader
         self._things = list(things)
         self._labels = labels
@@ -121,7 +121,7 @@ class _Decoder:
             return []
         reader = self._reader
         match form:
-            case Leaf(kind):
+            case ScalarForm(kind):
                 return self._leaves(kind, count)
             case Symbols(kind):
                 return list(map(by_name(kind).__getitem__, reader.strings(count)))
@@ -129,13 +129,13 @@ class _Decoder:
                 return _of(kinds, self._things, reader.positions(count, len(self._things)))
             case Records(kinds):
                 return _of(kinds, self._records, reader.positions(count, len(self._records)))
-            case Sequence(element):
+            case SequenceForm(element):
                 return self._sequences(element, count)
-            case Product(elements):
+            case TupleForm(elements):
                 return list(zip(*(self._values(each, count) for each in elements), strict=True))
             case Set(element):
                 return list(map(frozenset, self._sequences(element, count)))
-            case Table(key, value):
+            case MappingForm(key, value):
                 keys = self._sequences(key, count)
                 values = iter(self._values(value, sum(map(len, keys))))
                 return [dict(zip(each, values)) for each in keys]  # noqa: B905

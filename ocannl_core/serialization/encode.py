@@ -24,21 +24,21 @@ from typing import Any, Protocol, assert_never
 
 from ocannl_core.identity import IdentityNumbers
 from ocannl_core.node import TensorNode
-from ocannl_core.serialization.columns import Writer
+from ocannl_core.serialization.columns import ColumnWriter
 from ocannl_core.serialization.numbering import Numbering
 from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
     Identities,
-    Leaf,
-    Product,
+    MappingForm,
     Record,
     Records,
-    Sequence,
+    ScalarForm,
+    SequenceForm,
     Set,
     Symbols,
-    Table,
+    TupleForm,
     Union,
     record_of,
     text_of,
@@ -89,7 +89,7 @@ class _Encoder:
         while self._pending:
             kind = next(iter(self._pending))
             self._classes[kind].add(self._pending.pop(kind))
-        out = Writer()
+        out = ColumnWriter()
         self._write_identities(out)
         if self._kinds:
             out.integers(self._kinds)
@@ -127,7 +127,7 @@ class _Encoder:
             self._classes[kind] = found
         return found.code
 
-    def _write_identities(self, out: Writer) -> None:
+    def _write_identities(self, out: ColumnWriter) -> None:
         """Write the new identities, in the order of their numbers."""
         numbers = self.numbering.numbers
         if not self._by_number:
@@ -145,7 +145,9 @@ class _Encoder:
         nodes = [each for each in new if type(each) is TensorNode]
         self._write_field("gradient_of", GRADIENT_OF, nodes, out)
 
-    def _write_field(self, name: str, form: Form, identities: Values[object], out: Writer) -> None:
+    def _write_field(
+        self, name: str, form: Form, identities: Values[object], out: ColumnWriter
+    ) -> None:
         if identities:
             values = column(form, self)
             values.add(list(map(attrgetter(name), identities)))
@@ -188,7 +190,7 @@ class _Class:
             for get, each in zip(self._getters, self._columns, strict=True):
                 each.add(list(map(get, records)))
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         """Write the columns, in the order of the fields."""
         for each in self._columns:
             each.write(out)
@@ -208,7 +210,7 @@ class Column(Protocol):
         """
         ...
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         """Write what was added; nothing if there are no values."""
         ...
 
@@ -216,7 +218,7 @@ class Column(Protocol):
 def column(form: Form, encoder: _Encoder) -> Column:
     """Return an empty column for values of a form."""
     match form:
-        case Leaf(kind):
+        case ScalarForm(kind):
             return _Leaves(kind)
         case Symbols(kind):
             return _Names(kind)
@@ -224,14 +226,14 @@ def column(form: Form, encoder: _Encoder) -> Column:
             return _Identities(kinds, encoder.numbering)
         case Records(kinds):
             return _References(kinds, encoder)
-        case Sequence(element):
+        case SequenceForm(element):
             return _Sequences(column(element, encoder))
-        case Product(elements):
+        case TupleForm(elements):
             return _Products([column(each, encoder) for each in elements])
         case Set(element):
-            order = _Order(encoder.numbering) if isinstance(element, Identities) else None
+            order = _MappingOrder(encoder.numbering) if isinstance(element, Identities) else None
             return _Sets(column(element, encoder), order)
-        case Table(key, value):
+        case MappingForm(key, value):
             return _Tables(column(key, encoder), column(value, encoder))
         case Union(forms, codes):
             return _Unions(codes, [column(each, encoder) for each in forms])
@@ -258,7 +260,7 @@ class _Leaves:
         _check(values, self._kinds)
         self._values += values
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._values:
             (kind,) = self._kinds
             if kind is float:
@@ -280,7 +282,7 @@ class _Names:
         _check(values, self._kinds)
         self._names += map(attrgetter("name"), values)
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._names:
             out.strings(self._names)
 
@@ -297,7 +299,7 @@ class _Identities:
         _check(values, self._kinds)
         self._numbers += map(self._number, values)
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._numbers:
             out.integers(self._numbers)
 
@@ -314,7 +316,7 @@ class _References:
         _check(values, self._kinds)
         self._numbers += self._encoder.numbers_of(values)
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._numbers:
             out.integers(self._numbers)
 
@@ -336,7 +338,7 @@ class _Sequences:
         if elements:
             self._elements.add(elements)
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._lengths:
             out.integers(self._lengths)
         self._elements.write(out)
@@ -355,7 +357,7 @@ class _Products:
         for position, each in enumerate(self._columns):
             each.add(list(map(itemgetter(position), values)))
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         for each in self._columns:
             each.write(out)
 
@@ -363,7 +365,7 @@ class _Products:
 class _Sets:
     """Sets, in an order that does not depend on where their elements are in memory."""
 
-    def __init__(self, elements: Column, order: _Order | None) -> None:
+    def __init__(self, elements: Column, order: _MappingOrder | None) -> None:
         self._elements = _Sequences(elements)
         self._order = order
 
@@ -371,11 +373,11 @@ class _Sets:
         _check(values, frozenset({frozenset}))
         self._elements.add([tuple(sorted(each, key=self._order)) for each in values])
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         self._elements.write(out)
 
 
-class _Order:
+class _MappingOrder:
     """Sorts identities: those that have a number by it, then the others by what they are called."""
 
     def __init__(self, numbering: Numbering) -> None:
@@ -400,7 +402,7 @@ class _Tables:
         if found:
             self._values.add(found)
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         self._keys.write(out)
         self._values.write(out)
 
@@ -421,7 +423,7 @@ class _Unions:
         for code in set(found):
             self._columns[code].add([v for v, c in zip(values, found, strict=True) if c == code])
 
-    def write(self, out: Writer) -> None:
+    def write(self, out: ColumnWriter) -> None:
         if self._found:
             out.integers(self._found)
         for each in self._columns:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 Label = tuple[str, ...]
 

@@ -30,13 +30,13 @@ from operator import attrgetter
 from typing import Any, assert_never
 
 from ocannl_core import dtypes
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import LoopVar, StaticIndex
 from ocannl_core.node import TensorNode
-from ocannl_core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
+class ScalarForm:
     """Numbers, strings, truth values or None.
 
     Attributes:
@@ -80,14 +80,14 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
+class SequenceForm:
     """Tuples of any length with elements of one form."""
 
     element: Form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product:
+class TupleForm:
     """Tuples of a fixed length."""
 
     elements: tuple[Form, ...]
@@ -97,11 +97,11 @@ class Product:
 class Set:
     """Frozen sets of identities, of numbers or of strings."""
 
-    element: Identities | Leaf
+    element: Identities | ScalarForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class MappingForm:
     """Dictionaries, in their order."""
 
     key: Form
@@ -121,7 +121,17 @@ class Union:
     codes: Mapping[type, int]
 
 
-Form = Leaf | Symbols | Identities | Records | Sequence | Product | Set | Table | Union
+Form = (
+    ScalarForm
+    | Symbols
+    | Identities
+    | Records
+    | SequenceForm
+    | TupleForm
+    | Set
+    | MappingForm
+    | Union
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,15 +176,15 @@ def record_of(kind: type) -> Record | None:
 def records_in(form: Form) -> frozenset[type]:
     """Return the classes of the records that are values of a form, or elements of these."""
     match form:
-        case Leaf() | Symbols() | Identities() | Set():
+        case ScalarForm() | Symbols() | Identities() | Set():
             return frozenset()
         case Records(kinds):
             return kinds
-        case Sequence(element):
+        case SequenceForm(element):
             return records_in(element)
-        case Table(key, value):
+        case MappingForm(key, value):
             return records_in(key) | records_in(value)
-        case Product(forms) | Union(forms):
+        case TupleForm(forms) | Union(forms):
             return frozenset().union(*map(records_in, forms))
         case _:
             assert_never(form)
@@ -184,17 +194,17 @@ def records_in(form: Form) -> frozenset[type]:
 def text_of(form: Form) -> str:
     """Return a text that tells forms apart."""
     match form:
-        case Leaf(kind) | Symbols(kind):
+        case ScalarForm(kind) | Symbols(kind):
             return name_of(kind)
         case Identities(kinds) | Records(kinds):
             return f"<{' '.join(sorted(map(name_of, kinds)))}>"
-        case Sequence(element):
+        case SequenceForm(element):
             return f"({text_of(element)} ...)"
         case Set(element):
             return f"{{{text_of(element)}}}"
-        case Table(key, value):
+        case MappingForm(key, value):
             return f"{{{text_of(key)}: {text_of(value)}}}"
-        case Product(forms):
+        case TupleForm(forms):
             return f"({' '.join(map(text_of, forms))})"
         case Union(forms):
             return f"[{' '.join(map(text_of, forms))}]"
@@ -226,12 +236,12 @@ def form_of(annotation: Any) -> Form | None:
     if len(known) < len(forms):
         return None
     if origin is tuple:
-        return Sequence(known[0]) if Ellipsis in arguments else Product(tuple(known))
+        return SequenceForm(known[0]) if Ellipsis in arguments else TupleForm(tuple(known))
     # others would be hashed before they are whole
-    if origin is frozenset and isinstance(known[0], Identities | Leaf):
+    if origin is frozenset and isinstance(known[0], Identities | ScalarForm):
         return Set(known[0])
-    if origin in (Mapping, dict) and isinstance(known[0], Identities | Leaf | Symbols):
-        return Table(known[0], known[1])
+    if origin in (Mapping, dict) and isinstance(known[0], Identities | ScalarForm | Symbols):
+        return MappingForm(known[0], known[1])
     return None
 
 
@@ -242,7 +252,7 @@ def form_like(value: Any) -> Form | None:
         return form_of(kind)
     forms = [form_like(each) for each in value]
     known = [form for form in forms if form is not None]
-    return Product(tuple(known)) if len(known) == len(forms) else None
+    return TupleForm(tuple(known)) if len(known) == len(forms) else None
 
 
 def _plain(kind: Any) -> Form | None:
@@ -288,15 +298,15 @@ def _union(*forms: Form) -> Union:
 def _classes_of(form: Form) -> frozenset[type]:
     """Return the classes of the values of a form."""
     match form:
-        case Leaf(kind) | Symbols(kind):
+        case ScalarForm(kind) | Symbols(kind):
             return frozenset({kind})
         case Identities(kinds) | Records(kinds):
             return kinds
-        case Sequence() | Product():
+        case SequenceForm() | TupleForm():
             return frozenset({tuple})
         case Set():
             return frozenset({frozenset})
-        case Table():
+        case MappingForm():
             return frozenset({dict})
         case Union(forms):
             return frozenset().union(*map(_classes_of, forms))
@@ -313,19 +323,19 @@ def _evaluated(annotation: str, module: str) -> Any:
     return eval(annotation, names)  # as `typing.get_type_hints` does, once for each text
 
 
-_INT, _NONE = Leaf(int), Leaf(type(None))
+_INT, _NONE = ScalarForm(int), ScalarForm(type(None))
 _LEAVES: dict[Any, Form] = {
     int: _INT,
-    float: _union(Leaf(float), _INT),  # what an int is accepted for
-    str: Leaf(str),
-    bool: Leaf(bool),
+    float: _union(ScalarForm(float), _INT),  # what an int is accepted for
+    str: ScalarForm(str),
+    bool: ScalarForm(bool),
     type(None): _NONE,
     None: _NONE,
 }
 IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
-    TensorNode: {"id": _INT, "label": Sequence(Leaf(str))},
-    LoopVar: {"hint": Leaf(str)},
-    StaticIndex: {"name": Leaf(str), "extent": _union(_NONE, _INT)},
+    TensorNode: {"id": _INT, "label": SequenceForm(ScalarForm(str))},
+    LoopVar: {"hint": ScalarForm(str)},
+    StaticIndex: {"name": ScalarForm(str), "extent": _union(_NONE, _INT)},
 }
 """What a new identity is made of, beside other identities."""
 

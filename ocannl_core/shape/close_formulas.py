@@ -1,57 +1,56 @@
-"""Closing what formulas and counts say: which sizes to guess first, and which rows to end."""
+"""Closing of formulas and counts: the order of guesses on sizes, and the rows that counts close."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import gcd, lcm
 
-from ocannl_core.shape import cycles, ranks
-from ocannl_core.shape.closing import Closing
+from ocannl_core.shape import ranks, scc
+from ocannl_core.shape.closing_state import Closing
 from ocannl_core.shape.constraints import DimEqual, Formula, Strided, TotalElements
 from ocannl_core.shape.counts import Count
-from ocannl_core.shape.derived import Role, linear, roles
+from ocannl_core.shape.derived import SolutionRole, linear, roles
 from ocannl_core.shape.formula_messages import part_without_cells
-from ocannl_core.shape.hidden import refuse_guesses
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import AffineDim, ConcatDim, DimVar, RowVar, Size
+from ocannl_core.shape.underdetermined import refuse_guesses
 
 
-def waiting_dims(closing: Closing) -> dict[DimVar, Role]:
-    """Returns the undecided sizes that open formulas will compute once others are known, and what
-    they are in these.
+def waiting_dims(closing: Closing) -> dict[DimVar, SolutionRole]:
+    """Return the undecided sizes that open formulas will compute, with their role in these.
 
-    Guessing these first could only contradict the formulas. What lies above a computed size, so
-    that it is bounded by it, waits too.
+    Guesses on them could only contradict the formulas. The sizes above a computed size are bounded
+    by it, and wait as well.
     """
     state = closing.state
-    waiting: dict[DimVar, Role] = {}
+    waiting: dict[DimVar, SolutionRole] = {}
     parts: dict[DimVar, set[DimVar]] = {}
     for formula in closing.formulas():
         unknown = list(_unknown(state, formula))
-        lowest = min((role for _, role in unknown), default=Role.WHOLE)
+        lowest = min((role for _, role in unknown), default=SolutionRole.WHOLE)
         for var, role in unknown:
             if var is None:
                 continue
             if role > lowest:
                 waiting[var] = max(role, waiting.get(var, role))
-            if role is Role.WHOLE:
+            if role is SolutionRole.WHOLE:
                 others = {other for other, each in unknown if other and each is not role}
                 parts.setdefault(var, set()).update(others)
-    waiting.update(dict.fromkeys(_above(closing, parts, waiting), Role.WHOLE))
+    waiting.update(dict.fromkeys(_above(closing, parts, waiting), SolutionRole.WHOLE))
     return waiting
 
 
 def _above(
     closing: Closing, parts: Mapping[DimVar, set[DimVar]], known: Collection[DimVar]
 ) -> dict[DimVar, None]:
-    """Returns what lies above computed sizes.
+    """Return the sizes above computed ones.
 
-    What a size is computed from does not wait for it: `i` in `o = 2*i`, `o ⊑ i`.
+    The operands of a formula do not wait for its result: `i` in `o = 2*i`, `o ⊑ i`.
 
     Args:
-        closing: What is being closed.
-        parts: The computed sizes, and what they are computed from.
-        known: Sizes from which there is no need to go on.
+        closing: The closing in progress.
+        parts: The computed sizes, and the operands of their formulas.
+        known: Sizes at which the search stops.
     """
     state = closing.state
 
@@ -65,7 +64,7 @@ def _above(
         var = pending.pop()
         operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
         if operands and not circle_of:
-            circles = cycles.components([*parts, *closing.open_dims()], informants)
+            circles = scc.strongly_connected_components([*parts, *closing.open_dims()], informants)
             circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
         above = [each for each in operands if circle_of.get(each) != circle_of[var]]
         pending += [each for each in above if each not in known and each not in found]
@@ -73,28 +72,28 @@ def _above(
     return found
 
 
-def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, Role]]:
-    """Yields the undecided sizes of a formula and what they are in it; None for those of a row of
-    which the axes are not known yet.
+def _unknown(state: State, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
+    """Yield the undecided sizes of a formula with their roles; None for those of a row with unknown
+    axes.
     """
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
             for var in state.undecided((dim,)):
-                optional = role is Role.PART and state.optional.get(var)
-                yield var, Role.KERNEL if optional else role
+                optional = role is SolutionRole.PART and state.optional.get(var)
+                yield var, SolutionRole.KERNEL if optional else role
         return
     for row in formula.rows:
         tail, unknown = state.unknowns(row)
-        yield from ((var, Role.PART) for var in unknown)
+        yield from ((var, SolutionRole.PART) for var in unknown)
         if tail is not None:
-            yield None, Role.PART
-    yield from ((var, Role.PART) for var in state.undecided(formula.divided_by))
+            yield None, SolutionRole.PART
+    yield from ((var, SolutionRole.PART) for var in state.undecided(formula.divided_by))
     if isinstance(formula.count, Strided):
-        yield from ((var, Role.WHOLE) for var in state.undecided((formula.count.dim,)))
+        yield from ((var, SolutionRole.WHOLE) for var in state.undecided((formula.count.dim,)))
 
 
 def refuse_lost_parts(state: State) -> None:
-    """Refuses a part without cells, unless its tensor is stated to have none: it would get lost.
+    """Refuse an empty part of a concatenation, unless its tensor is stated to be empty.
 
     Raises:
         ShapeError: if the equation of a concatenated axis leaves nothing for one of its parts.
@@ -113,7 +112,7 @@ def refuse_lost_parts(state: State) -> None:
 
 
 def join_parts(closing: Closing) -> None:
-    """Stage 4: equally many parts on both sides of an equation are the same, one by one.
+    """Stage 4: unify the parts of two concatenations of equally many parts, one by one.
 
     a^b = c^d  -->  a = c, b = d
     """
@@ -138,21 +137,21 @@ def join_parts(closing: Closing) -> None:
 
 
 def close_counted_leaf_rows(closing: Closing) -> None:
-    """Stage 3: rows of leaves of which only the number of cells is known get one axis for them.
+    """Stage 3: give rows of leaves that only a number of cells constrains one axis.
 
-    So do rows that leaves follow: the leaves get this axis, too.
+    The same holds for rows that leaves follow, which get this axis, too.
     """
     state = closing.state
     _close_counted(closing, lambda tail: ranks.leaf_of(state, tail) or _tells_leaf(state, tail))
 
 
 def close_counted_rows(closing: Closing) -> None:
-    """Stage 5: rows of which only the number of cells is known get one axis for them."""
+    """Stage 5: give rows that only a number of cells constrains one axis."""
     _close_counted(closing, lambda tail: True)
 
 
 def _tells_leaf(state: State, tail: RowVar) -> bool:
-    """Return True for a row that a leaf takes its axes from, and that needs none by itself."""
+    """Return True for a row that determines the axes of a leaf, and needs none by itself."""
     return not ranks.is_anchored(state, tail) and any(
         ranks.leaf_of(state, var) for var in ranks.reached(state, [tail])
     )
@@ -162,7 +161,7 @@ def _close_counted(closing: Closing, admits: Callable[[RowVar], object]) -> None
     state = closing.state
     while True:
         axes: dict[RowVar, int] = {}
-        guessed: list[RowVar] = []  # of the others, the number of cells is known
+        guessed: list[RowVar] = []  # the number of cells of the others is known
         shared: dict[DimVar, list[Count]] = {}
         for formula in closing.formulas():
             if not isinstance(formula, TotalElements):
@@ -196,8 +195,7 @@ def _smallest_counts(
     shared: Mapping[DimVar, Sequence[Count]],
     admits: Callable[[RowVar], object],
 ) -> dict[DimVar, Size]:
-    """Return the smallest sizes that make the numbers of cells of rows come out, where all else
-    is known of these.
+    """Return the smallest sizes that satisfy numbers of cells of rows without other unknowns.
 
     Of a size and its multiple, the former is chosen: 4*y = 6*cells  -->  y = 3.
     """
@@ -230,13 +228,13 @@ def _smallest_counts(
 
 
 def _is_ready(state: State, count: Count, admits: Callable[[RowVar], object]) -> bool:
-    """Return True if nothing but its own size and one row is unknown in a count."""
+    """Return True if the only unknowns of a count are its own size and one row."""
     is_known = not count.unknown and len(count.tails) <= 1 and count.known and count.factor
     return bool(is_known) and all(_is_free(state, tail) and admits(tail) for tail in count.tails)
 
 
 def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
-    """Return an undecided size, its factor, and the undecided size that it is a multiple of."""
+    """Return an undecided size, its factor, and the undecided size of which it is a multiple."""
     if not isinstance(formula, DimEqual):
         return None
     for whole, part in ((formula.left, formula.right), (formula.right, formula.left)):
@@ -248,8 +246,8 @@ def _scale(state: State, formula: Formula) -> tuple[DimVar, int, DimVar] | None:
 
 
 def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
-    """Return the rows of which the number of cells follows from what is not decided yet, and those
-    that can learn from them.
+    """Return the rows whose number of cells depends on undecided sizes, and the rows that depend on
+    them.
     """
     state = closing.state
     counted = [
@@ -262,5 +260,5 @@ def awaiting_counts(closing: Closing) -> dict[RowVar, None]:
 
 
 def _is_free(state: State, tail: RowVar) -> bool:
-    """True when no result with known axes, however far, says how long a row is."""
+    """Return True if no result with known axes, direct or indirect, bounds the length of a row."""
     return tail not in ranks.known_axes(state, [tail])

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from ocannl_core.errors import ShapeError
 from ocannl_core.shape.constraints import AtLeast, DimBelow, DimEqual
 from ocannl_core.shape.explain import derivation, dims_of, row_derivation
-from ocannl_core.shape.hidden import axis_name, parameter_text
-from ocannl_core.shape.state import Edge, Guessed, Leaf, State, Work, sides
+from ocannl_core.shape.state import Edge, Guessed, LeafTensor, State, Work, sides
 from ocannl_core.shape.terms import DimVar, RowVar
+from ocannl_core.shape.underdetermined import axis_name, parameter_text
 
 _SHOWN = 2
 
 
-def told(state: State, work: Work, error: ShapeError) -> ShapeError:
-    """Returns the error with what earlier closings guessed of the sizes and rows concerned.
+def guess_messages(state: State, work: Work, error: ShapeError) -> ShapeError:
+    """Return the error with what earlier closings guessed of the sizes and rows concerned.
 
     Args:
         state: What is known.
@@ -60,7 +60,7 @@ def _note(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
 
 
 def _subject(state: State, var: DimVar | RowVar) -> str:
-    """Returns what was guessed.
+    """Return what was guessed.
 
     size 1 of output axis -1 of uniform
     """
@@ -87,11 +87,11 @@ def _advice(state: State, var: DimVar | RowVar, guess: Guessed) -> str:
     return f"or give the {leaf.kind.value} axes of {_maker(leaf)} where it is made"
 
 
-def _leaf(state: State, var: DimVar | RowVar) -> Leaf | None:
+def _leaf(state: State, var: DimVar | RowVar) -> LeafTensor | None:
     if isinstance(var, RowVar):
         return state.row_leaves.get(var)
     return state.dim_leaves.get(state.find(var))
 
 
-def _maker(leaf: Leaf) -> str:
+def _maker(leaf: LeafTensor) -> str:
     return leaf.origin.operation

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ocannl_core.errors import SpecError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.constraints import (
     AtLeast,
     Constraint,
@@ -19,18 +19,18 @@ from ocannl_core.shape.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
-from ocannl_core.shape.spec import parse_spec
-from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.einsum_parser import parse_spec
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
 
 __all__ = [
     "BatchSlice",
     "Compose",
     "ComposeAccumulate",
+    "ConcatPart",
     "Einsum",
     "Logic",
     "NumbersOfWords",
-    "Part",
     "Pointwise",
     "Relation",
     "Several",
@@ -79,7 +79,7 @@ class NumbersOfWords:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConcatPart:
     """How one assignment lines up the tensors that it touches.
 
     Attributes:
@@ -97,7 +97,7 @@ class Part:
 class Several:
     """As each of several assignments says."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ConcatPart, ...]
 
 
 Logic = (
@@ -118,7 +118,7 @@ def logic_from_text(
     padded: bool | None = None,
     values: Mapping[str, int] | None = None,
 ) -> Logic:
-    """Returns the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
+    """Return the logic of a text: `.` pointwise, `@` compose, `T` transpose, or an einsum spec.
 
     Args:
         text: The text.
@@ -143,9 +143,9 @@ def logic_from_text(
 
 
 def constraints_of(
-    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: Supply
+    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> list[Constraint]:
-    """Returns what an operation says about the shapes of its result and operands.
+    """Return what an operation says about the shapes of its result and operands.
 
     Args:
         logic: How the axes correspond.
@@ -162,9 +162,9 @@ def constraints_of(
 
 
 def relation_of(
-    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: Supply
+    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> Relation:
-    """Returns the constraints of an operation together with the positions it fixes."""
+    """Return the constraints of an operation together with the positions it fixes."""
     _check_operands(logic, len(operands), str(origin))
     match logic:
         case Pointwise():
@@ -191,7 +191,7 @@ def relation_of(
 
 
 def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
-    """Yields the rows of operands that meet more than the same row of the result.
+    """Yield the rows of operands that meet more than the same row of the result.
 
     A parameter's row of this kind must follow from its uses: guessing it would change what the
     product means.
@@ -279,7 +279,7 @@ def _slice(
     result: Shape,
     operand: Shape,
     origin: Origin,
-    fresh: Supply,
+    fresh: FreshVariables,
 ) -> Relation:
     relation = Relation()
     leading: list[Dim] = []
@@ -306,7 +306,7 @@ def _slice(
 
 
 def _numbers_of_words(
-    per_word: int, result: Shape, operand: Shape, origin: Origin, fresh: Supply
+    per_word: int, result: Shape, operand: Shape, origin: Origin, fresh: FreshVariables
 ) -> Relation:
     words = fresh.dim("words")
     one_axis = {RowKind.OUTPUT: Row(trailing=(words,))}
@@ -321,7 +321,7 @@ def _numbers_of_words(
 
 
 def _several(
-    parts: Sequence[Part], shapes: Sequence[Shape], origin: Origin, fresh: Supply
+    parts: Sequence[ConcatPart], shapes: Sequence[Shape], origin: Origin, fresh: FreshVariables
 ) -> Relation:
     """The names of each part are its own."""
     relation = Relation()

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from ocannl_core.errors import SpecError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.constraints import Constraint, DimEqual, RowEqual
-from ocannl_core.shape.notation import (
+from ocannl_core.shape.einsum_ast import (
     Affine,
     Anything,
     AxisSpec,
@@ -28,8 +28,8 @@ from ocannl_core.shape.notation import (
     RowSpec,
     ShapeSpec,
 )
-from ocannl_core.shape.spec import parse_spec
-from ocannl_core.shape.supply import Supply
+from ocannl_core.shape.einsum_parser import parse_spec
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -59,7 +59,7 @@ class Statement:
 
 
 def parse_statement(text: str) -> Statement:
-    """Returns the statement that a text denotes.
+    """Return the statement that a text denotes.
 
     Raises:
         SpecError: if the text does not follow the notation.
@@ -85,9 +85,9 @@ def stated(
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],
     origin: Origin,
-    fresh: Supply,
+    fresh: FreshVariables,
 ) -> list[Constraint]:
-    """Returns the constraints of a statement on the shapes of one application.
+    """Return the constraints of a statement on the shapes of one application.
 
     Raises:
         SpecError: if the statement is for another number of inputs or outputs, or has a
@@ -122,7 +122,7 @@ def stated(
 class _Instance:
     """One application of a statement, with variables of its own."""
 
-    def __init__(self, statement: Statement, origin: Origin, fresh: Supply) -> None:
+    def __init__(self, statement: Statement, origin: Origin, fresh: FreshVariables) -> None:
         self.constraints: list[Constraint] = []
         self._statement = statement
         self._origin = origin

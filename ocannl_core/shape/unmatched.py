@@ -12,17 +12,17 @@ from typing import Any
 
 from ocannl_core import settings
 from ocannl_core.errors import SpecError, SpecWarning
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Location, Origin, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.einsum import operand_name
+from ocannl_core.shape.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.explain import derivation
-from ocannl_core.shape.notation import RowSpec, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, RowKind, RowVar, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class EinsumApplication:
     """A specification applied to operands.
 
     Attributes:
@@ -39,7 +39,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class SpecRemark:
     """What is dubious about an application.
 
     Attributes:
@@ -61,7 +61,7 @@ def application_of(
     labels: Mapping[str, DimVar | RowVar],
     values: Sequence[str],
     origin: Origin,
-) -> Application:
+) -> EinsumApplication:
     """Return an application of a specification.
 
     Args:
@@ -74,7 +74,7 @@ def application_of(
     sized = set(chain.from_iterable(map(_names, spec.operands))) | set(values)
     new = dict.fromkeys(name for name in _names(spec.result) if name not in sized)
     unsized = tuple((name, dim) for name in new if isinstance(dim := labels[name], DimVar))
-    return Application(spec, tuple(operands), unsized, origin)
+    return EinsumApplication(spec, tuple(operands), unsized, origin)
 
 
 def _names(shape: ShapeSpec) -> Iterator[str]:
@@ -83,11 +83,11 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
             yield from axis_names(axis)
 
 
-def remarks(state: State, application: Application) -> tuple[list[Remark], bool]:
+def remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
     """Return what is dubious about an application, and whether shapes that are not known yet leave
     more to say.
     """
-    found: list[Remark] = []
+    found: list[SpecRemark] = []
     is_open = False
     for position, (written, shape) in enumerate(
         zip(application.spec.operands, application.operands, strict=True)
@@ -129,11 +129,11 @@ def _missing(row: RowSpec, rank: int) -> list[str]:
 
 
 def _lacking(
-    application: Application, missing: Sequence[str], position: int, kind: RowKind
-) -> Remark:
+    application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
+) -> SpecRemark:
     axes = ", ".join(f"`{each}`" for each in missing)
     number = "axis" if len(missing) == 1 else "axes"
-    return Remark(
+    return SpecRemark(
         "An operand has the axes that a specification names.",
         f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
         f"{kind.value} row, and is repeated along {'it' if len(missing) == 1 else 'them'}",
@@ -144,8 +144,8 @@ def _lacking(
     )
 
 
-def _unsized(application: Application, name: str, size: int) -> Remark:
-    return Remark(
+def _unsized(application: EinsumApplication, name: str, size: int) -> SpecRemark:
+    return SpecRemark(
         "Every axis of a result has a size that something gives.",
         f"nothing says how long `{name}` is in {_text(application)}, and so its size is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
@@ -153,7 +153,7 @@ def _unsized(application: Application, name: str, size: int) -> Remark:
     )
 
 
-def _text(application: Application) -> str:
+def _text(application: EinsumApplication) -> str:
     return application.spec.text or str(application.spec)
 
 
@@ -161,7 +161,7 @@ _registries: dict[str, dict[Any, Any]] = {}
 """For each file, the warnings that were shown: as `warnings.warn` keeps them in modules."""
 
 
-def report(remark: Remark, reported: set[tuple[Location | None, str]]) -> None:
+def report(remark: SpecRemark, reported: set[tuple[Location | None, str]]) -> None:
     """Warn about a remark at the line of its operation, once for each line; or refuse it, as the
     settings say.
 

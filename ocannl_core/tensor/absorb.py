@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import assert_never
 
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import replace
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor.definitions import Applied
 from ocannl_core.tensor.graph import ancestors

@@ -60,7 +60,7 @@ class Block(Generic[R]):
         """Returns the body applied to tensors, by position or by name."""
         tensors = self._bound(args, named)
         session = sessions.current()
-        application = Application(self, session.block)
+        application = BlockApplication(self, session.block)
         outer = session.block
         session.block = application
         try:
@@ -110,10 +110,10 @@ class Block(Generic[R]):
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
 
 
-class Application:
+class BlockApplication:
     """One run of a block's body: knows which names it has asked for."""
 
-    def __init__(self, block: Block[Any], outer: Application | None) -> None:
+    def __init__(self, block: Block[Any], outer: BlockApplication | None) -> None:
         self.block = block
         self.blocks: tuple[Block[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
@@ -170,7 +170,7 @@ class BlockFunction(Generic[P, R]):
         """Returns a new block, or inside another block's body the sub-block that belongs in this
         place.
         """
-        application: Application | None = sessions.current().block
+        application: BlockApplication | None = sessions.current().block
         if application is None:
             return Block(self._function, config, label)
         key = (
@@ -232,7 +232,7 @@ def shared_parameter(
         UsageError: if the application has asked for the name before, or another one asked with
             other arguments or in another session.
     """
-    application: Application | None = session.block
+    application: BlockApplication | None = session.block
     if application is None:
         return create((name,))
     block = application.block

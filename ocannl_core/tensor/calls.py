@@ -13,9 +13,9 @@ from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import broadcast_shape, closed_shape
 from ocannl_core.tensor.definitions import (
-    Application,
     Declared,
     Literal,
+    OpApplication,
     Parameter,
     Placeholder,
     ResultOf,
@@ -36,7 +36,7 @@ def backpropagated(root: Tensor) -> set[Tensor]:
     return found
 
 
-class Emitter(Protocol):
+class CallEmitter(Protocol):
     """What calls need of the code that they are part of."""
 
     body: list[Assignment]
@@ -55,10 +55,10 @@ class Emitter(Protocol):
 class Calls:
     """The applications of user-written operations that a computation has emitted so far."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: CallEmitter) -> None:
         self._emitter = emitter
-        self._applied: set[Application] = set()
-        self._passed: set[Application] = set()
+        self._applied: set[OpApplication] = set()
+        self._passed: set[OpApplication] = set()
         self._updates: dict[Tensor, TensorNode] = {}
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -69,7 +69,7 @@ class Calls:
             return tensor.node
         return self._updates.setdefault(tensor, TensorNode(tensor.id, tensor.label))
 
-    def forward(self, application: Application) -> None:
+    def forward(self, application: OpApplication) -> None:
         """Emits the call that computes all outputs of an application, once."""
         if application in self._applied:
             return
@@ -84,7 +84,7 @@ class Calls:
         """Lets every application pass its gradients on once more."""
         self._passed = set()
 
-    def backpropagate(self, application: Application) -> None:
+    def backpropagate(self, application: OpApplication) -> None:
         """Emits what the gradients of the outputs contribute to those of the inputs."""
         if application in self._passed:
             return

@@ -14,10 +14,10 @@ import numpy as np
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.assign.printer import to_text
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import caller_depth, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.calls import backpropagated

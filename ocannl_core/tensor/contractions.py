@@ -12,8 +12,8 @@ from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location
 from ocannl_core.shape.einsum import operand_name
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.logic import BatchSlice
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.assignment import neutral
 from ocannl_core.tensor.capture import Capture

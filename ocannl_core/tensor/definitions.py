@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 import numpy as np
 
 from ocannl_core.assign.nodes import ExternalCall, FetchSource
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op
 from ocannl_core.origin import Location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Logic
-from ocannl_core.tensor.parameter_set import Scope
+from ocannl_core.tensor.parameter_set import ParameterScope
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.tensor import Tensor
@@ -90,7 +90,7 @@ class Parameter:
     initializer: Tensor
     code: Callable[[Tensor], Any]
     """Gives the computation of the first value of a parameter defined so."""
-    scopes: tuple[Scope, ...] = ()
+    scopes: tuple[ParameterScope, ...] = ()
     """The blocks that it was made in, outermost first."""
 
 
@@ -111,18 +111,18 @@ class GradientOf:
     tensor: Tensor
 
 
-class Named(Protocol):
+class NamedOperand(Protocol):
     """An operation, as far as people see it."""
 
     @property
     def name(self) -> str: ...
 
 
-class Application(Protocol):
+class OpApplication(Protocol):
     """What tensors know of the application of a user-written operation."""
 
     @property
-    def op(self) -> Named: ...
+    def op(self) -> NamedOperand: ...
 
     @property
     def inputs(self) -> Sequence[Tensor]: ...
@@ -175,7 +175,7 @@ class ResultOf:
         updated: The parameter or declared tensor whose memory this output takes over.
     """
 
-    application: Application
+    application: OpApplication
     updated: Tensor | None = None
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from ocannl_core.errors import ShapeError, SpecError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import (
     AxisIndex,
     IndexMap,
@@ -23,7 +24,6 @@ from ocannl_core.indexing import (
     fresh_var,
 )
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 
 _RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
 _TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")

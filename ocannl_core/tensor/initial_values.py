@@ -10,9 +10,9 @@ from typing import Any
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.constraints import RowEqual
 from ocannl_core.shape.logic import Pointwise
 from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size, closed_row

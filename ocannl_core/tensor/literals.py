@@ -17,6 +17,7 @@ from ocannl_core import settings
 from ocannl_core.assign.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
 from ocannl_core.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.host_arrays import (
     Array,
@@ -29,7 +30,6 @@ from ocannl_core.host_arrays import (
 )
 from ocannl_core.indexing import StaticIndex, VarIndex
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import replace
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.terms import Row, RowKind, Shape, Size, closed_shape
 from ocannl_core.tensor import session as sessions

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import ShapeError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import Margin, Projections
 from ocannl_core.node import NodeInfo
 from ocannl_core.origin import Location, Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
+from ocannl_core.shape.einsum_ast import Affine, AxisSpec, ShapeSpec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import Einsum, Logic
 from ocannl_core.shape.messages import too_many_cells
-from ocannl_core.shape.notation import Affine, AxisSpec, ShapeSpec
 from ocannl_core.shape.projections import project
 from ocannl_core.shape.terms import Shape, exceeds
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import Array, plain_number, refuse_mask
-from ocannl_core.records import dataclass
 from ocannl_core.shape.terms import BUFFER_ORDER, Row, RowKind, Shape, Size
 from ocannl_core.tensor.tensor import Tensor
 
@@ -32,7 +32,7 @@ CONTAINERS = (list, tuple, range)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class NestedAxis:
     """An axis that a literal states."""
 
     kind: RowKind
@@ -48,7 +48,7 @@ class Nested:
         leaves: What the innermost containers hold, in the order of the literal.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[NestedAxis, ...]
     leaves: tuple[Any, ...]
 
     @property
@@ -82,10 +82,10 @@ def nested(value: Any, where: str) -> Nested:
         UsageError: for entries of one axis that differ in kind or length, and for leaves that are
             not numbers, arrays or tensors; names the entry.
     """
-    axes: list[Axis] = []
+    axes: list[NestedAxis] = []
     level = value
     while isinstance(level, CONTAINERS):
-        axes.append(Axis(_kind(level), len(level)))
+        axes.append(NestedAxis(_kind(level), len(level)))
         if not level:
             break
         level = level[0]
@@ -104,7 +104,7 @@ def _kind(container: list[Any] | tuple[Any, ...] | range) -> RowKind:
 _CONTAINER = {RowKind.OUTPUT: "list", RowKind.INPUT: "tuple", RowKind.BATCH: "oc.batch"}
 
 
-def _leaves(value: Any, axes: list[Axis], path: str, where: str) -> Iterator[Any]:
+def _leaves(value: Any, axes: list[NestedAxis], path: str, where: str) -> Iterator[Any]:
     if not axes:
         if not (isinstance(value, Real | Tensor) or is_array(value)):
             raise UsageError(
@@ -123,7 +123,7 @@ def _leaves(value: Any, axes: list[Axis], path: str, where: str) -> Iterator[Any
         yield from _leaves(entry, inner, f"{path}[{position}]", where)
 
 
-def _check_empty(value: Any, axes: list[Axis], where: str) -> None:
+def _check_empty(value: Any, axes: list[NestedAxis], where: str) -> None:
     """Checks the containers around an axis without positions."""
     entries = [("", value)]
     for axis in axes:
@@ -134,7 +134,7 @@ def _check_empty(value: Any, axes: list[Axis], where: str) -> None:
         ]
 
 
-def _check_entry(value: Any, expected: Axis, path: str, where: str) -> None:
+def _check_entry(value: Any, expected: NestedAxis, path: str, where: str) -> None:
     if isinstance(value, CONTAINERS):
         if (_kind(value), len(value)) == (expected.kind, expected.n):
             return

@@ -12,10 +12,10 @@ from typing import Any
 
 from ocannl_core.dtypes import DType, promote
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import check_number, plain_number
 from ocannl_core.ops import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.shape.capture import DimRef
 from ocannl_core.shape.logic import Compose, Logic, Pointwise
 from ocannl_core.shape.terms import Shape

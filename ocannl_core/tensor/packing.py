@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.ops import UnaryOp
-from ocannl_core.records import replace
 from ocannl_core.shape.logic import NumbersOfWords
 from ocannl_core.tensor.definitions import Applied
 

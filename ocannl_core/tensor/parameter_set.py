@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.tensor import Tensor
 
 
-class Scope(Protocol):
+class ParameterScope(Protocol):
     """What a parameter was made in, such as a block."""
 
     @property

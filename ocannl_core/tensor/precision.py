@@ -20,9 +20,9 @@ import numpy as np
 from ocannl_core import settings
 from ocannl_core.dtypes import SHORT_RANGE, DType, constant_limit, dtype_of, float32, promote
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.ops import Op, TernaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass, replace
 
 
 class Why(Enum):
@@ -160,7 +160,7 @@ def roomy(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-class Operand(Protocol):
+class TypedOperand(Protocol):
     """What operations know of the number format of an operand."""
 
     @property
@@ -171,7 +171,7 @@ class Operand(Protocol):
         """The number that it stands for, if it is one that states no format."""
 
 
-def among(op: Op | None, operands: Sequence[Operand]) -> list[Precision]:
+def among(op: Op | None, operands: Sequence[TypedOperand]) -> list[Precision]:
     """Return the precisions of operands beside each other: whole numbers that state no format are
     integers beside integers.
     """
@@ -186,7 +186,7 @@ def among(op: Op | None, operands: Sequence[Operand]) -> list[Precision]:
     ]
 
 
-def format_beside(op: Op | None, operands: Sequence[Operand | None]) -> DType | None:
+def format_beside(op: Op | None, operands: Sequence[TypedOperand | None]) -> DType | None:
     """Return the format that numbers among the operands of a primitive take, if there is one: the
     promotion of the others, of which the condition of `where` is none.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import dataclass
 from ocannl_core.tensor.computation import Computation
 from ocannl_core.tensor.definitions import Applied, GradientOf
 from ocannl_core.tensor.graph import ancestors

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import ParamSpec
 
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.origin import Origin, caller_location, returns_of
-from ocannl_core.records import dataclass
 from ocannl_core.shape.logic import Compose, ComposeAccumulate, Logic, Pointwise
 from ocannl_core.tensor import session as sessions
 from ocannl_core.tensor.computation import Computation

@@ -22,13 +22,13 @@ from ocannl_core.assign.nodes import (
     Section,
 )
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     IndexMap,
     Projections,
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.records import dataclass, replace
 from ocannl_core.shape.projections import project
 from ocannl_core.tensor.absorb import absorb
 from ocannl_core.tensor.calls import Calls, backpropagated
@@ -113,7 +113,7 @@ def resolve(
         for tensor in members:
             tensor.settle()
     steps = absorb(expanded(steps), temporaries)
-    emitter = _Emitter(differentiated(steps))
+    emitter = _AssignmentEmitter(differentiated(steps))
     for step in steps:
         emitter.step(step)
     for tensor in results:
@@ -174,7 +174,7 @@ def differentiated(steps: tuple[Step, ...]) -> set[Tensor]:
     return found
 
 
-class _Emitter:
+class _AssignmentEmitter:
     """Accumulates the assignments of one computation.
 
     Args:

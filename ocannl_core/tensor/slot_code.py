@@ -11,6 +11,7 @@ from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
     Cells,
+    Constant,
     Fetch,
     Operand,
     RangeOverOffsets,
@@ -19,6 +20,7 @@ from ocannl_core.assign.nodes import (
 from ocannl_core.assign.traverse import leaves, targets
 from ocannl_core.dtypes import DType, int32, int64, promote
 from ocannl_core.errors import SpecError, UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import (
     ConcatIndex,
     IndexMap,
@@ -31,7 +33,6 @@ from ocannl_core.indexing import (
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.origin import Location, returns_of
-from ocannl_core.records import replace
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.logic import Several
 from ocannl_core.shape.projections import project
@@ -60,7 +61,7 @@ _NO_POSITION = -1
 """Of what is stored between, which has axes of its own."""
 
 
-class Emitter(Protocol):
+class CodeEmitter(Protocol):
     """What slots need of the code that they are part of."""
 
     body: list[Assignment]
@@ -83,7 +84,7 @@ class SlotCode:
     """
 
     def __init__(
-        self, emitter: Emitter, tensor: Tensor, selection: TensorNode | None = None
+        self, emitter: CodeEmitter, tensor: Tensor, selection: TensorNode | None = None
     ) -> None:
         assert isinstance(tensor.definition, Applied)
         self._emitter = emitter
@@ -220,6 +221,12 @@ class SlotCode:
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         self._check_order(node, combine, reset)
+        if combine is BinaryOp.SECOND and isinstance(value, int | float):
+            # also the cells that no operand is placed at
+            self._blank.discard(node)
+            number = Constant(float(value))
+            self._emitter.body.append(Fetch(node, number, self._tensor.origin))
+            return
         op, args = as_application(value)
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:

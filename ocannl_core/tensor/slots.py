@@ -18,11 +18,11 @@ from typing import Any, Literal, NoReturn, Protocol
 from ocannl_core.assign.nodes import Cells, Merge, Operand, Scalar
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexMap, IndexVar, variables
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import caller_location
-from ocannl_core.records import dataclass, replace
-from ocannl_core.shape.logic import Logic, Part, Pointwise, Several
+from ocannl_core.shape.logic import ConcatPart, Logic, Pointwise, Several
 from ocannl_core.tensor.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.expression import Expression
 
@@ -273,7 +273,7 @@ class Parts:
     """Collects how the assignments of a defining function line up axes."""
 
     def __init__(self) -> None:
-        self.found: list[Part] = []
+        self.found: list[ConcatPart] = []
 
     def accumulate(self, target: Slot, combine: BinaryOp, *, reset: bool, value: SlotValue) -> None:
         self.found.append(part_of(target, value))
@@ -282,11 +282,11 @@ class Parts:
         pass
 
 
-def part_of(target: Slot, value: SlotValue) -> Part:
+def part_of(target: Slot, value: SlotValue) -> ConcatPart:
     """Returns how an assignment lines up axes."""
     stated = value.logic if isinstance(value, SlotApplication) else None
     sources = tuple(slot.position for slot in slots_in(value))
-    return Part(target.position, sources, stated or Pointwise())
+    return ConcatPart(target.position, sources, stated or Pointwise())
 
 
 def slots_in(value: SlotValue) -> Iterator[Slot]:

@@ -15,8 +15,8 @@ from ocannl_core import settings
 from ocannl_core.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.einsum import operand_name
+from ocannl_core.shape.einsum_ast import ShapeSpec, Spec, axis_names
 from ocannl_core.shape.logic import Einsum, Logic, logic_from_text
-from ocannl_core.shape.notation import ShapeSpec, Spec, axis_names
 from ocannl_core.tensor.placement import refuse_unreachable
 from ocannl_core.tensor.tensor import Tensor
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.ops import BinaryOp, Op, UnaryOp
 from ocannl_core.origin import Origin
-from ocannl_core.records import dataclass
 from ocannl_core.shape.logic import Logic, Pointwise
 from ocannl_core.tensor.definitions import GradientOf, ResultOf
 from ocannl_core.tensor.graph import ancestors

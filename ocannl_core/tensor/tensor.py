@@ -9,12 +9,12 @@ import numpy as np
 
 from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import ShapeError, UsageError
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.host_arrays import converted
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.records import replace
 from ocannl_core.shape.logic import Logic
 from ocannl_core.shape.terms import Shape
 from ocannl_core.tensor import session as sessions
@@ -37,7 +37,7 @@ from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.labels import check_label
 from ocannl_core.tensor.margins import Layout, Margins, WindowAccess, node_info, widest
 from ocannl_core.tensor.packing import count_words, stands_for_words
-from ocannl_core.tensor.parameter_set import Parameters, Scope
+from ocannl_core.tensor.parameter_set import Parameters, ParameterScope
 from ocannl_core.tensor.precision import Precision, Why, among, of_result, roomy
 from ocannl_core.tensor.registry import code_of, operations
 from ocannl_core.tensor.session import Session
@@ -439,7 +439,7 @@ class Tensor(Assignable):
         return Parameters(t for t in ancestors([self]) if t.is_parameter)
 
     @property
-    def scopes(self) -> tuple[Scope, ...]:
+    def scopes(self) -> tuple[ParameterScope, ...]:
         """The blocks that a parameter was made in, outermost first."""
         return self.definition.scopes if isinstance(self.definition, Parameter) else ()
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core import settings
-from ocannl_core.custom.contract import Apply, Op
+from ocannl_core.custom.op import Apply, Op
 from ocannl_core.custom.variables import as_variable
 from ocannl_core.errors import CodegenError, MissingGradientError, OcannlError, UsageError
 from ocannl_core.hooks import manager

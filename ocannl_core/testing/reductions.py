@@ -9,7 +9,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ocannl_core.dtypes import DType, float32, int32
+from ocannl_core.fast_dataclass import replace
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_var
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    Order,
+    Pack,
+    Schedule,
+    Split,
+    Transform,
+    Unroll,
+    Vectorise,
+)
 from ocannl_core.loopir.nodes import (
     Binary,
     Const,
@@ -24,19 +36,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import map_exprs
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.records import replace
-from ocannl_core.schedule.applying.axes import AxisTree
-from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.transforms import (
-    Accumulate,
-    Order,
-    Pack,
-    Schedule,
-    Split,
-    Transform,
-    Unroll,
-    Vectorise,
-)
+from ocannl_core.schedule.apply.axis_tree import AxisTree
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -174,7 +174,7 @@ def _guarded(draw: st.DrawFn, load: Expr, axes: Axes) -> Expr:
 
 
 @st.composite
-def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
+def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
     """Returns a schedule that fits a nest, good or bad."""
     schedule: list[Transform] = []
     names = [axis.name for axis in nest.axes]
@@ -213,7 +213,7 @@ def fitting_schedules(draw: st.DrawFn, nest: CellNest) -> Schedule:
     least = max((at + 1 for at, name in enumerate(order) if name[0] in shifting), default=0)
     if least < len(order):
         over = order[draw(st.integers(least, max(least, last)))]
-        schedule.append(Accumulate(over, draw(st.booleans()), draw(st.booleans())))
+        schedule.append(AccumulateAt(over, draw(st.booleans()), draw(st.booleans())))
     return tuple(schedule)
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from ocannl_core.custom.contract import Aliases, Apply, Op, Storage
+from ocannl_core.custom.op import Aliases, Apply, Op, Storage
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor

@@ -9,11 +9,11 @@ import numpy as np
 
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.manager import Backend
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import run_passes
-from ocannl_core.schedule.plan import Plan
-from ocannl_core.schedule.split import split
 from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
 from ocannl_core.testing.compare import Array
 
@@ -38,7 +38,7 @@ class Subject:
 
     def generate(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Source:
         """Returns the backend's code for a program, scheduled by a function of the plan."""
-        plan = split(run_passes(program, self.backend.passes(self.target)))
+        plan = split_kernels(run_passes(program, self.backend.passes(self.target)))
         return self.backend.generate(schedule(plan, self.target), self.target)
 
     def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ocannl_core.dtypes import int32
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.memory import memory_plan, sink_fills
-from ocannl_core.schedule.split import split
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import Subject, subject_named
@@ -62,7 +62,7 @@ def relays(draw: st.DrawFn) -> Example:
 def packed(subject: Subject, example: Example) -> np.ndarray:
     """Returns the rows after a run of the plan that a compilation makes."""
     (rows,) = example.program.params
-    plan = sink_fills(split(example.program))
+    plan = sink_fills(split_kernels(example.program))
     buffer = subject.upload(example.arrays[rows], example.program.nodes[rows])
     source = subject.backend.generate(plan, subject.target)
     subject.backend.compile(source, subject.target).link({rows: buffer})(())
@@ -77,7 +77,7 @@ def test_routines_with_shared_memory_give_the_bits_of_the_oracle(target: str) ->
     @given(relays())
     def check(example: Example) -> None:
         nonlocal sharing
-        found = memory_plan(split(example.program))
+        found = memory_plan(split_kernels(example.program))
         sharing += found.nbytes < found.nbytes_unshared
         (rows,) = example.program.params
         expected = subject_named("interp").run(example.program, example.arrays)[rows]

@@ -11,8 +11,8 @@ from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
 from ocannl_core.passes.cse import share_subexpressions
-from ocannl_core.passes.findings import Findings
-from ocannl_core.passes.hoist import hoist_invariants
+from ocannl_core.passes.decisions import Decisions
+from ocannl_core.passes.licm import hoist_invariants
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.compare import Array, assert_same
 from ocannl_core.testing.programs import Example
@@ -24,7 +24,7 @@ def optimised(program: LoopProgram) -> LoopProgram:
     """Returns a program after all exact passes, sharing and moving whatever can be."""
     stored = dict.fromkeys(program.params)
     with ocannl_core.settings.overrides(contract=False):
-        found = run_passes(program, core_passes(Findings(stored)))
+        found = run_passes(program, core_passes(Decisions(stored)))
     return share_subexpressions(hoist_invariants(found, least_cost=1), least_saved=1)
 
 

@@ -21,7 +21,7 @@ from ocannl_core import dtypes, settings
 from ocannl_core.dtypes import DType
 from ocannl_core.tensor.graph import ancestors
 from ocannl_core.testing.compare import ulp_distances
-from ocannl_core.words import number_of, numbers_of, threefry4x32, word_of
+from ocannl_core.threefry import number_of, numbers_of, threefry4x32, word_of
 
 Array = np.ndarray[Any, Any]
 NUMBERS = [dtype for dtype in dtypes.ALL if dtype is not dtypes.uint4x32]

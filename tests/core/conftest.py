@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import TensorNode
-from ocannl_core.schedule.split import split
 
 Arrays = Mapping[TensorNode, Any]
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
@@ -39,7 +39,7 @@ def interpret() -> Run:
             node: memory.ArrayBuffer(array, program.nodes[node], interp.TARGET)
             for node, array in cells.items()
         }
-        routine.Interpretation(split(program)).link(buffers)(indices)
+        routine.Interpretation(split_kernels(program)).link(buffers)(indices)
         return cells
 
     return run

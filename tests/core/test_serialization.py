@@ -13,7 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ocannl_core.dtypes import ALL, DType, float32
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import LoopVar, StaticIndex, VarIndex, affine, fresh_var
+from ocannl_core.kernel_passes.deduplicate import ScheduledKernel
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.row_fusion import RowFusion
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -33,11 +38,6 @@ from ocannl_core.loopir.printer import to_text
 from ocannl_core.node import Placement, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.records import dataclass, replace
-from ocannl_core.schedule.alike import Made
-from ocannl_core.schedule.cells import CellNest
-from ocannl_core.schedule.grouping.rows import Together
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.serialization.columns import DecodingError
 from ocannl_core.serialization.decode import decode
 from ocannl_core.serialization.encode import NotDataError, encode
@@ -317,7 +317,16 @@ class Set:
 
 
 def test_all_that_is_kept_and_compared_is_data() -> None:
-    roots = (LoopProgram, Plan, Target, Placement, Definition, Made, CellNest, Together)
+    roots = (
+        LoopProgram,
+        Plan,
+        Target,
+        Placement,
+        Definition,
+        ScheduledKernel,
+        KernelNest,
+        RowFusion,
+    )
     pending, seen, others = [*roots], set(), set()
     while pending:
         kind = pending.pop()

@@ -31,30 +31,30 @@ from dataclasses import field
 from math import prod
 
 from ocannl_core.dtypes import DType, uint4x32
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import IndexMap
 from ocannl_core.loopir.nodes import Block, Expr, Fill, Load, Local, LoopProgram, Stmt, Store
 from ocannl_core.loopir.traverse import nodes_of, rewrite, walk
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.passes.accesses import Accesses, NodeAccesses, trace
-from ocannl_core.passes.cost import MOST_DEPTH, cost
-from ocannl_core.passes.coverage import assigns_all
-from ocannl_core.passes.inline.computation import (
+from ocannl_core.passes.definite_assignment import assigns_all
+from ocannl_core.passes.expression_cost import MOST_DEPTH, cost
+from ocannl_core.passes.inline.definition import (
     MOST_SIZE,
-    Computation,
-    computation_of,
+    InlinableDefinition,
+    inlinable_definition,
     obstacle,
 )
+from ocannl_core.passes.inline.invert_indices import NoSolution, Solution, solve
 from ocannl_core.passes.inline.readers import (
     runs_along_rows,
     touches_only_own_cell,
     visits_same_cells,
 )
-from ocannl_core.passes.inline.remove import live_units, without
-from ocannl_core.passes.inline.solve import NoSolution, Solution, solve
+from ocannl_core.passes.inline.remove_definitions import live_units, remove_nodes
 from ocannl_core.passes.inline.substitute import Located, copy_of, value_of_cell
 from ocannl_core.passes.inline.zeros import is_addition, nodes_without_negative_zero
-from ocannl_core.passes.units import Site, Unit
-from ocannl_core.records import dataclass, replace
+from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 _LEAST_SPREAD = 2
 """So many times as large as all its operands together is a node that is computed at every read."""
@@ -197,7 +197,7 @@ class _Attempt:
     policy: Policy
     requested: Collection[TensorNode]
     refused: dict[TensorNode, Reason]
-    parts: dict[TensorNode, list[Computation]] = field(default_factory=dict)
+    parts: dict[TensorNode, list[InlinableDefinition]] = field(default_factory=dict)
     settled: dict[TensorNode, int] = field(default_factory=dict)
     inlined: set[TensorNode] = field(default_factory=set)
     late: dict[TensorNode, Reason] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class _Attempt:
                 stmt = self.unit(unit)
             self.rewritten.append(stmt)
 
-    def unit(self, unit: Unit) -> Stmt:
+    def unit(self, unit: AnalysedStatement) -> Stmt:
         """Returns a unit with the definitions of what it reads in place."""
         written = [n for n in dict.fromkeys(s.node for s in unit.writes) if n in self.needed]
         for node in written:
@@ -240,16 +240,16 @@ class _Attempt:
         if node in self.inlined:
             self.late[node] = reason
 
-    def define(self, unit: Unit, stmt: Stmt, node: TensorNode) -> None:
+    def define(self, unit: AnalysedStatement, stmt: Stmt, node: TensorNode) -> None:
         """Notes what a unit computes of a node."""
-        computation = computation_of(unit, stmt, node, self.program.nodes[node])
+        computation = inlinable_definition(unit, stmt, node, self.program.nodes[node])
         if computation.depth > MOST_DEPTH or computation.size > MOST_SIZE:
             self.refuse(node, Reason.TOO_LARGE)
         self.parts.setdefault(node, []).append(computation)
 
     # ----- decisions -----
 
-    def is_virtual(self, node: TensorNode, unit: Unit) -> bool:
+    def is_virtual(self, node: TensorNode, unit: AnalysedStatement) -> bool:
         """Returns whether a node can be computed where the unit reads it; decides if need be."""
         count = len(self.parts.get(node, ()))
         if self.settled.get(node) == count:
@@ -261,7 +261,7 @@ class _Attempt:
         self.refuse(node, reason)
         return False
 
-    def obstacle(self, node: TensorNode, unit: Unit) -> Reason | None:
+    def obstacle(self, node: TensorNode, unit: AnalysedStatement) -> Reason | None:
         """Returns why a node, as computed so far, needs memory; None if it does not."""
         facts, parts = self.accesses.nodes[node], self.parts.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
@@ -291,7 +291,7 @@ class _Attempt:
                     return reason
         return None
 
-    def _changes_inside(self, node: TensorNode, unit: Unit) -> bool:
+    def _changes_inside(self, node: TensorNode, unit: AnalysedStatement) -> bool:
         """True if a unit that computes a node and reads it, in this order, writes something that
         the node is computed from after computing it.
         """
@@ -326,7 +326,9 @@ class _Attempt:
         place = bisect_left(writes, position)
         return place < len(writes) and writes[place] == position
 
-    def _is_cheap(self, facts: NodeAccesses, parts: list[Computation], is_inside: bool) -> bool:
+    def _is_cheap(
+        self, facts: NodeAccesses, parts: list[InlinableDefinition], is_inside: bool
+    ) -> bool:
         """Returns whether a node may be computed at every read.
 
         Args:
@@ -347,7 +349,7 @@ class _Attempt:
             return self.policy.inline_complex_computations
         return self.policy.inline_simple_computations
 
-    def _is_spread(self, parts: list[Computation]) -> bool:
+    def _is_spread(self, parts: list[InlinableDefinition]) -> bool:
         """True if a node is a few operations on nodes that are small beside it, `a[i] * b[j]`:
         reading it from memory would take no less than computing it from what is near.
         """
@@ -364,7 +366,7 @@ class _Attempt:
             and self.program.nodes[part.node].size >= _LEAST_SPREAD * sum(sizes)
         )
 
-    def _is_copy(self, parts: list[Computation]) -> bool:
+    def _is_copy(self, parts: list[InlinableDefinition]) -> bool:
         """True if a node starts at zero and one load is added, which is the load itself."""
         if len(parts) != 2 or parts[0].indices is not None:
             return False
@@ -378,7 +380,11 @@ class _Attempt:
         )
 
     def read_obstacle(
-        self, parts: list[Computation], site: Site, position: int, is_visited_often: bool
+        self,
+        parts: list[InlinableDefinition],
+        site: AccessSite,
+        position: int,
+        is_visited_often: bool,
     ) -> Reason | None:
         """Returns why one read needs the node in memory; None if it does not."""
         unit = self.accesses.units[position]
@@ -407,7 +413,9 @@ class _Attempt:
             return Reason.TOO_LARGE
         return None
 
-    def located(self, parts: list[Computation], cell: IndexMap, unit: Unit) -> list[Located]:
+    def located(
+        self, parts: list[InlinableDefinition], cell: IndexMap, unit: AnalysedStatement
+    ) -> list[Located]:
         """Returns the computations that may write a cell, with the iterations that do.
 
         Raises:
@@ -428,7 +436,12 @@ class _Attempt:
         return found
 
     def _is_unchanged(
-        self, operand: TensorNode, part: Computation, solution: Solution, site: Site, unit: Unit
+        self,
+        operand: TensorNode,
+        part: InlinableDefinition,
+        solution: Solution,
+        site: AccessSite,
+        unit: AnalysedStatement,
     ) -> bool:
         """True if an operand has, where its reader is, the value that the definition would see."""
         writes = self.writes[operand]
@@ -442,7 +455,7 @@ class _Attempt:
     # ----- rewriting -----
 
     def rules(
-        self, unit: Unit, virtual: set[TensorNode]
+        self, unit: AnalysedStatement, virtual: set[TensorNode]
     ) -> tuple[Callable[[Stmt], Stmt], Callable[[Expr], Expr]]:
         """Returns how statements and expressions of a unit are rewritten."""
         inside = {site.node for site in unit.writes}.intersection(virtual)
@@ -488,7 +501,7 @@ class _Attempt:
             reason = Reason.INLINING_REQUESTED if node in self.requested else reason
             reason = reason if node in self.inlined else Reason.NEVER_READ
             virtual[node] = Placement(MemoryMode.VIRTUAL, reason)
-        body = Block(without(self.rewritten, self.accesses.units, virtual.keys()))
+        body = Block(remove_nodes(self.rewritten, self.accesses.units, virtual.keys()))
         used = set(nodes_of(body))
         return Inlined(
             replace(

@@ -16,13 +16,13 @@ from ocannl_core.loopir.nodes import For, Gather, Load, Remark, Store
 from ocannl_core.loopir.ranges import Range
 from ocannl_core.loopir.traverse import walk
 from ocannl_core.node import TensorNode
-from ocannl_core.passes.coverage import ranges_of
-from ocannl_core.passes.inline.computation import Computation
-from ocannl_core.passes.inline.solve import Solution, is_one_to_one
-from ocannl_core.passes.units import Site, Unit
+from ocannl_core.passes.definite_assignment import ranges_of
+from ocannl_core.passes.inline.definition import InlinableDefinition
+from ocannl_core.passes.inline.invert_indices import Solution, is_one_to_one
+from ocannl_core.passes.statement_accesses import AccessSite, AnalysedStatement
 
 
-def _single_store(unit: Unit) -> Site | None:
+def _single_store(unit: AnalysedStatement) -> AccessSite | None:
     """Returns the store of a unit that is a chain of loops around one store; None of others."""
     stmt = unit.stmt
     while isinstance(stmt, For):
@@ -33,13 +33,15 @@ def _single_store(unit: Unit) -> Site | None:
     return unit.writes[0] if isinstance(stmt, Store) else None
 
 
-def _is_injective(store: Site, loops: Mapping[IndexVar, Range]) -> bool:
+def _is_injective(store: AccessSite, loops: Mapping[IndexVar, Range]) -> bool:
     domain = tuple((var, each.extent) for var, each in loops.items() if isinstance(var, LoopVar))
     indices = store.indices or ()
     return is_injective(Projections(domain, indices, (), (1,) * len(indices), ()))
 
 
-def visits_same_cells(part: Computation, solution: Solution, site: Site, unit: Unit) -> bool:
+def visits_same_cells(
+    part: InlinableDefinition, solution: Solution, site: AccessSite, unit: AnalysedStatement
+) -> bool:
     """True if a reader runs over the cells of a reduction, each once, and reduces nothing."""
     store = _single_store(unit)
     if store is None or site.store is not store.by or site.loops != store.loops:
@@ -50,7 +52,7 @@ def visits_same_cells(part: Computation, solution: Solution, site: Site, unit: U
     return is_one_to_one(solution.values, part.loops, domain, part.cell_variables)
 
 
-def runs_along_rows(part: Computation) -> bool:
+def runs_along_rows(part: InlinableDefinition) -> bool:
     """True if the innermost loop of a reduction moves to the neighbouring cell in all it reads.
 
     Other reductions are faster in memory, where a compiler may exchange their loops: that keeps the
@@ -72,7 +74,11 @@ def runs_along_rows(part: Computation) -> bool:
 
 
 def touches_only_own_cell(
-    operand: TensorNode, part: Computation, solution: Solution, site: Site, unit: Unit
+    operand: TensorNode,
+    part: InlinableDefinition,
+    solution: Solution,
+    site: AccessSite,
+    unit: AnalysedStatement,
 ) -> bool:
     """True if a unit that writes an operand reads, of all its cells, only the one it writes next.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ocannl_core.dtypes import DType, int64, round_to, uint4x32
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (
     AxisIndex,
     IndexMap,
@@ -43,12 +44,11 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import Replacement, map_expr, rewrite, walk
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.passes.inline.computation import Computation
-from ocannl_core.passes.inline.solve import Condition, Solution
+from ocannl_core.passes.inline.definition import InlinableDefinition
+from ocannl_core.passes.inline.invert_indices import Condition, Solution
 from ocannl_core.passes.inline.zeros import without_additions_to_zero
-from ocannl_core.records import dataclass, replace
 
-Located = tuple[Computation, Solution]
+Located = tuple[InlinableDefinition, Solution]
 """A computation, and which of its iterations write the cell that is asked for."""
 
 
@@ -73,7 +73,7 @@ def value_of_cell(
     local = new_local(dtype, node)
     stmts: list[Stmt] = []
     for computation, solution in computations:
-        writer = _Writer(local, computation, solution, new_local)
+        writer = _CopyWriter(local, computation, solution, new_local)
         stmts += writer.statements()
     stmts = without_additions_to_zero(stmts, local, positive)
     match stmts:
@@ -142,11 +142,11 @@ class _Renaming:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _CopyWriter:
     """Writes one computation of a cell into a variable."""
 
     local: Local
-    computation: Computation
+    computation: InlinableDefinition
     solution: Solution
     new_local: Callable[[DType, TensorNode | None], Local]
 

@@ -25,8 +25,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.passes.accesses import Accesses, NodeAccesses
-from ocannl_core.passes.facts import is_never_negative_zero, is_number
-from ocannl_core.passes.units import Site
+from ocannl_core.passes.statement_accesses import AccessSite
+from ocannl_core.passes.value_analysis import is_never_negative_zero, is_number
 
 
 def nodes_without_negative_zero(accesses: Accesses) -> frozenset[TensorNode]:
@@ -42,7 +42,7 @@ def _holds_no_negative_zero(facts: NodeAccesses) -> bool:
     return facts.is_independent and all(_writes_none(site) for _, site in facts.writes)
 
 
-def _writes_none(site: Site) -> bool:
+def _writes_none(site: AccessSite) -> bool:
     """True if a write puts no `-0.0` into its node, given that none is there."""
     match site.by:
         case Fill(_, value):

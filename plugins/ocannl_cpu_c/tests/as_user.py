@@ -22,7 +22,7 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.storage import directory
-from ocannl_cpu_c import ahead, cache, compiler, loader
+from ocannl_cpu_c import background_compilation, cache, compiler, loader
 
 
 def warm_up() -> None:
@@ -39,7 +39,7 @@ def warm_up() -> None:
         context.init_params(loss)
         routine()
         settings.describe()
-    ahead.stop()
+    background_compilation.stop()
     for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
         known.clear()
     cache._opened.cache_clear()

@@ -18,17 +18,17 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest
-from ocannl_cpu_c import cache, compiler, loader, units
+from ocannl_cpu_c import cache, compiler, loader, translation_units
 from ocannl_cpu_c.loader import load
 
 
 def kernel(number: float) -> KernelText:
     out = TensorNode(0, ("out",))
     body = Block((Fill(out, number),))
-    return render_kernel(Nest(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
+    return render_kernel(Kernel(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         from ocannl_core.loopir.nodes import Block, ConstBits, Const, Store, Unary, Binary
         from ocannl_core.node import NodeInfo, TensorNode
         from ocannl_core.ops import BinaryOp, UnaryOp
-        from ocannl_core.schedule.plan import Nest
+        from ocannl_core.kernels.nodes import Kernel
         from ocannl_cpu_c.loader import load
-        from ocannl_cpu_c.units import key
+        from ocannl_cpu_c.translation_units import key
         out, words = TensorNode(0), TensorNode(1)
         x = Binary(BinaryOp.MOD, Const(3.0, float32), Const(2.0, float32), float32)
         x = Binary(BinaryOp.MAX, x, Unary(UnaryOp.RELU, x, float32), float32)
@@ -100,7 +100,7 @@ def test_the_cache_survives_processes_and_hash_seeds(counted, tmp_path):
         zero = (FixedIndex(0),)
         body = Block((Store(out, zero, x), Store(words, zero, w)))
         nodes = {out: NodeInfo(float32, (1,)), words: NodeInfo(uint4x32, (1,))}
-        kernel = render_kernel(Nest(body, (out, words), ()), nodes, Dialect())
+        kernel = render_kernel(Kernel(body, (out, words), ()), nodes, Dialect())
         load([kernel])
         print(key(kernel))
         """
@@ -209,10 +209,12 @@ def test_the_files_that_were_not_used_for_longest_go_when_there_are_many(
 
 
 def test_many_kernels_are_compiled_side_by_side(counted, tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(translation_units, "_LEAST_SECONDS", 0.0)
     kernels = [kernel(number + 0.5) for number in range(6)]
-    found = units.units(kernels, 2)
-    assert sorted(key for each in found for key in each.keys) == sorted(map(units.key, kernels))
+    found = translation_units.units(kernels, 2)
+    assert sorted(key for each in found for key in each.keys) == sorted(
+        map(translation_units.key, kernels)
+    )
     assert len(found) == 2
     addresses = load(kernels)
     assert counted() >= 2
@@ -222,7 +224,10 @@ def test_many_kernels_are_compiled_side_by_side(counted, tmp_path, monkeypatch):
 
 
 def test_one_rejected_file_stops_the_others_and_leaves_no_trace(counted, tmp_path):
-    sources = [cache.Unit(("good",), "int x;"), cache.Unit(("bad",), "no C at all")]
+    sources = [
+        cache.TranslationUnit(("good",), "int x;"),
+        cache.TranslationUnit(("bad",), "no C at all"),
+    ]
     opened = cache.open_cache(compiler.find())
     with pytest.raises(CompileError, match="must accept generated code"):
         opened.build(sources)

@@ -12,9 +12,10 @@ import ocannl_cpu_c as backend
 from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.target import Target
 from ocannl_cpu_c import compiler
 
@@ -36,9 +37,9 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 def compile_something() -> None:
     out = TensorNode(0, ("out",))
-    nest = Nest(Block((Fill(out, 1.25),)), (out,), ())
+    nest = Kernel(Block((Fill(out, 1.25),)), (out,), ())
     plan = Plan("routine", (nest,), (out,), (), (), {out: NodeInfo(float32, (3,))})
-    backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    backend.ocannl_compile(backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def failure() -> str:

@@ -22,13 +22,13 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CompileError
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import Block, Fill
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest
 from ocannl_core.storage import directory as directories
-from ocannl_cpu_c import cache, compiler, loader, objects, processes
+from ocannl_cpu_c import cache, compiler, loader, object_files, processes
 from ocannl_cpu_c.loader import load
-from ocannl_cpu_c.units import file_of
+from ocannl_cpu_c.translation_units import file_of
 
 PROMPT = 20.0
 """Seconds that nothing here takes, however busy the machine is."""
@@ -40,7 +40,7 @@ ANSWER = 'case "$*" in *-dM*) exec cc "$@";; esac'
 def kernel(number: float) -> KernelText:
     out = TensorNode(0, ("out",))
     body = Block((Fill(out, number),))
-    return render_kernel(Nest(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
+    return render_kernel(Kernel(body, (out,), ()), {out: NodeInfo(float32, (4,))}, Dialect())
 
 
 @pytest.fixture
@@ -94,14 +94,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_no_beginning_of_an_object_is_a_whole_one(whole: bytes) -> None:
-    assert objects.lack(whole) == ""
+    assert object_files.lack(whole) == ""
     for size in range(len(whole)):
-        assert objects.lack(whole[:size]), size
+        assert object_files.lack(whole[:size]), size
 
 
 def test_no_object_of_zeros_at_the_end_is_a_whole_one(whole: bytes) -> None:
     for size in range(0, len(whole) - 64, 16):
-        assert objects.lack(whole[:size].ljust(len(whole), b"\0")), size
+        assert object_files.lack(whole[:size].ljust(len(whole), b"\0")), size
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_no_object_of_zeros_at_the_end_is_a_whole_one(whole: bytes) -> None:
     ],
 )
 def test_other_things_are_no_objects(content: bytes, lack: str) -> None:
-    assert objects.lack(content) == lack
+    assert object_files.lack(content) == lack
 
 
 @pytest.mark.parametrize("kept", [0, 1, 64, 500, 4096, 9000, 14000])

@@ -14,8 +14,8 @@ import ocannl_core as oc
 from ocannl_core import dtypes
 from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
-from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.kernel_passes.pipeline import schedule_for
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
 from ocannl_core.testing.compare import ulp_distances
 from ocannl_core.testing.programs import Example
@@ -52,7 +52,7 @@ def test_sums_of_narrow_floats_are_rounded_once(
     def schedule(plan: Plan, target: Target) -> Plan:
         # generated code has functions for pairs whatever the processor is
         described = replace(target, pair_products=(bfloat16,), **PROCESSORS[processor])
-        return scheduled(plan, described)
+        return schedule_for(plan, described).plan()
 
     with core_settings.overrides(accumulation=accumulation, tune="off"):
         found = subject_named("cpu_c").run(narrow.program, narrow.arrays, (), schedule)

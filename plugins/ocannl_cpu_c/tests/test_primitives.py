@@ -15,10 +15,10 @@ import pytest
 from ocannl_core import dtypes
 from ocannl_core.dtypes import DType, round_to
 from ocannl_core.indexing import VarIndex, fresh_var
+from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import Binary, Block, Expr, For, Load, Store, Ternary, Unary
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import PRIMITIVES, BinaryOp, Op, Signature, TernaryOp, UnaryOp, arity
-from ocannl_core.schedule.plan import Nest, Plan
 
 FLOATS = (
     dtypes.float64,
@@ -150,7 +150,7 @@ def compute(run, dtype: DType) -> dict[Op, list[Any]]:
         loads: list[Expr] = [Load(node, (VarIndex(var),), dtype) for node in operands[count]]
         store = Store(out, (VarIndex(var),), applied(op, loads, dtype))
         loop = For(var, 0, nodes[out].size, Block((store,)))
-        steps.append(Nest(Block((loop,)), (out, *operands[count]), ()))
+        steps.append(Kernel(Block((loop,)), (out, *operands[count]), ()))
     results = run(Plan("all", tuple(steps), tuple(nodes), (), (), nodes), inputs)
     kind = float if dtype.is_float else int
     return {op: [kind(cell) for cell in results[out]] for op, out in outputs.items()}
@@ -218,7 +218,7 @@ def test_a_conversion_rounds_floats_and_wraps_integers(run, source):
         var = fresh_var()
         value = Unary(UnaryOp.IDENTITY, Load(x, (VarIndex(var),), source), target)
         loop = For(var, 0, len(numbers), Block((Store(out, (VarIndex(var),), value),)))
-        steps.append(Nest(Block((loop,)), (out, x), ()))
+        steps.append(Kernel(Block((loop,)), (out, x), ()))
     plan = Plan("convert", tuple(steps), tuple(nodes), (), (), nodes)
     results = run(plan, {x: np.array(numbers, source.numpy)})
     for target, out in outputs.items():

@@ -12,6 +12,8 @@ import ocannl_cpu_c as backend
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import LinkError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, fresh_var
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -27,7 +29,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.plan import External, Nest, Plan
 from ocannl_core.target import HOST, HostBuffer, Target
 
 TARGET = Target("cpu_c")
@@ -58,12 +59,12 @@ def node(label: str) -> TensorNode:
     return TensorNode(0, (label,))
 
 
-def nest(stmt: Stmt, title: str = "", indices=()) -> Nest:
+def nest(stmt: Stmt, title: str = "", indices=()) -> Kernel:
     body = Block((stmt,))
-    return Nest(body, nodes_of(body), indices, title)
+    return Kernel(body, nodes_of(body), indices, title)
 
 
-def add(out: TensorNode, x: TensorNode, number: float, title: str = "") -> Nest:
+def add(out: TensorNode, x: TensorNode, number: float, title: str = "") -> Kernel:
     """Returns `out = x + number` over four cells."""
     var = fresh_var()
     value = Binary(
@@ -74,7 +75,9 @@ def add(out: TensorNode, x: TensorNode, number: float, title: str = "") -> Nest:
 
 def linked(plan: Plan, **kwargs):
     buffers = {each: backend.ocannl_allocate(plan.nodes[each], TARGET) for each in plan.params}
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     return executable.link(buffers, **kwargs), buffers
 
 
@@ -95,7 +98,8 @@ def test_equal_kernels_over_different_nodes_are_one():
     x, y, z = node("x"), node("y"), node("z")
     nodes = {x: FOUR, y: FOUR, z: FOUR}
     steps = (add(y, x, 1.0, "first"), add(z, y, 1.0, "second"))
-    source = backend.ocannl_generate(Plan("shared", steps, (x, y, z), (), (), nodes), TARGET)
+    plan = Plan("shared", steps, (x, y, z), (), (), nodes)
+    source = backend.ocannl_generate(KernelStream.of(plan), TARGET)
     assert len(source.kernels) == 1
     launch, buffers = linked(source.plan)
     launch(())
@@ -111,7 +115,7 @@ def test_external_calls_happen_between_kernels_on_arrays_without_margins():
     read = nest(
         For(var, 0, 4, Block((Store(z, (VarIndex(var),), Load(y, (VarIndex(var),), float32)),)))
     )
-    call = External(CallExternal(op, (x,), (y,)))
+    call = HostCall(CallExternal(op, (x,), (y,)))
     plan = Plan("external", (add(x, x, 1.0), call, read), (x, y, z), (), (), nodes)
     launch, buffers = linked(plan)
     buffers[x].array[...] = [1, 2, 3, 4]
@@ -124,7 +128,7 @@ def test_external_calls_happen_between_kernels_on_arrays_without_margins():
 
 def test_an_exception_of_an_external_call_reaches_the_caller():
     x = node("x")
-    call = External(CallExternal(Failure(), (x,), (x,)))
+    call = HostCall(CallExternal(Failure(), (x,), (x,)))
     plan = Plan("failing", (add(x, x, 1.0), call, add(x, x, 1.0)), (x,), (), (), {x: FOUR})
     launch, buffers = linked(plan)
     with pytest.raises(RuntimeError, match="from inside"):
@@ -135,7 +139,7 @@ def test_an_exception_of_an_external_call_reaches_the_caller():
 def test_a_routine_of_external_calls_alone_needs_no_compiler(monkeypatch):
     monkeypatch.setenv("OCANNL_CC", "/nonexistent/cc")
     x, y, op = node("x"), node("y"), Reversal()
-    steps = (External(CallExternal(op, (x,), (y,))),)
+    steps = (HostCall(CallExternal(op, (x,), (y,))),)
     launch, buffers = linked(Plan("external", steps, (x, y), (), (), {x: FOUR, y: FOUR}))
     buffers[x].array[...] = [1, 2, 3, 4]
     launch(())
@@ -205,7 +209,9 @@ def test_a_launcher_keeps_its_memory_alive():
 def test_a_buffer_that_does_not_fit_is_an_error():
     x = node("x")
     plan = Plan("fit", (add(x, x, 1.0),), (x,), (), (), {x: FOUR})
-    executable = backend.ocannl_compile(backend.ocannl_generate(plan, TARGET), TARGET)
+    executable = backend.ocannl_compile(
+        backend.ocannl_generate(KernelStream.of(plan), TARGET), TARGET
+    )
     messages = []
     other = backend.ocannl_allocate(NodeInfo(float32, (5,)), TARGET)
     for buffers in ({}, {x: HostBuffer(np.zeros(4, np.float32), FOUR)}, {x: other}):
@@ -274,11 +280,11 @@ def test_the_source_says_what_runs_on_what():
     store = Store(out, (FixedIndex(0),), IndexValue(VarIndex(step), float32))
     steps = (
         add(y, x, 1.0, "the first\ntitle"),
-        External(CallExternal(Reversal(), (y,), (out,))),
+        HostCall(CallExternal(Reversal(), (y,), (out,))),
         nest(store, "number the step", (step,)),
     )
     plan = Plan("show me", steps, (x, out), (y,), (step,), {x: FOUR, y: FOUR, out: FOUR})
-    source = backend.ocannl_generate(plan, TARGET)
+    source = backend.ocannl_generate(KernelStream.of(plan), TARGET)
     assert source.language == "c"
     assert source.text == snapshot("""\
 #include <stdint.h>

@@ -61,7 +61,7 @@ print("shared")
 _TILED = """
 import numpy as np
 import ocannl_core as oc
-from ocannl_core.codegen.tile_prelude import EMULATED
+from ocannl_core.codegen.matrix_tile_prelude import EMULATED
 
 random = np.random.default_rng(0)
 command = oc.settings.current().cc + f" -D{EMULATED}"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import float32, int32, uint32
-from ocannl_core.schedule.cells import cell_nest
-from ocannl_core.schedule.default import scheduled, scheduled_by
-from ocannl_core.schedule.plan import Plan
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule, schedule_for
+from ocannl_core.kernels.nest import kernel_nest
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.target import Target
 from ocannl_core.testing.blocks import random_block_programs
 from ocannl_core.testing.programs import Example
@@ -43,10 +43,10 @@ def check(example: Example, schedule: Scheduler) -> None:
 )
 @given(example=REDUCTIONS, data=st.data())
 def test_c_code_of_any_schedule_is_right(example: Example, data: st.DataObject) -> None:
-    nest = cell_nest(example.program.body)
+    nest = kernel_nest(example.program.body)
     assert nest is not None
     schedule = data.draw(fitting_schedules(nest))
-    check(example, lambda plan, target: scheduled_by(plan, lambda nest, nodes: schedule))
+    check(example, lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: schedule))
 
 
 PROCESSORS = {
@@ -63,7 +63,7 @@ PROCESSORS = {
 @given(example=REDUCTIONS)
 def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example: Example) -> None:
     def schedule(plan: Plan, target: Target) -> Plan:
-        return scheduled(plan, replace(target, **PROCESSORS[processor]))
+        return schedule_for(plan, replace(target, **PROCESSORS[processor])).plan()
 
     check(example, schedule)
 
@@ -77,7 +77,9 @@ def test_the_chosen_schedule_is_right_on_every_processor(processor: str, example
 @given(example=random_programs(dtypes=(int32, uint32), max_nests=6))
 def test_scheduled_programs_of_many_kernels_are_right(example: Example) -> None:
     expected = subject_named("interp").run(example.program, example.arrays, example.indices)
-    found = subject_named("cpu_c").run(example.program, example.arrays, example.indices, scheduled)
+    found = subject_named("cpu_c").run(
+        example.program, example.arrays, example.indices, schedule_for
+    )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])
 
@@ -127,7 +129,9 @@ def test_kernels_that_run_together_row_by_row_are_right(example: Example, near: 
     """All results are larger than these caches, so they are stored past them."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1)))
+        return schedule_for(
+            plan, replace(target, **PROCESSORS["wide"], cache_bytes=(near, 1, 1))
+        ).plan()
 
     check(example, schedule)
 
@@ -141,7 +145,7 @@ def test_kernels_that_run_together_by_blocks_are_right(example: Example, threads
 
     def schedule(plan: Plan, target: Target) -> Plan:
         caches = (256, 1024, 1 << 20)
-        return scheduled(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches))
+        return schedule_for(plan, replace(target, **PROCESSORS["wide"], cache_bytes=caches)).plan()
 
     with core_settings.overrides(threads=threads):
         check(example, schedule)

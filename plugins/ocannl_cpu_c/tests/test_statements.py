@@ -10,6 +10,7 @@ import pytest
 from ocannl_core import dtypes
 from ocannl_core.dtypes import DType, float32, int32, int64, uint4x32, uint32
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, affine, fresh_var
+from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import (
     Allocate,
     Binary,
@@ -34,7 +35,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import allocated, nodes_of
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, threefry4x32
-from ocannl_core.schedule.plan import Nest, Plan
 
 ZERO = FixedIndex(0)
 ROW, COLUMN, INNER = (fresh_var() for _ in range(3))
@@ -50,7 +50,7 @@ def plan(nodes: dict[TensorNode, NodeInfo], *stmts, indices=()) -> Plan:
     own = allocated(body)
     arguments = tuple(each for each in nodes_of(body) if each not in own)
     params = tuple(each for each in nodes if each not in own)
-    return Plan("routine", (Nest(body, arguments, indices),), params, (), indices, nodes)
+    return Plan("routine", (Kernel(body, arguments, indices),), params, (), indices, nodes)
 
 
 def loop(var, stop, *stmts, start=0) -> For:

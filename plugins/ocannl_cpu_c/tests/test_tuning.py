@@ -17,17 +17,16 @@ from ocannl_core.cli import main
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan, schedule_by_rule
+from ocannl_core.kernels.nest import kernel_nest
+from ocannl_core.kernels.nodes import TuningResult
+from ocannl_core.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.node import TensorNode
 from ocannl_core.runtime.bench import Bench, index_values
-from ocannl_core.runtime.plans import cut
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.usage import Limit
-from ocannl_core.schedule.cells import cell_nest
-from ocannl_core.schedule.default import kernels_of, scheduled_by
-from ocannl_core.schedule.plan import Measured
-from ocannl_core.schedule.searching.remembered import memory_of
-from ocannl_core.schedule.searching.search import first_candidates, neighbours
-from ocannl_core.schedule.transforms import parse, to_text
+from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
+from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.sample_ops import Product
@@ -40,7 +39,7 @@ REMEMBERED = "split i 4; order i0 j k i1; accumulate over k"
 def nothing_remembered(own_cache: None) -> Iterator[None]:
     """Objects stay in the shared cache, for speed; schedules are forgotten after each test."""
     yield
-    memory_of(manager.select("cpu_c")[1]).forget()
+    tuning_cache(manager.select("cpu_c")[1]).forget()
 
 
 def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
@@ -57,15 +56,10 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 def remember(routine: Routine, schedule: str) -> None:
     """Makes a search appear to have found a schedule for the first kernel of a routine."""
-    plan = cut(routine._build.optimised)
-    part = next(
-        part
-        for part in kernels_of(plan, None).alone
-        if part.cells is not None and part.cells.reduction
-    )
-    assert part.cells is not None
-    found = Measured(parse(schedule), 1e-6, parse("unroll k"), 2e-6, 5)
-    memory_of(routine._build.target).keep(part.cells, plan.nodes, found)
+    plan = cut_kernels(routine._build.optimised)
+    kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
+    found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
+    tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
 
 
 def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
@@ -92,7 +86,7 @@ def test_c_code_of_candidates_computes_what_the_interpreter_computes(
     example: Example, data: st.DataObject
 ) -> None:
     subject = subject_named("cpu_c")
-    nest = cell_nest(example.program.body)
+    nest = kernel_nest(example.program.body)
     assert nest is not None
     nodes = dict(example.program.nodes)
     first = first_candidates(nest, nodes, subject.target)
@@ -105,7 +99,7 @@ def test_c_code_of_candidates_computes_what_the_interpreter_computes(
             example.program,
             example.arrays,
             (),
-            lambda plan, target, by=chosen.schedule: scheduled_by(plan, lambda *_: by),
+            lambda plan, target, by=chosen.schedule: schedule_by_rule(plan, lambda *_: by),
         )
         for node in example.program.params:
             np.testing.assert_array_equal(found[node], expected[node])
@@ -124,7 +118,7 @@ def test_a_search_keeps_what_tensors_hold_and_what_the_routine_computes() -> Non
     (kernel,) = oc.explain(routine).kernels
     assert kernel.measured is not None
     assert kernel.measured.tried == found.kernels[0].measured.tried > 0
-    assert kernel.schedule == to_text(kernel.measured.schedule)
+    assert kernel.schedule == schedule_text(kernel.measured.schedule)
 
 
 def test_kernels_that_run_together_compile_where_others_are_remembered() -> None:
@@ -152,17 +146,15 @@ def test_a_finished_search_is_not_repeated_unless_asked_for() -> None:
 def test_a_bench_tells_right_results_from_wrong_ones() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = cut(build.optimised)
-    (part,) = kernels_of(plan, None).alone
-    assert part.cells is not None
-    assert part.cells.reduction is not None
-    term = part.cells.reduction.term
-    halved = replace(
-        part.cells.reduction, term=type(term)(term.op, term.left, term.left, term.dtype)
-    )  # type: ignore[attr-defined, call-arg]
-    wrong = replace(part, cells=replace(part.cells, reduction=halved), is_changed=True)
-    right = Bench(plan, part, build.backend, build.target)
-    expected = right.results(right.compiled([parse(REMEMBERED)])[0])
+    plan = nest_plan(cut_kernels(build.optimised), None)
+    (kernel,) = plan.kernels
+    reduction = kernel.nest.reduction
+    assert reduction is not None
+    term = reduction.term
+    halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
+    wrong = kernel.rewritten(replace(kernel.nest, reduction=halved))
+    right = Bench(plan, kernel, build.backend, build.target)
+    expected = right.results(right.compiled([parse_schedule(REMEMBERED)])[0])
     assert right.agree(expected, right.results(right.compiled([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)
     assert not right.agree(expected, other.results(other.compiled([()])[0]))
@@ -315,7 +307,7 @@ def test_doctor_tells_of_schedules_that_cannot_be_read(
     monkeypatch.setenv("OCANNL_BACKEND", "cpu_c")
     _, _, routine = layer()
     remember(routine, REMEMBERED)
-    (entry,) = memory_of(routine._build.target).entries()
+    (entry,) = tuning_cache(routine._build.target).entries()
     entry.path.write_text("{")
     main(["doctor"])
     assert "1 of 1 in" in capsys.readouterr().out

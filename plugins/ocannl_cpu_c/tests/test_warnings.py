@@ -19,6 +19,7 @@ from ocannl_core.codegen.prelude import HELPERS, headers_of
 from ocannl_core.dtypes import bfloat16, float16, float32, float64
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import VarIndex, fresh_var
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Binary,
@@ -35,7 +36,6 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import HASHES, BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.plan import Nest
 from ocannl_cpu_c.cache import DiskCache
 from ocannl_cpu_c.loader import load
 from ocannl_cpu_c.source import ThreadedC, unit
@@ -79,8 +79,8 @@ def kernels_of_all_operations() -> Iterator[KernelText]:
             for dialect in (Dialect(), ThreadedC()):
                 with suppress(CodegenError):
                     body = Block((loop,))
-                    yield render_kernel(Nest(body, nodes_of(body), ()), nodes, dialect)
-        yield render_kernel(Nest(Block((Fill(y, 0.0),)), (y,), ()), nodes, Dialect())
+                    yield render_kernel(Kernel(body, nodes_of(body), ()), nodes, dialect)
+        yield render_kernel(Kernel(Block((Fill(y, 0.0),)), (y,), ()), nodes, Dialect())
 
 
 def test_what_kernels_call_is_declared(tmp_path):
@@ -113,6 +113,6 @@ def test_kernels_without_functions_are_linked_with_nothing(tmp_path, monkeypatch
             i = fresh_var()
             value = Unary(op, Load(x, (VarIndex(i),), float64), float64)
             loop = For(i, 0, 5, Block((Store(y, (VarIndex(i),), value),)))
-            kernel = render_kernel(Nest(Block((loop,)), (x, y), ()), nodes, ThreadedC())
+            kernel = render_kernel(Kernel(Block((loop,)), (x, y), ()), nodes, ThreadedC())
             assert load([kernel])[kernel.symbol] is not None
             assert linked.pop() is calls

@@ -36,9 +36,9 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import settings
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage import directory
-from ocannl_cpu_c import ahead, cache, loader
+from ocannl_cpu_c import background_compilation, cache, loader
 
 LIMIT = 60
 """Seconds after which a case hangs."""
@@ -122,7 +122,7 @@ class Place:
         finally:
             sys.stderr.flush()
             with suppress(BaseException):
-                ahead.stop()
+                background_compilation.stop()
                 for each in directory._temporary:
                     shutil.rmtree(each.path, ignore_errors=True)
             os._exit(status)

@@ -30,6 +30,8 @@ from ocannl_core.dtypes import (
 )
 from ocannl_core.errors import LinkError, OcannlError, VerifyError
 from ocannl_core.indexing import ConcatIndex, affine, fresh_var
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -53,11 +55,10 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.plan import Nest, Plan
 from ocannl_core.target import HOST, HostBuffer, Target
 from ocannl_core.testing import group_programs, programs
 from ocannl_core.testing.drafts import Draft, at, loop
-from ocannl_core.words import numbers_of
+from ocannl_core.threefry import numbers_of
 from ocannl_interp.interpreter import lockstep
 
 Array = np.ndarray[Any, Any]
@@ -66,9 +67,9 @@ Array = np.ndarray[Any, Any]
 
 def compiled(program: LoopProgram) -> Any:
     """Returns the executable of a program as one kernel."""
-    nest = Nest(program.body, program.params, program.indices)
+    nest = Kernel(program.body, program.params, program.indices)
     plan = Plan(program.name, (nest,), program.params, (), program.indices, program.nodes)
-    return plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
+    return plugin.ocannl_compile(plugin.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def uploaded(program: LoopProgram, arrays: Mapping[TensorNode, Array]) -> dict[TensorNode, Any]:
@@ -401,9 +402,9 @@ def test_a_kernel_sees_only_its_arguments() -> None:
     draft = Draft("arguments")
     result = draft.node("result", float32, 1)
     program = draft.program(draft.store(result, 0, value=Const(0.0, float32)))
-    plan = Plan("p", (Nest(program.body, (), ()),), program.params, (), (), program.nodes)
+    plan = Plan("p", (Kernel(program.body, (), ()),), program.params, (), (), program.nodes)
     with pytest.raises(VerifyError, match="in scope"):
-        plugin.ocannl_compile(plugin.ocannl_generate(plan, TARGET), TARGET)
+        plugin.ocannl_compile(plugin.ocannl_generate(KernelStream.of(plan), TARGET), TARGET)
 
 
 def test_a_concatenated_index_is_an_error() -> None:
@@ -470,9 +471,9 @@ def test_static_indices_are_values_of_the_call() -> None:
 def test_the_source_is_the_program_as_text() -> None:
     example = programs.matrix_product()
     program = example.program
-    nest = Nest(program.body, program.params, ())
+    nest = Kernel(program.body, program.params, ())
     plan = Plan("matmul", (nest,), program.params, (), (), program.nodes)
-    source = plugin.ocannl_generate(plan, TARGET)
+    source = plugin.ocannl_generate(KernelStream.of(plan), TARGET)
     assert source.language == "loop-ir"
     assert source.text == snapshot("""\
 routine matmul(a: float32[3, 4], b: float32[4, 5], c: float32[3, 5]):

@@ -11,10 +11,12 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
-from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store
+from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.loopir.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
+from ocannl_core.loopir.parse import parse
+from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import Nest
 
 
 class Builder:
@@ -51,11 +53,13 @@ class Builder:
         self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = (), dialect: Dialect | None = None
     ) -> KernelText:
         body = Block(stmts)
-        nest = Nest(body, nodes_of(body), indices, self.prefix + "title")
+        nest = Kernel(body, nodes_of(body), indices, self.prefix + "title")
         return render_kernel(nest, self.table, dialect or Dialect())
 
     def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns a C file with the one kernel of these statements."""
+        """Return a C file with the one kernel of these statements, whose text can be parsed."""
+        program = LoopProgram("nest", tuple(self.table), indices, self.table, Block(stmts))
+        assert to_text(parse(to_text(program))) == to_text(program)
         kernel = self.kernel(*stmts, indices=indices)
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 

@@ -14,6 +14,7 @@ from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.dtypes import bfloat16, float32, float64, int32, int64, uint4x32, uint8, uint16
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import FixedIndex, StaticIndex, VarIndex, affine
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -44,7 +45,6 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.schedule.plan import Nest
 
 ZERO = FixedIndex(0)
 
@@ -346,7 +346,7 @@ def test_an_allocation_is_an_array_of_the_kernel(build):
         Fill(tile, 1.0),
         Store(out, (ZERO,), build.load(tile, FixedIndex(1), FixedIndex(2))),
     )
-    text = render_kernel(Nest(Block(stmts), (out,), ()), build.table, Dialect()).text
+    text = render_kernel(Kernel(Block(stmts), (out,), ()), build.table, Dialect()).text
     assert text.partition("{\n")[2].partition("\n}\n")[0] == snapshot("""\
   _Alignas(64) float t0[16];
   for (int64_t x = 0; x < 16; ++x) {

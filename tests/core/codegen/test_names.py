@@ -9,10 +9,11 @@ import pytest
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.names import Role
+from ocannl_core.codegen.names import NameRole
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import StaticIndex, VarIndex
+from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Allocate,
     AxisKind,
@@ -27,7 +28,6 @@ from ocannl_core.loopir.nodes import (
     Ternary,
 )
 from ocannl_core.ops import BinaryOp, TernaryOp
-from ocannl_core.schedule.plan import Nest
 
 _TYPES = r"(?:const )?(?:__auto_type|float|float32x\d+|int64_t)"
 _DECLARED = re.compile(rf"{_TYPES} \*?(?:restrict )?([a-z]\w*)(?= =|;|,|\)|\[)")
@@ -88,7 +88,7 @@ def everything(build) -> tuple[str, list[str]]:
         rows(out, (VarIndex(b), *place), total),
     )
     loop = Block((For(b, 0, 4, Block(body), AxisKind.PARALLEL),))
-    nest = Nest(loop, (out, x, w), (step,), "", is_parallel=True)
+    nest = Kernel(loop, (out, x, w), (step,), "", is_parallel=True)
     text = render_kernel(nest, build.table, _Parts()).text
     return text, _DECLARED.findall(text)
 
@@ -96,13 +96,13 @@ def everything(build) -> tuple[str, list[str]]:
 def test_no_name_of_a_kernel_hides_another_one(build):
     text, declared = everything(build)
     letters = {name[0] for name in declared if name[1:].partition("_")[0].isdigit()}
-    assert letters == {role.value for role in Role}  # or this would prove nothing
+    assert letters == {role.value for role in NameRole}  # or this would prove nothing
     assert hidden(text) == []
 
 
 def test_what_is_hidden_is_found(build):
     text, _ = everything(build)
-    clash = re.sub(rf"\b{Role.PLACE.value}(\d)", rf"{Role.PRIVATE.value}\1", text)
+    clash = re.sub(rf"\b{NameRole.PLACE.value}(\d)", rf"{NameRole.PRIVATE.value}\1", text)
     assert hidden(clash)[:1] == ["p0"]
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from inline_snapshot import external_file, snapshot
 
-from ocannl_core.codegen.dialect import Dialect, Parameter
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.native import native_arguments, render_native
 from ocannl_core.dtypes import bfloat16, float32, float64, int32
 from ocannl_core.errors import OpError
@@ -50,10 +50,10 @@ class Cuda(Dialect):
     restrict: ClassVar[str] = "__restrict__"
     headers: ClassVar[tuple[str, ...]] = ("<stdint.h>",)
 
-    def opening(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+    def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f'extern "C" __global__ void {symbol}', parameters)
 
-    def closing(self, symbol: str, parameters: Sequence[Parameter]) -> list[str]:
+    def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return ["}"]
 
 

@@ -16,9 +16,9 @@ from ocannl_core.errors import CodegenError, CompileError, LinkError, TransferEr
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.manager import Backend
 from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.kernels.nodes import Plan
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
 
 INFO = NodeInfo(float32, (2, 3))

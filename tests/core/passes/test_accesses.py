@@ -29,11 +29,11 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import Margin, TensorNode
 from ocannl_core.ops import BinaryOp
+from ocannl_core.passes.access_counts import AccessCount
 from ocannl_core.passes.accesses import NodeAccesses, trace
-from ocannl_core.passes.coverage import Coverage
+from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
-from ocannl_core.passes.units import Site, units_of
-from ocannl_core.passes.visits import Frequency
+from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
 from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
@@ -59,7 +59,7 @@ def test_a_variable_in_no_index_multiplies_the_visits() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 4), d.node("c", float32, 4, 30)
     nest = loop(I, 4, loop(J, 30, d.store(c, I, J, value=d.load(x, I))))
-    assert facts(d, "x", nest).visits(5) == Frequency(30, 30)
+    assert facts(d, "x", nest).visits(5) == AccessCount(30, 30)
 
 
 def test_a_window_is_counted_exactly_however_large() -> None:
@@ -68,7 +68,7 @@ def test_a_window_is_counted_exactly_however_large() -> None:
     value = d.load(x, affine([(1, I), (1, K)]))
     nest = loop(I, 298, loop(K, 3, d.accumulate(c, I, op=BinaryOp.ADD, value=value)))
     found = facts(d, "x", nest)
-    assert found.visits(5) == Frequency(1, 3)
+    assert found.visits(5) == AccessCount(1, 3)
     counted = found.visit_counts()
     assert counted is not None
     assert counted.tolist() == [1, 2, *[3] * 296, 2, 1]
@@ -83,14 +83,14 @@ def test_a_convolution_over_seven_loops_is_two_histograms() -> None:
     body: Stmt = d.accumulate(c, b, h, w, co, op=BinaryOp.ADD, value=window)
     for var, extent in ((ci, 32), (kw, 3), (kh, 3), (co, 128), (w, 56), (h, 56), (b, 64)):
         body = loop(var, extent, body)
-    assert facts(d, "x", body).visits(5) == Frequency(0, 2 * 2 * 128)
+    assert facts(d, "x", body).visits(5) == AccessCount(0, 2 * 2 * 128)
 
 
 def test_reads_of_different_cells_do_not_add_up() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 6), d.node("c", float32, 3)
     halves = plus(d.load(x, I), d.load(x, affine([(1, I)], 3)))
-    assert facts(d, "x", loop(I, 3, d.store(c, I, value=halves))).visits(5) == Frequency(1, 1)
+    assert facts(d, "x", loop(I, 3, d.store(c, I, value=halves))).visits(5) == AccessCount(1, 1)
 
 
 def test_counting_that_would_take_too_long_is_an_estimate() -> None:
@@ -120,10 +120,10 @@ def test_reading_the_cell_that_is_written_is_no_visit() -> None:
     assert not facts(d, "c", nest).is_read_only
 
 
-def run_order(program: LoopProgram) -> list[tuple[Site, tuple[int, ...]]]:
+def run_order(program: LoopProgram) -> list[tuple[AccessSite, tuple[int, ...]]]:
     """Returns every access of a program with its cell, in order: the slow and certain way."""
-    happened: list[tuple[Site, tuple[int, ...]]] = []
-    for unit in units_of(program):
+    happened: list[tuple[AccessSite, tuple[int, ...]]] = []
+    for unit in analyse_statements(program):
         sites = [*unit.reads, *unit.writes]
         loops = max((site.loops for site in sites), key=len, default=())
         assert all(site.loops == loops for site in sites)  # one chain of loops
@@ -214,8 +214,8 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     step = StaticIndex("step", 1)
     t, c = d.node("t", float32, 1), d.node("c", float32, 1)
     stmts = d.store(t, step, value=ONE), d.store(c, 0, value=d.load(t, 0))
-    coverage = Coverage(d.nodes)
-    for unit in units_of(d.program(*stmts, indices=(step,))):
+    coverage = DefiniteAssignment(d.nodes)
+    for unit in analyse_statements(d.program(*stmts, indices=(step,))):
         coverage.run(unit)
     assert coverage.read_first == {t}
 

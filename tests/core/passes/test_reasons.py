@@ -39,8 +39,8 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.passes.cost import MOST_DEPTH
-from ocannl_core.passes.findings import Findings
+from ocannl_core.passes.decisions import Decisions
+from ocannl_core.passes.expression_cost import MOST_DEPTH
 from ocannl_core.passes.inline.decide import Inlined, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop
@@ -308,7 +308,7 @@ def _place(
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")
     whole = d.program(*definition(d, x, t), loop(J, 4, d.store(c, J, value=value(d.load(t, J)))))
-    findings = Findings({x: KEPT, c: KEPT}, **keywords)
+    findings = Decisions({x: KEPT, c: KEPT}, **keywords)
     result = run_passes(whole, core_passes(findings))
     return findings.placements(whole.nodes, result)[t].reason
 
@@ -400,7 +400,7 @@ def read_only_in_a_routine() -> Reason | None:
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     whole = d.program(loop(I, 4, d.store(c, I, value=d.load(t, I))))
-    findings = Findings({c: KEPT})
+    findings = Decisions({c: KEPT})
     result = run_passes(whole, core_passes(findings))
     return findings.placements(whole.nodes, result)[t].reason
 

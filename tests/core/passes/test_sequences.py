@@ -14,13 +14,13 @@ from ocannl_core import dtypes
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
-from ocannl_core.passes.contract import contract
 from ocannl_core.passes.cse import share_subexpressions
 from ocannl_core.passes.dead_stores import forward_fills, remove_dead_stores
-from ocannl_core.passes.guards import split_at_guards
-from ocannl_core.passes.hoist import hoist_invariants
-from ocannl_core.passes.memory import allocate_scratch
+from ocannl_core.passes.fma_contraction import contract_to_fma
+from ocannl_core.passes.index_set_splitting import split_index_sets
+from ocannl_core.passes.licm import hoist_invariants
 from ocannl_core.passes.one_hot import read_one_hot
+from ocannl_core.passes.placement import allocate_scratch
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing.compare import assert_same
 from ocannl_core.testing.programs import Example
@@ -37,7 +37,7 @@ EXACT: dict[str, Pass] = {
     "hoist everything": partial(hoist_invariants, least_cost=1),
     "share subexpressions": share_subexpressions,
     "share everything": partial(share_subexpressions, least_saved=1),
-    "split at guards": split_at_guards,
+    "split at guards": split_index_sets,
     "remove dead stores": remove_dead_stores,
 }
 FORMATS = {
@@ -91,12 +91,12 @@ def test_all_passes_in_sequence_keep_every_bit(interpret: Run, example: Example)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs(FORMATS["all integers"]))
 def test_contraction_leaves_integers_alone(example: Example) -> None:
-    assert contract(example.program) is example.program
+    assert contract_to_fma(example.program) is example.program
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loop_programs((dtypes.float32, dtypes.float16)))
 def test_contraction_keeps_every_invariant_and_has_nothing_left_to_do(example: Example) -> None:
-    found = contract(example.program)
+    found = contract_to_fma(example.program)
     verify(found)
-    assert contract(found) is found
+    assert contract_to_fma(found) is found

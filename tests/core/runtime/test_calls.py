@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ocannl_core
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.ops import UnaryOp
-from ocannl_core.runtime.calls import Accepted, called_with
+from ocannl_core.runtime.calls import Accepted, callable_class
 from ocannl_core.runtime.context import Context
 from ocannl_core.runtime.routine import Routine
 
@@ -72,7 +72,7 @@ def test_calls_take_the_short_way_or_are_the_general_one(
     call: tuple[Accepted, tuple[str, ...], dict[str, Any]], ran_last: bool
 ) -> None:
     accepted, order, indices = call
-    routine = called_with(Recording, accepted, order)(ran_last=ran_last)
+    routine = callable_class(Recording, accepted, order)(ran_last=ran_last)
     routine(**indices)
     is_plain = indices.keys() == dict(accepted).keys() and all(
         type(indices[name]) is int and (bounds is None or indices[name] in bounds)
@@ -88,7 +88,7 @@ def test_calls_take_the_short_way_or_are_the_general_one(
 
 
 def test_readers_see_the_class_and_the_indices() -> None:
-    made = called_with(Recording, (("first", range(3)), ("second", None)), ("second", "first"))
+    made = callable_class(Recording, (("first", range(3)), ("second", None)), ("second", "first"))
     assert issubclass(made, Recording)
     assert repr(made) == repr(Recording)
     assert made.__doc__ == Recording.__doc__
@@ -107,7 +107,7 @@ def test_its_frame_is_one_of_the_package() -> None:
             raise RuntimeError
 
     with pytest.raises(RuntimeError) as caught:
-        called_with(Failing, (("i", range(4)),), ("i",))(ran_last=False)(i=1)
+        callable_class(Failing, (("i", range(4)),), ("i",))(ran_last=False)(i=1)
     _, between, _ = caught.traceback
     # so that whoever looks for the line of the user passes it over
     assert Path(ocannl_core.__file__).parent in Path(between.path).parents

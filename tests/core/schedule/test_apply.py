@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
+from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Const, LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.applying.apply import apply
-from ocannl_core.schedule.cells import CellNest, cell_nest
-from ocannl_core.schedule.transforms import Schedule, parse, to_text
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.reductions import fitting_schedules, random_reductions
@@ -25,9 +25,9 @@ from ocannl_core.testing.subject import subject_named
 
 
 def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
-    nest = cell_nest(program.body)
+    nest = kernel_nest(program.body)
     assert nest is not None
-    result = apply(nest, schedule)
+    result = apply_schedule(nest, schedule)
     # inside a loop, blocks keep their own memory when the program is cut into kernels
     body = Block((loop(fresh_var(), 1, result.body),))
     return replace(program, nodes={**program.nodes, **result.nodes}, body=body)
@@ -44,20 +44,20 @@ def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
     data=st.data(),
 )
 def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> None:
-    nest = cell_nest(example.program.body)
+    nest = kernel_nest(example.program.body)
     assert nest is not None
     schedule = data.draw(fitting_schedules(nest))
-    assert parse(to_text(schedule)) == schedule
+    assert parse_schedule(schedule_text(schedule)) == schedule
     program = scheduled(example.program, schedule)
     verify(program)
     interp = subject_named("interp")
     before = interp.run(example.program, example.arrays)
     after = interp.run(program, example.arrays)
     for node in example.program.params:
-        np.testing.assert_array_equal(after[node], before[node], to_text(schedule))
+        np.testing.assert_array_equal(after[node], before[node], schedule_text(schedule))
 
 
-def _with_other_ends(nest: CellNest, number: float | None, additions: int) -> CellNest:
+def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> KernelNest:
     """Returns a nest whose sums start from a number, and with additions in its finish."""
     assert nest.reduction is not None
     reduction, (store,) = nest.reduction, nest.finish
@@ -84,7 +84,7 @@ def _with_other_ends(nest: CellNest, number: float | None, additions: int) -> Ce
 def test_sums_start_and_finish_as_they_should_by_every_schedule(
     example: Example, number: float | None, additions: int, data: st.DataObject
 ) -> None:
-    nest = cell_nest(example.program.body)
+    nest = kernel_nest(example.program.body)
     assert nest is not None
     # cells that shift are added to more than once
     assume(nest.reduction is not None and not any(axis.is_shifting for axis in nest.axes))
@@ -92,19 +92,19 @@ def test_sums_start_and_finish_as_they_should_by_every_schedule(
     schedule = data.draw(fitting_schedules(changed))
     found = []
     for each in ((), schedule):
-        result = apply(changed, each)
+        result = apply_schedule(changed, each)
         nodes = {**example.program.nodes, **result.nodes}
         body = Block((loop(fresh_var(), 1, result.body),))
         program = replace(example.program, nodes=nodes, body=body)
         verify(program)
         found.append(subject_named("interp").run(program, example.arrays))
     for node in example.program.params:
-        np.testing.assert_array_equal(found[1][node], found[0][node], to_text(schedule))
+        np.testing.assert_array_equal(found[1][node], found[0][node], schedule_text(schedule))
 
 
-def _result_of(nest: CellNest, draft: Draft, schedule: str) -> object:
+def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
     """Returns the cells of `c` after a nest over ones."""
-    result = apply(nest, parse(schedule))
+    result = apply_schedule(nest, parse_schedule(schedule))
     nodes = {**draft.nodes, **result.nodes}
     body = Block((loop(fresh_var(), 1, result.body),))
     program = replace(draft.program(), nodes=nodes, body=body)
@@ -128,7 +128,7 @@ def test_sums_of_ones_are_their_start_their_number_and_what_the_finish_adds(sche
 
 def product(
     rows: int = 6, terms: int = 7, columns: int = 5, draft: Draft | None = None
-) -> CellNest:
+) -> KernelNest:
     """Returns `c[i, j] += a[i, k] * b[k, j]`."""
     draft = draft if draft is not None else Draft("product")
     i, j, k = (fresh_var(name) for name in "ijk")
@@ -136,7 +136,7 @@ def product(
     c = draft.node("c", float32, rows, columns)
     term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
     update = draft.accumulate(c, i, j, op=BinaryOp.ADD, value=term)
-    nest = cell_nest(Block((loop(i, rows, loop(j, columns, loop(k, terms, update))),)))
+    nest = kernel_nest(Block((loop(i, rows, loop(j, columns, loop(k, terms, update))),)))
     assert nest is not None
     return nest
 
@@ -160,10 +160,10 @@ def product(
 )
 def test_a_schedule_that_does_not_fit_is_refused(schedule: str, rule: str) -> None:
     with pytest.raises(UsageError, match=rule):
-        apply(product(), parse(schedule))
+        apply_schedule(product(), parse_schedule(schedule))
 
 
 def test_rows_of_a_packed_buffer_do_not_compete_for_places_of_the_cache() -> None:
-    result = apply(product(8, 512, 8), parse("pack 0 as i k; accumulate over k"))
+    result = apply_schedule(product(8, 512, 8), parse_schedule("pack 0 as i k; accumulate over k"))
     packed = next(node for node in result.nodes if node.name.startswith("packed"))
     assert result.nodes[packed].dims == (8, 528)

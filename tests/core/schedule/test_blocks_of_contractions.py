@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import fresh_var
+from ocannl_core.kernel_passes.pipeline import schedule_for
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
+from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
+from ocannl_core.kernel_passes.split_kernels import split_kernels
+from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.nodes import Kernel, Plan
+from ocannl_core.kernels.transforms import FuseRows, Pack, parse_schedule
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.cells import CellNest, cell_nest
-from ocannl_core.schedule.default import scheduled
-from ocannl_core.schedule.grouping.frame import joined
-from ocannl_core.schedule.grouping.places import shared_places
-from ocannl_core.schedule.plan import Nest, Plan
-from ocannl_core.schedule.split import split
-from ocannl_core.schedule.transforms import Pack, Rows, parse
 from ocannl_core.target import Target
 from ocannl_core.testing.blocks import block_program, random_block_programs
 from ocannl_core.testing.compare import Array
@@ -101,20 +101,20 @@ class Attention:
 
 def by_blocks(plan: Plan, target: Target) -> Plan:
     wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-    return scheduled(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20)))
+    return schedule_for(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20))).plan()
 
 
-def joined_kernels(attention: Attention) -> list[Nest]:
+def joined_kernels(attention: Attention) -> list[Kernel]:
     """Returns the kernels of several nests."""
-    plan = by_blocks(split(attention.program), subject_named("interp").target)
-    steps = [step for step in plan.steps if isinstance(step, Nest)]
-    return [step for step in steps if sum(isinstance(t, Rows) for t in step.schedule) > 1]
+    plan = by_blocks(split_kernels(attention.program), subject_named("interp").target)
+    steps = [step for step in plan.steps if isinstance(step, Kernel)]
+    return [step for step in steps if sum(isinstance(t, FuseRows) for t in step.schedule) > 1]
 
 
 def test_scores_exist_for_one_block_at_a_time() -> None:
     attention = Attention(queries=2)
     (kernel,) = joined_kernels(attention)
-    assert kernel.schedule[0] == Rows(("i", "k", "j"), 2)
+    assert kernel.schedule[0] == FuseRows(("i", "k", "j"), 2)
     assert set(attention.scratch).isdisjoint(kernel.arguments)
 
 
@@ -134,11 +134,11 @@ def test_attention_by_blocks_is_attention(queries: int) -> None:
 
 def test_any_block_of_queries_is_right() -> None:
     attention = Attention(queries=6)
-    nests = [cell_nest(Block((stmt,))) for stmt in attention.nests]
-    schedule = parse("rows i k j by 3; rows i k j; rows i k j; rows i k j")
+    nests = [kernel_nest(Block((stmt,))) for stmt in attention.nests]
+    schedule = parse_schedule("rows i k j by 3; rows i k j; rows i k j; rows i k j")
     draft = attention.draft
     known = [nest for nest in nests if nest is not None]
-    result = joined(known, schedule, draft.nodes)
+    result = fuse_rows(known, schedule, draft.nodes)
     fills = [stmt for stmt in attention.stmts if isinstance(stmt, Fill | Allocate)]
     nodes = {**draft.nodes, **result.nodes}
     body = Block((*fills, *result.body.stmts))
@@ -153,13 +153,13 @@ def test_any_block_of_queries_is_right() -> None:
 
 
 def planned(example: Example) -> Plan:
-    return by_blocks(split(example.program), subject_named("interp").target)
+    return by_blocks(split_kernels(example.program), subject_named("interp").target)
 
 
-def in_blocks(plan: Plan) -> list[Nest]:
+def in_blocks(plan: Plan) -> list[Kernel]:
     """Returns the kernels that run together a block of rows at a time."""
-    steps = [step for step in plan.steps if isinstance(step, Nest) and step.schedule]
-    return [s for s in steps if isinstance(s.schedule[0], Rows) and s.schedule[0].size > 1]
+    steps = [step for step in plan.steps if isinstance(step, Kernel) and step.schedule]
+    return [s for s in steps if isinstance(s.schedule[0], FuseRows) and s.schedule[0].size > 1]
 
 
 @settings(
@@ -179,11 +179,11 @@ def test_no_matrix_of_a_gradient_is_stored(is_masked: bool) -> None:
     example = block_program((2, 4), 96, 8, 3, is_masked=is_masked)
     plan = planned(example)
     (kernel,) = in_blocks(plan)
-    assert kernel.schedule[0] == Rows(("i", "k", "j"), 48)
-    assert [rows.axes for rows in kernel.schedule if isinstance(rows, Rows)].count(
+    assert kernel.schedule[0] == FuseRows(("i", "k", "j"), 48)
+    assert [rows.axes for rows in kernel.schedule if isinstance(rows, FuseRows)].count(
         ("i", "k", "n")
     ) == 2, "sums over the rows of blocks"
-    used = {node for step in plan.steps if isinstance(step, Nest) for node in step.arguments}
+    used = {node for step in plan.steps if isinstance(step, Kernel) for node in step.arguments}
     assert used.isdisjoint(plan.scratch)
     before = subject_named("interp").run(example.program, example.arrays)
     after = subject_named("interp").run(example.program, example.arrays, (), by_blocks)
@@ -212,22 +212,24 @@ def test_nodes_take_the_places_of_those_that_nobody_reads_any_more() -> None:
     a, b, c, d = (draft.scratch(name, float32, 3, 4) for name in "abcd")
     out, x = draft.node("out", float32, 3, 4), draft.node("x", float32, 3, 4)
 
-    def nest(target: TensorNode, *sources: TensorNode) -> CellNest:
+    def nest(target: TensorNode, *sources: TensorNode) -> KernelNest:
         value: Expr = draft.load(sources[0], i, j)
         for source in sources[1:]:
             value = Binary(BinaryOp.ADD, value, draft.load(source, i, j), float32)
-        found = cell_nest(Block((loop(i, 3, loop(j, 4, draft.store(target, i, j, value=value))),)))
+        found = kernel_nest(
+            Block((loop(i, 3, loop(j, 4, draft.store(target, i, j, value=value))),))
+        )
         assert found is not None
         return found
 
-    def turned(target: TensorNode, source: TensorNode) -> CellNest:
+    def turned(target: TensorNode, source: TensorNode) -> KernelNest:
         store = draft.store(target, i, j, value=draft.load(source, j, i))
-        found = cell_nest(Block((loop(i, 3, loop(j, 3, store)),)))
+        found = kernel_nest(Block((loop(i, 3, loop(j, 3, store)),)))
         assert found is not None
         return found
 
-    def places(*nests: CellNest) -> dict[TensorNode, TensorNode]:
-        return shared_places(nests, (a, b, c, d), draft.nodes)
+    def places(*nests: KernelNest) -> dict[TensorNode, TensorNode]:
+        return reuse_buffers(nests, (a, b, c, d), draft.nodes)
 
     assert places(nest(a, x), nest(b, a), nest(c, b), nest(out, c)) == {b: a, c: a}
     assert places(nest(a, x), nest(b, a), nest(out, a, b)) == {}  # a is still read

@@ -14,12 +14,12 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
+from ocannl_core.kernels.nest import kernel_nest
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
 from ocannl_core.ops import BinaryOp
-from ocannl_core.schedule.cells import cell_nest
-from ocannl_core.schedule.choosing.contraction import contraction_schedule
-from ocannl_core.schedule.default import scheduled_by
-from ocannl_core.schedule.transforms import to_text
+from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
@@ -54,10 +54,10 @@ def chosen(
     body: Stmt = draft.accumulate(cell, *result[0], op=BinaryOp.ADD, value=term)
     for var, extent in reversed(axes):
         body = loop(var, extent, body)
-    nest = cell_nest(Block((body,)))
+    nest = kernel_nest(Block((body,)))
     assert nest is not None
     schedule = contraction_schedule(nest, draft.nodes, target)
-    return None if schedule is None else to_text(schedule)
+    return None if schedule is None else schedule_text(schedule)
 
 
 B, I, J, K, Y, X, V, U = (fresh_var(name) for name in "bijkyxvu")  # noqa: E741
@@ -257,7 +257,7 @@ def sums_over_windows(draw: st.DrawFn) -> Example:
 def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
     example: Example, cores: int
 ) -> None:
-    nest = cell_nest(example.program.body)
+    nest = kernel_nest(example.program.body)
     assert nest is not None
     target = replace(SMALL, cores=cores)
     schedule = contraction_schedule(nest, dict(example.program.nodes), target)
@@ -268,7 +268,7 @@ def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
         example.program,
         example.arrays,
         (),
-        lambda plan, target: scheduled_by(plan, lambda nest, nodes: schedule),
+        lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: schedule),
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])

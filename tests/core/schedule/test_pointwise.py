@@ -6,11 +6,11 @@ import pytest
 
 from ocannl_core.dtypes import DType, bfloat16, float32, float64
 from ocannl_core.indexing import fresh_var
+from ocannl_core.kernels.nest import kernel_nest
+from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Block, Unary
 from ocannl_core.ops import UnaryOp
-from ocannl_core.schedule.cells import cell_nest
-from ocannl_core.schedule.choosing.pointwise import pointwise_schedule
-from ocannl_core.schedule.transforms import to_text
+from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 
@@ -26,10 +26,10 @@ def schedule(
     y = draft.node("y", dtype, rows, columns)
     read = draft.load(x, *((j, i) if turned else (i, j)))
     stmt = draft.store(y, i, j, value=Unary(op, read, dtype))
-    nest = cell_nest(Block((loop(i, rows, loop(j, columns, stmt)),)))
+    nest = kernel_nest(Block((loop(i, rows, loop(j, columns, stmt)),)))
     assert nest is not None
     found = pointwise_schedule(nest, draft.nodes, TARGET)
-    return "plain loops" if found is None else to_text(found)
+    return "plain loops" if found is None else schedule_text(found)
 
 
 def test_rows_are_cut_into_registers() -> None:

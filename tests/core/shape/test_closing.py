@@ -18,9 +18,9 @@ from ocannl_core.shape.constraints import (
     Strided,
     TotalElements,
 )
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Axes, Environment
 from ocannl_core.shape.logic import BatchSlice, Compose, Einsum, Logic, Pointwise, Transpose
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,

@@ -9,6 +9,7 @@ from ocannl_core.errors import OcannlError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.origin import Location, Origin
 from ocannl_core.shape.constraints import AtLeast, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
     BatchSlice,
@@ -20,7 +21,6 @@ from ocannl_core.shape.logic import (
     logic_from_text,
 )
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 

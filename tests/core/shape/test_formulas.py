@@ -22,9 +22,9 @@ from ocannl_core.shape.constraints import (
     TotalElements,
 )
 from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import logic_from_text
 from ocannl_core.shape.state import State
-from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
@@ -63,7 +63,7 @@ def equal(left: Dim, right: Dim) -> DimEqual:
 
 
 def variables(number: int) -> tuple[DimVar, ...]:
-    supply = Supply()
+    supply = FreshVariables()
     return tuple(supply.dim(f"d{n}") for n in range(number))
 
 

@@ -22,7 +22,10 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowEqual,
 )
+from ocannl_core.shape.einsum_ast import Spec, axis_names
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Axes, Environment
+from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import (
     BatchSlice,
     Compose,
@@ -32,9 +35,6 @@ from ocannl_core.shape.logic import (
     Pointwise,
     Transpose,
 )
-from ocannl_core.shape.notation import Spec, axis_names
-from ocannl_core.shape.spec import parse_spec
-from ocannl_core.shape.supply import Supply
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.errors.SpecWarning")
@@ -355,7 +355,7 @@ _ORIGIN = Origin("constraint", detail="output row")
 
 @st.composite
 def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[Constraint]]:
-    supply = Supply()
+    supply = FreshVariables()
     dims = [supply.dim(f"d{n}") for n in range(4)]
     rows = [supply.row(f"r{n}") for n in range(3)]
     dim: st.SearchStrategy[Dim] = st.sampled_from(dims) | st.builds(

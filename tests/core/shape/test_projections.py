@@ -26,6 +26,7 @@ from ocannl_core.indexing import (
     variables,
 )
 from ocannl_core.origin import Origin
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
     BatchSlice,
@@ -37,7 +38,6 @@ from ocannl_core.shape.logic import (
     Transpose,
 )
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import Row, Shape, Size, closed_shape
 
 ORIGIN = Origin("test")

@@ -17,6 +17,7 @@ from ocannl_core.shape.constraints import (
     RowBelow,
     RowEqual,
 )
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import (
     BatchSlice,
@@ -29,7 +30,6 @@ from ocannl_core.shape.logic import (
     logic_from_text,
 )
 from ocannl_core.shape.rows import solve
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import Dim, DimVar, Row, RowVar, Shape, Size
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.origin import Origin
+from ocannl_core.shape.einsum_parser import parse_spec
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.logic import logic_from_text
 from ocannl_core.shape.projections import project
-from ocannl_core.shape.spec import parse_spec
 from ocannl_core.shape.terms import Shape, closed_shape
 
 ORIGIN = Origin("einsum")

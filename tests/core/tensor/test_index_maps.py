@@ -6,7 +6,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.indexing import FixedIndex, as_affine
-from ocannl_core.notation import Names
+from ocannl_core.ir_text import PrintedNames
 from ocannl_core.origin import Origin
 from ocannl_core.tensor.index_maps import index_maps
 
@@ -16,7 +16,7 @@ HERE = Origin("mul")
 def printed(text: str, operands: int) -> str:
     """Returns stated maps in the same notation, with the normal form of every index."""
     maps = index_maps(text, operands, "")
-    names = Names()
+    names = PrintedNames()
     sides = [", ".join(map(names.index, side)) for side in (*maps.operands, maps.result)]
     domain = ", ".join(f"{names.variable(var)}<{extent}" for var, extent in maps.domain)
     return f"{'; '.join(sides[:-1])} => {sides[-1]} over {domain}"

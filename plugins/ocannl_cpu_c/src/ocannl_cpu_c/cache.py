@@ -20,9 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import Loops
+from ocannl_core.codegen.kernel_text import CompilerVectorisation
 from ocannl_core.errors import CompileError
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage.directory import (
     PrivateDirectory,
     private_directory,
@@ -31,7 +31,7 @@ from ocannl_core.storage.directory import (
 )
 from ocannl_core.storage.sealed import sealed_json, unsealed_json
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
-from ocannl_cpu_c.objects import lack
+from ocannl_cpu_c.object_files import lack
 
 _MOST_FILES = 4000
 """Some hundred megabytes; each compilation leaves two files."""
@@ -40,7 +40,7 @@ _MOST_RECENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class TranslationUnit:
     """A file to compile.
 
     Attributes:
@@ -52,12 +52,12 @@ class Unit:
 
     keys: tuple[str, ...]
     text: str
-    loops: Loops = Loops.PLAIN
+    loops: CompilerVectorisation = CompilerVectorisation.PLAIN
     calls_libraries: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedKernel:
     """Where a compiled kernel is.
 
     Attributes:
@@ -84,7 +84,7 @@ class Building:
         cache: Where the object will be then.
     """
 
-    unit: Unit
+    unit: TranslationUnit
     compilation: Compilation
     directory: PrivateDirectory
     cache: DiskCache
@@ -124,7 +124,7 @@ class DiskCache:
         """True if its directories still exist and are still private."""
         return all(each.is_current() for each in (self.scratch, self._objects, self._kernels))
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> CachedKernel | None:
         """Returns where a kernel is; None if it is not cached, or not as it was written."""
         name = f"{key}.json"
         content = self._kernels.read(name, limit=_LARGEST_RECORD)
@@ -132,10 +132,10 @@ class DiskCache:
         if record is not None:
             found = self._intact(str(record.get("object")))
             if found is not None:
-                return Entry(key, str(record["object"]), found, self._objects)
+                return CachedKernel(key, str(record["object"]), found, self._objects)
         return None if self._spare is None else self._spare.find(key)
 
-    def start(self, unit: Unit) -> Building:
+    def start(self, unit: TranslationUnit) -> Building:
         """Starts to compile a file; what is started is given to `build` or stopped.
 
         Raises:
@@ -161,7 +161,9 @@ class DiskCache:
             raise
         return Building(unit, compilation, directory, self)
 
-    def build(self, units: Sequence[Unit], early: Sequence[Building] = ()) -> dict[str, Entry]:
+    def build(
+        self, units: Sequence[TranslationUnit], early: Sequence[Building] = ()
+    ) -> dict[str, CachedKernel]:
         """Compiles files side by side; returns where their kernels are, by key.
 
         Args:
@@ -174,7 +176,7 @@ class DiskCache:
             OSError: if something cannot be written.
         """
         started = list(early)
-        entries: dict[str, Entry] = {}
+        entries: dict[str, CachedKernel] = {}
         try:
             for unit in units:
                 started.append(self.start(unit))
@@ -198,7 +200,7 @@ class DiskCache:
         if self._spare is None and not self._is_temporary:
             self._spare = _temporary(self.root.path, self._compiler, error)
 
-    def _finished(self, building: Building) -> dict[str, Entry]:
+    def _finished(self, building: Building) -> dict[str, CachedKernel]:
         """Returns where the kernels of a compiled file are, after noting it for later processes."""
         directory, source = building.directory, f"{_name(building.unit)}.c"
         try:
@@ -218,7 +220,7 @@ class DiskCache:
         for key in building.unit.keys:
             record = f"{key}.json"
             self._kernels.write(record, sealed_json(record, {"object": name}))
-        return {key: Entry(key, name, content, self._objects) for key in building.unit.keys}
+        return {key: CachedKernel(key, name, content, self._objects) for key in building.unit.keys}
 
     def _intact(self, name: str) -> bytes | None:
         """Returns an object if it is as it was written; read once for kernels one after another."""
@@ -256,7 +258,7 @@ class DiskCache:
         return found
 
 
-def _name(unit: Unit) -> str:
+def _name(unit: TranslationUnit) -> str:
     return hashlib.sha256("\n".join(unit.keys).encode()).hexdigest()[:32]
 
 

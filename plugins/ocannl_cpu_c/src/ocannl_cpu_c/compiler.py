@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import Loops
-from ocannl_core.codegen.tile_prelude import EMULATED
+from ocannl_core.codegen.kernel_text import CompilerVectorisation
+from ocannl_core.codegen.matrix_tile_prelude import EMULATED
 from ocannl_core.dtypes import DType, bfloat16
 from ocannl_core.errors import CompileError
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.storage.directory import PrivateDirectory
-from ocannl_cpu_c import permission
+from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
 
 _CANDIDATES = ("cc", "gcc", "clang")
@@ -127,7 +127,7 @@ class Compiler:
         self,
         source: Path,
         target: Path,
-        loops: Loops = Loops.PLAIN,
+        loops: CompilerVectorisation = CompilerVectorisation.PLAIN,
         *,
         calls_libraries: bool = True,
         directory: PrivateDirectory | None = None,
@@ -147,7 +147,7 @@ class Compiler:
         Raises:
             OSError: if it cannot be started.
         """
-        level = self.levels[list(Loops).index(loops)]
+        level = self.levels[list(CompilerVectorisation).index(loops)]
         linked = _LIBRARIES if calls_libraries else self.alone
         variables, descriptors = {}, []
         if directory is not None:
@@ -395,7 +395,7 @@ def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:
         return (), ""
-    reason = permission.refusal()
+    reason = amx_permission.refusal()
     return ((), f"no tiles ({reason})") if reason else ((bfloat16,), "tiles of bfloat16")
 
 

@@ -8,18 +8,18 @@ from typing import Any
 from ocannl_core import settings
 from ocannl_core.errors import LinkError
 from ocannl_core.exclusive import exclusive
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.host_arrays import interior
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.memory import memory_plan
 from ocannl_core.target import Buffer, Launcher, Target
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
+from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
-from ocannl_cpu_c.mapped import Kernel
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
-from ocannl_cpu_c.parts import parts, private_offsets
+from ocannl_cpu_c.partition import parts, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]
@@ -38,7 +38,7 @@ class CExecutable:
     """
 
     source: CSource
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, LoadedKernel]
     target: Target
     threads: int
 

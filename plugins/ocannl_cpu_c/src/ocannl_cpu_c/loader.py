@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.codegen.kernel_text import KernelText, Loops
+from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
 from ocannl_core.errors import CompileError
-from ocannl_core.records import replace
-from ocannl_cpu_c import ahead, objects
+from ocannl_core.fast_dataclass import replace
+from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.bindings import ffi
-from ocannl_cpu_c.cache import Building, DiskCache, Entry, Unit, open_cache
+from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import introduce
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
-from ocannl_cpu_c.mapped import Kernel, Mapped, Recent
-from ocannl_cpu_c.units import key, keys_text, units
+from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
+from ocannl_cpu_c.translation_units import key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
@@ -36,13 +36,13 @@ class ForeignObjectError(OSError):
 
 
 _lock = threading.Lock()
-_loaded: WeakValueDictionary[tuple[Compiler, str], Kernel] = WeakValueDictionary()
-_libraries: WeakValueDictionary[str, Mapped] = WeakValueDictionary()
-_recent = Recent()
+_loaded: WeakValueDictionary[tuple[Compiler, str], LoadedKernel] = WeakValueDictionary()
+_libraries: WeakValueDictionary[str, LoadedObject] = WeakValueDictionary()
+_recent = RecentObjects()
 _pools: dict[tuple[int, int], Any] = {}
 
 
-def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, Kernel]:
+def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, LoadedKernel]:
     """Returns kernels by symbol, after compiling together those that are new.
 
     Args:
@@ -73,7 +73,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         return loaded
 
 
-def compiling_ahead() -> ahead.Ahead | None:
+def compiling_ahead() -> background_compilation.Ahead | None:
     """Returns what takes kernels that will be loaded, so that a compiler can begin with the first
     ones; None without a compiler, or without a second processor for it.
     """
@@ -88,7 +88,7 @@ def compiling_ahead() -> ahead.Ahead | None:
     def is_there(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return ahead.Ahead(cache, len(os.sched_getaffinity(0)), is_there)
+    return background_compilation.Ahead(cache, len(os.sched_getaffinity(0)), is_there)
 
 
 def prepare() -> None:
@@ -97,7 +97,7 @@ def prepare() -> None:
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
-            ahead.start(cache, _missing_runtime(cache))
+            background_compilation.start(cache, _missing_runtime(cache))
 
 
 def _cache(compiler: Compiler) -> DiskCache:
@@ -142,7 +142,7 @@ def pool(device: int, threads: int) -> Any:
         return _pools[device, threads]
 
 
-_found_runtime: list[Mapped] = []
+_found_runtime: list[LoadedObject] = []
 """Stays mapped: its threads wait in its code."""
 
 
@@ -155,7 +155,7 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            early = ahead.taken(cache, file.keys)
+            early = background_compilation.taken(cache, file.keys)
             entries = _compiled(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
         introduce(library.code)
@@ -163,7 +163,7 @@ def _runtime() -> Any:
     return _found_runtime[0].code
 
 
-def _missing_runtime(cache: DiskCache) -> list[Unit]:
+def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
     """Returns the file of what runs routines, unless it is compiled."""
     if _found_runtime or cache.find(_runtime_unit().keys[0]) is not None:
         return []
@@ -171,19 +171,21 @@ def _missing_runtime(cache: DiskCache) -> list[Unit]:
 
 
 @lru_cache(maxsize=1)
-def _runtime_unit() -> Unit:
+def _runtime_unit() -> TranslationUnit:
     text = _RUNTIME.read_text(encoding="utf-8")
     keys = (hashlib.sha256(text.encode()).hexdigest(),)
-    return Unit(keys, f"{text}\n{keys_text(keys)}", Loops.VECTORS)
+    return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
 
 
 def _built(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
-) -> dict[str, Entry]:
+) -> dict[str, CachedKernel]:
     """Returns where kernels are, after compiling those of which no compiler works already."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
-    early = ahead.taken(cache, {*keys, *(each for file in files for each in file.keys)})
+    early = background_compilation.taken(
+        cache, {*keys, *(each for file in files for each in file.keys)}
+    )
     begun = {each for building in early for each in building.unit.keys}
     files = [each for each in files if begun.isdisjoint(each.keys)]
     rest = [each for each in kernels if key(each) not in begun]
@@ -193,8 +195,8 @@ def _built(
 
 
 def _compiled(
-    cache: DiskCache, files: Sequence[Unit], early: Sequence[Building] = ()
-) -> dict[str, Entry]:
+    cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
+) -> dict[str, CachedKernel]:
     """Returns where code compiled now is, and can be loaded from.
 
     What was stopped or is not whole is compiled a second time. Where something cannot be written or
@@ -218,7 +220,7 @@ def _compiled(
             problem = str(error)
             cache.move(error)
         except (KeyboardInterrupt, SystemExit):  # nobody waits for the others either
-            ahead.stop()
+            background_compilation.stop()
             raise
         files, early = every, ()
     raise CompileError(
@@ -236,7 +238,7 @@ def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> Compile
     return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
-def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> Kernel | None:
+def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> LoadedKernel | None:
     """Returns the kernel if it can be loaded without compiling."""
     loaded = _loaded.get((compiler, kernel.symbol))
     if loaded is not None:
@@ -251,12 +253,12 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> Ke
     return loaded
 
 
-def _open(entry: Entry) -> Kernel:
+def _open(entry: CachedKernel) -> LoadedKernel:
     library = _library(entry)
-    return Kernel(library.code.ocannl_kernels[library.positions[entry.key]], library)
+    return LoadedKernel(library.code.ocannl_kernels[library.positions[entry.key]], library)
 
 
-def _library(entry: Entry) -> Mapped:
+def _library(entry: CachedKernel) -> LoadedObject:
     """Returns an object, mapped once.
 
     Raises:
@@ -264,8 +266,8 @@ def _library(entry: Entry) -> Mapped:
     """
     library = _libraries.get(entry.name)
     if library is None:
-        code = objects.load(entry.directory, entry.name, entry.content)
-        library = _libraries[entry.name] = Mapped(code, _positions(code))
+        code = object_files.load(entry.directory, entry.name, entry.content)
+        library = _libraries[entry.name] = LoadedObject(code, _positions(code))
         _recent.use(library)
     if entry.key not in library.positions:
         raise ForeignObjectError(f"{entry.name} does not have the kernel {entry.key}")

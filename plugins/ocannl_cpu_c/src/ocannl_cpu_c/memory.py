@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.memory_plan import ALIGNMENT, MemoryPlan
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.memory import ALIGNMENT, MemoryPlan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
 
 Array = np.ndarray[Any, Any]

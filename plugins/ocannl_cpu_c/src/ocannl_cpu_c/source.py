@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.codegen.names import Role
+from ocannl_core.codegen.names import NameRole
 from ocannl_core.codegen.native import native_arguments, render_native
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.ir_text import PrintedNames
+from ocannl_core.kernel_passes.parallelise import ParallelIterations, parallel_iterations
+from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
 from ocannl_core.loopir.nodes import CallExternal
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import TensorNode
-from ocannl_core.notation import Names
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import External, Infos, Nest, Plan, Step
-from ocannl_core.schedule.sharing.parallel import Shares, shares
 
 
 class ThreadedC(Dialect):
@@ -51,7 +51,7 @@ class Launch:
     indices: tuple[StaticIndex, ...]
     title: str = ""
     private: tuple[int, ...] = ()
-    shares: Shares | None = None
+    shares: ParallelIterations | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +75,13 @@ class CSource:
         return DIALECT.language
 
 
-def generate(
-    plan: Plan, render: Callable[[Step, Infos], KernelText | None] | None = None
-) -> CSource:
-    """Returns the C code of a plan; needs no compiler.
+def assemble(plan: Plan, rendered: Sequence[KernelText | None]) -> CSource:
+    """Return the C code of a plan.
 
     Args:
         plan: The plan.
-        render: Returns the kernel of a step; `kernel_of` unless it is given.
-
-    Raises:
-        CodegenError: for what C cannot express.
+        rendered: The kernel of each step, as `kernel_of` returns it.
     """
-    rendered = [(render or kernel_of)(step, plan.nodes) for step in plan.steps]
     kernels: dict[str, KernelText] = {}
     steps: list[Launch | CallExternal] = []
     for step, kernel in zip(plan.steps, rendered, strict=True):
@@ -100,12 +94,16 @@ def generate(
     )
 
 
-def kernel_of(step: Step, nodes: Infos) -> KernelText | None:
-    """Returns the kernel of a step; None for a call of code that is not C."""
+def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
+    """Return the kernel of a step; None for a call of code that is not C.
+
+    Raises:
+        CodegenError: for a statement or number format that C cannot express.
+    """
     match step:
-        case Nest():
+        case Kernel():
             return render_kernel(step, nodes, DIALECT)
-        case External(call):
+        case HostCall(call):
             return render_native(call, nodes, DIALECT)
         case _:
             assert_never(step)
@@ -114,12 +112,12 @@ def kernel_of(step: Step, nodes: Infos) -> KernelText | None:
 def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
     """Returns the call of a step's kernel."""
     match step:
-        case Nest(body, arguments, indices, title) if kernel is not None:
-            merges, dealt = merge_reads(body), shares(step.like or step, plan.nodes)
+        case Kernel(body, arguments, indices, title) if kernel is not None:
+            merges, dealt = merge_reads(body), parallel_iterations(step.like or step, plan.nodes)
             return Launch(kernel.symbol, arguments, merges, indices, title, kernel.private, dealt)
-        case External(call, title) if kernel is not None:
+        case HostCall(call, title) if kernel is not None:
             return Launch(kernel.symbol, native_arguments(call), (), (), title)
-        case External(call):
+        case HostCall(call):
             return call
         case _:
             raise AssertionError("every nest has a kernel")
@@ -134,7 +132,7 @@ def unit(kernels: Iterable[KernelText]) -> str:
 
 def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
     """Yields comment lines that say which nodes each kernel runs on."""
-    names = Names()
+    names = PrintedNames()
     for node in plan.nodes:  # in the order in which titles name them
         names.node(node)
     yield f"// {_comment(plan.name)} runs:"
@@ -146,19 +144,19 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
             yield f"//   {number:>3}  {_comment(step.op.name)}({inputs}) -> {outputs}"
             continue
         given = [
-            f"{Role.ARGUMENT.name_of(position)} = {names.node(node)}"
+            f"{NameRole.ARGUMENT.name_of(position)} = {names.node(node)}"
             for position, node in enumerate(step.arguments)
         ]
         given += [
-            f"{Role.MERGE.name_of(position)} = {names.node(node)}.merge"
+            f"{NameRole.MERGE.name_of(position)} = {names.node(node)}.merge"
             for position, node in enumerate(step.merges)
         ]
         given += [
-            f"{Role.STATIC.name_of(position)} = {index.name}"
+            f"{NameRole.STATIC.name_of(position)} = {index.name}"
             for position, index in enumerate(step.indices)
         ]
         given += [
-            f"{Role.PRIVATE.name_of(position)} = {nbytes} bytes"
+            f"{NameRole.PRIVATE.name_of(position)} = {nbytes} bytes"
             for position, nbytes in enumerate(step.private)
         ]
         if step.shares is not None:

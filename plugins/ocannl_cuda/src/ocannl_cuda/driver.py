@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ocannl_core.records import dataclass
+from ocannl_core.fast_dataclass import dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100

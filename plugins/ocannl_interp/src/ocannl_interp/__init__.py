@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo
-from ocannl_core.schedule.plan import Plan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
@@ -25,8 +25,8 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(plan: Plan, target: Target) -> LoopSource:
-    return LoopSource(plan)
+def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
+    return LoopSource(kernels.plan())
 
 
 @hookimpl

@@ -17,6 +17,7 @@ from typing import Any, assert_never
 
 from ocannl_core.dtypes import DType, Kind, Number, from_bits, round_to
 from ocannl_core.errors import VerifyError
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -51,8 +52,7 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import TernaryOp, meaning_in
-from ocannl_core.records import dataclass
-from ocannl_core.words import numbers_of, word_of
+from ocannl_core.threefry import numbers_of, word_of
 from ocannl_interp.memory import interior, poison, reader, undefined
 
 Frame = list[Any]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.dtypes import DType, Number, float16
+from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.node import NodeInfo
-from ocannl_core.records import dataclass
 from ocannl_core.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -7,12 +7,12 @@ from typing import assert_never
 
 from ocannl_core.errors import LinkError
 from ocannl_core.exclusive import exclusive
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
 from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.records import dataclass
-from ocannl_core.schedule.plan import External, Nest, Plan, Step
 from ocannl_core.target import Buffer, Launcher
 from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
@@ -37,7 +37,7 @@ def as_program(plan: Plan) -> LoopProgram:
     """Returns a plan as one loop program: the routine's own memory, then the steps in order."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in plan.scratch]
     for step in plan.steps:
-        stmts += (step.call,) if isinstance(step, External) else step.body.stmts
+        stmts += (step.call,) if isinstance(step, HostCall) else step.body.stmts
     return LoopProgram(plan.name, plan.params, plan.indices, plan.nodes, Block(tuple(stmts)))
 
 
@@ -54,10 +54,10 @@ class Interpretation:
 
     def _action(self, step: Step) -> Action:
         match step:
-            case Nest(body, arguments, indices):
+            case Kernel(body, arguments, indices):
                 merges = map(MergeOf, merge_reads(body))
                 return self._translator.kernel(body, (*arguments, *indices, *merges))
-            case External(call):
+            case HostCall(call):
                 return self._translator.kernel(Block((call,)), (*call.inputs, *call.outputs))
             case _:
                 assert_never(step)

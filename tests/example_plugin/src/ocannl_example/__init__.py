@@ -14,8 +14,9 @@ import numpy as np
 from ocannl_core.hooks.host_calls import host_call
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.indexing import IndexVar
+from ocannl_core.kernels.nodes import HostCall, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.schedule.plan import External, Plan
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
 from ocannl_example.evaluate import check, run
 
@@ -51,7 +52,7 @@ class Program:
         calls = {
             position: host_call(step.call, memory, ocannl_transfer)
             for position, step in enumerate(self.plan.steps)
-            if isinstance(step, External)
+            if isinstance(step, HostCall)
         }
 
         def launch(values: Sequence[int]) -> None:
@@ -71,7 +72,8 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(plan: Plan) -> Program:
+def ocannl_generate(kernels: KernelStream) -> Program:
+    plan = kernels.plan()
     for step in plan.steps:
         check(step)
     return Program(plan)

@@ -10,6 +10,7 @@ import numpy as np
 from ocannl_core.dtypes import Number, round_to
 from ocannl_core.errors import CodegenError
 from ocannl_core.indexing import AxisIndex, IndexVar, value_of
+from ocannl_core.kernels.nodes import HostCall, Kernel, Step
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -25,7 +26,6 @@ from ocannl_core.loopir.nodes import (
     Unary,
 )
 from ocannl_core.node import TensorNode
-from ocannl_core.schedule.plan import External, Nest, Step
 
 Arrays = Mapping[TensorNode, np.ndarray[Any, Any]]
 Env = dict[IndexVar, int]
@@ -38,7 +38,7 @@ def check(part: Step | Stmt | Expr) -> None:
         CodegenError: naming the kind of statement or expression.
     """
     match part:
-        case Nest(body=body) | For(body=body):
+        case Kernel(body=body) | For(body=body):
             check(body)
         case Block(stmts):
             for stmt in stmts:
@@ -54,7 +54,7 @@ def check(part: Step | Stmt | Expr) -> None:
             check(first)
             check(second)
             check(third)
-        case Fill() | Remark() | Load() | Const() | External():
+        case Fill() | Remark() | Load() | Const() | HostCall():
             pass
         case _:
             raise CodegenError(
@@ -67,7 +67,7 @@ def check(part: Step | Stmt | Expr) -> None:
 def run(part: Step | Stmt, arrays: Arrays, env: Env) -> None:
     """Executes a statement; `env` holds the values of the variables in scope."""
     match part:
-        case Nest(body=body):
+        case Kernel(body=body):
             run(body, arrays, env)
         case Block(stmts):
             for stmt in stmts:

@@ -1,0 +1,154 @@
+"""Kernels that are equal but for names are made once.
+
+The layers of a network repeat each other. What scheduling has made of the first of them is copied
+for the others, and the copies say what they are like, so that their code is not generated again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Step
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.serialization.decode import decode
+from ocannl_core.serialization.encode import NotDataError, encode
+from ocannl_core.serialization.numbering import Label, Numbering
+from ocannl_core.serialization.schema import form_like, form_of
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledKernel:
+    """What becomes of a kernel, or of several that run together.
+
+    Attributes:
+        steps: The steps, in order.
+        scratch: Nodes whose memory belongs to the routine, beyond those of the plan.
+        nodes: What is known of nodes that the plan does not have.
+    """
+
+    steps: tuple[Step, ...]
+    scratch: tuple[TensorNode, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+@dataclass(slots=True)
+class _First:
+    """The first of several equal kernels.
+
+    Attributes:
+        things: The nodes, indices and ids that it mentions.
+        titles: What readers know it as.
+        made: What became of it.
+        written: That as bytes, once there is a second one.
+    """
+
+    things: tuple[object, ...]
+    titles: Sequence[str]
+    made: ScheduledKernel
+    written: bytes | None = None
+
+    def write(self) -> None:
+        """Writes what became of it.
+
+        Raises:
+            NotDataError: if that cannot be written.
+        """
+        if self.written is None:
+            self.written = encode(self.made, form_of(ScheduledKernel), Numbering.of(self.things))
+
+    def copied(self, things: tuple[object, ...], titles: Sequence[str]) -> ScheduledKernel:
+        """Returns what becomes of an equal kernel."""
+        assert self.written is not None
+        made: ScheduledKernel = decode(
+            self.written, form_of(ScheduledKernel), things, _labels(self.things, things)
+        )
+        new_titles = dict(zip(self.titles, titles, strict=True))
+        steps = [
+            replace(copy, like=step.like or step, title=_retitled(copy.title, new_titles))
+            if isinstance(copy, Kernel) and isinstance(step, Kernel)
+            else copy
+            for copy, step in zip(made.steps, self.made.steps, strict=True)
+        ]
+        return replace(made, steps=tuple(steps))
+
+
+class KernelMemo:
+    """The kernels of one plan that were made, by all that they depend on but names. What holds
+    more than data is made each time.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, _First] = {}
+
+    def made(
+        self,
+        kernel: object,
+        titles: Sequence[str],
+        nodes: NodeInfos,
+        make: Callable[[], ScheduledKernel],
+    ) -> ScheduledKernel:
+        """Returns what becomes of a kernel.
+
+        Args:
+            kernel: All that it depends on beside `nodes`; records.
+            titles: What readers know it as, which it does not depend on.
+            nodes: What is known of the nodes that it mentions.
+            make: Makes it.
+        """
+        numbering = Numbering()
+        try:
+            content = encode(kernel, form_like(kernel), numbering, by_number=True)
+            known = tuple(_known(thing, nodes) for thing in numbering.things)
+            key = content + encode(known, form_of(_KNOWN), numbering, by_number=True)
+            first = self._first.get(key)
+            if first is not None:
+                first.write()
+        except NotDataError:
+            return make()
+        if first is not None:
+            return first.copied(numbering.things, titles)
+        made = make()
+        self._first[key] = _First(numbering.things, titles, made)
+        return made
+
+
+_KNOWN = tuple[NodeInfo | int | None, ...]
+
+
+def _known(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
+    """Returns what is known of a node or an index."""
+    match thing:
+        case TensorNode():
+            return nodes.get(thing)
+        case StaticIndex():
+            return thing.extent
+        case _:
+            return None
+
+
+def _retitled(title: str, new: Mapping[str, str]) -> str:
+    """Returns a title with others in the place of those that it is made of."""
+    longest = sorted(filter(None, new), key=len, reverse=True)
+    if not longest:
+        return title
+    return re.sub("|".join(map(re.escape, longest)), lambda match: new[match[0]], title)
+
+
+def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
+    """Returns what labels made of those of some nodes are for others in their place."""
+    names = {
+        before.label: after.label
+        for before, after in zip(old, new, strict=True)
+        if isinstance(before, TensorNode) and isinstance(after, TensorNode) and before.label
+    }
+
+    def renamed(label: Label) -> Label:
+        for length in range(len(label), 0, -1):
+            if label[:length] in names:
+                return (*names[label[:length]], *label[length:])
+        return label
+
+    return renamed

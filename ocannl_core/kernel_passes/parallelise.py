@@ -1,0 +1,391 @@
+"""Which iterations may run on several threads, and where threads must wait for each other.
+
+A large kernel becomes *phases*, one kernel each: whatever a phase needs is computed by those before
+it. Inside a phase all top-level loops are independent of each other, and so are their iterations.
+
+# operands are copied, then used                phase 1
+for i in range(512): packed[...] = ...          for i in range(512):  # parallel
+for j in range(8):                       -->    phase 2
+    for i in range(86):                         for j in range(8):  # parallel
+        c[...] = ... packed[...] ...                for i in range(86):  # parallel
+
+Loops right inside those are marked, too, where there are few iterations outside: threads may take
+blocks of both. What stands before the inner loops, the copy of a panel, say, fills memory of its
+own, and is done by everybody who takes some of them.
+
+The marks are facts about the loops and do not depend on the machine. Each cell is computed by one
+iteration, in the order of the program, so however the iterations are dealt out, the bits are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import assert_never
+
+from ocannl_core.dtypes import uint4x32
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
+from ocannl_core.kernels.cost import estimated_cycles
+from ocannl_core.kernels.dependence import (
+    AccessSet,
+    access_set,
+    are_independent,
+    iterations_are_independent,
+)
+from ocannl_core.kernels.nodes import (
+    HostCall,
+    Kernel,
+    NodeInfos,
+    Plan,
+    Step,
+    StepReplacement,
+    map_steps,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Const,
+    DeclareLocal,
+    Fill,
+    For,
+    Remark,
+    Scope,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
+from ocannl_core.node import NodeInfo, TensorNode
+
+LEAST_WORK = 1 << 13
+"""The least work that is worth another thread, in cycles: some two microseconds.
+
+Measured with parts of known length on two processors of 3.7 GHz: a part that a waiting thread takes
+over costs 0.1 to 0.2 microseconds, the same for two and for eight parts. The rest is for what the
+estimate of the work is off, and for the caches that the other thread has to fill.
+"""
+
+_PLENTY = 32
+"""So many iterations are dealt out evenly enough, whatever the number of threads."""
+_LEAST_GAIN = 4
+"""Loops inside are dealt out if they take so many times as long as what is repeated for them."""
+_MOST_PIECES = 64
+"""Kernels with more statements at the top are left alone: every pair would be compared."""
+
+
+def mark_parallel(plan: Plan, least_work: int = LEAST_WORK) -> Plan:
+    """Returns the plan with large kernels cut into phases whose iterations several threads share.
+
+    A kernel stays as it is unless its work is enough for two threads and some of its loops are
+    proven to be independent.
+
+    Args:
+        plan: The plan.
+        least_work: The least work that is worth another thread, in cycles.
+    """
+    return map_steps(plan, partial(parallelise_step, least_work=least_work))
+
+
+def parallelise_step(step: Step, nodes: NodeInfos, least_work: int = LEAST_WORK) -> StepReplacement:
+    """Returns a step as phases."""
+    match step:
+        case Kernel():
+            phases = _phases(step, nodes, 2 * least_work)
+            return (
+                StepReplacement(phases, tuple(_top_allocations(step.body)))
+                if phases
+                else StepReplacement((step,))
+            )
+        case HostCall():
+            return StepReplacement((step,))
+        case _:
+            assert_never(step)
+
+
+# ----- phases -------------------------------------------------------------------------------------
+
+
+def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
+    """Returns a kernel as phases, some of them parallel; None if it stays as it is."""
+    work = estimated_cycles(nest.body, nodes)
+    if work < least_work:
+        return None
+    pieces = _pieces(nest.body, nodes)
+    groups = None if pieces is None else _grouped(pieces)
+    if groups is None:
+        return None
+    phases: list[Kernel] = []
+    for group in groups:
+        if len(groups) > 1:
+            work = sum(estimated_cycles(piece.stmt, nodes) for piece in group)
+        phases.append(_phase(nest, group, nodes, is_large=work >= least_work))
+    if not any(each.is_parallel for each in phases):
+        return None
+    if len(phases) == 1 and not _top_allocations(nest.body):
+        return (phases[0],)
+    return tuple(_titled([_given(phase) for phase in phases], nest))
+
+
+def _top_allocations(body: Block) -> list[TensorNode]:
+    return [stmt.node for stmt in _flat(body) if isinstance(stmt, Allocate)]
+
+
+def _flat(body: Block) -> list[Stmt]:
+    """Returns the statements of a block, and of blocks in it that declare nothing or are alone."""
+    while len(body.stmts) == 1 and isinstance(body.stmts[0], Block):
+        body = body.stmts[0]
+    found: list[Stmt] = []
+    pending = list(reversed(body.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block) and not _declares(stmt):
+            pending.extend(reversed(stmt.stmts))
+        else:
+            found.append(stmt)
+    return found
+
+
+def _declares(block: Block) -> bool:
+    return any(isinstance(stmt, Allocate | DeclareLocal) for stmt in block.stmts)
+
+
+def _pieces(body: Block, nodes: NodeInfos) -> list[Stmt] | None:
+    """Returns what a kernel does, in order; None if it is more than loops and stores."""
+    pieces: list[Stmt] = []
+    for stmt in _flat(body):
+        match stmt:
+            case Fill():
+                pieces.append(_as_loops(stmt, nodes[stmt.node]))
+            case For() | Store() | StoreVector() | Block():
+                pieces.append(stmt)
+            case Allocate(_, Scope.KERNEL) | Remark():
+                pass
+            case _:
+                return None
+    return pieces if len(pieces) <= _MOST_PIECES else None
+
+
+def _as_loops(fill: Fill, info: NodeInfo) -> Stmt:
+    """Returns loops that do what a fill does, but for formats that are no numbers."""
+    if info.dtype is uint4x32 or not info.buffer_dims:
+        return fill
+    loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
+    indices = tuple(VarIndex(var) if extent > 1 else FixedIndex(0) for var, extent in loops)
+    body: Stmt = Store(fill.node, indices, Const(fill.value, info.dtype))
+    for var, extent in reversed(loops):
+        body = For(var, 0, extent, Block((body,))) if extent > 1 else body
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class _AnalysedStatement:
+    """A statement and what it touches."""
+
+    stmt: Stmt
+    touched: AccessSet
+
+    def marked(self) -> Stmt:
+        """Returns the statement, with the mark if it is a loop of independent iterations."""
+        if isinstance(self.stmt, For) and iterations_are_independent(self.stmt, self.touched):
+            return replace(self.stmt, kind=AxisKind.PARALLEL)
+        return self.stmt
+
+    def is_apart(self, others: Sequence[_AnalysedStatement]) -> bool:
+        """True if it may run at the same time as all of some others."""
+        return all(are_independent(self.touched, other.touched) for other in others)
+
+
+def _grouped(stmts: Sequence[Stmt]) -> list[list[_AnalysedStatement]] | None:
+    """Returns neighbours that may run at the same time together; None if that cannot be said."""
+    groups: list[list[_AnalysedStatement]] = []
+    for stmt in stmts:
+        touched = access_set(stmt)
+        if touched is None:
+            return None
+        piece = _AnalysedStatement(stmt, touched)
+        if not groups or not piece.is_apart(groups[-1]):
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
+
+
+def _phase(
+    nest: Kernel, pieces: Sequence[_AnalysedStatement], nodes: NodeInfos, *, is_large: bool
+) -> Kernel:
+    """Returns a kernel for some of the pieces of another one."""
+    stmts = [piece.stmt for piece in pieces]
+    marked = [piece.marked() for piece in pieces] if is_large else stmts
+    is_parallel = is_large and (
+        len(stmts) > 1 or any(new is not old for new, old in zip(marked, stmts, strict=True))
+    )
+    body = Block(tuple(map(_as_loop, _with_inner(marked, nodes)) if is_parallel else stmts))
+    return replace(nest, body=body, is_parallel=is_parallel)
+
+
+def _given(phase: Kernel) -> Kernel:
+    """Returns a phase that is given what it mentions."""
+    own = set(allocated(phase.body))
+    arguments = tuple(node for node in nodes_of(phase.body) if node not in own)
+    return replace(phase, arguments=arguments, indices=static_indices(phase.body))
+
+
+def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
+    """Returns the phases with titles; those that only fill buffers of the kernel say so."""
+    buffers = set(_top_allocations(nest.body))
+    return [
+        replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
+        if buffers.issuperset({*writes(phase.body)}.difference(allocated(phase.body)))
+        else phase
+        for phase in phases
+    ]
+
+
+def _as_loop(stmt: Stmt) -> For:
+    """Returns a statement as a loop that is marked, of one iteration if need be."""
+    if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL:
+        return stmt
+    body = stmt if isinstance(stmt, Block) else Block((stmt,))
+    return For(fresh_var("once"), 0, 1, body, AxisKind.PARALLEL)
+
+
+# ----- loops inside -------------------------------------------------------------------------------
+
+
+def _with_inner(pieces: Sequence[Stmt], nodes: NodeInfos) -> Sequence[Stmt]:
+    """Returns the pieces of a phase with loops inside them marked, if there are few iterations.
+
+    All pieces must have as many inner iterations, so that blocks of both can be dealt out.
+    """
+    if sum(_count(piece) for piece in pieces) >= _PLENTY:
+        return pieces
+    marked = [_inner_marked(piece, nodes) for piece in pieces]
+    loops = [loop for loop in marked if loop is not None]
+    counts = {sum(map(_extent, inner_loops(loop))) for loop in loops}
+    return loops if len(loops) == len(pieces) and len(counts) == 1 else pieces
+
+
+def _count(stmt: Stmt) -> int:
+    """Returns how many iterations of a piece can be dealt out."""
+    return _extent(_as_loop(stmt))
+
+
+def _inner_marked(stmt: Stmt, nodes: NodeInfos) -> For | None:
+    """Returns a piece as a loop with the loops right inside marked; None unless all that is before
+    them is little and fills memory of the iteration's own.
+    """
+    loop = _as_loop(stmt)
+    before, after = _divided(_flat(loop.body))
+    if _declares(Block(tuple(after))) or len(after) > _MOST_PIECES:
+        return None
+    groups = _grouped(after)
+    if groups is None or len(groups) != 1:
+        return None
+    inner = [_as_loop(piece.marked()) for piece in groups[0]]
+    if all(_extent(each) == 1 for each in inner):
+        return None
+    repeated = sum(estimated_cycles(each, nodes) for each in before)
+    if repeated and repeated * _LEAST_GAIN > sum(estimated_cycles(each, nodes) for each in inner):
+        return None
+    return replace(loop, body=Block((*before, *inner)))
+
+
+def _divided(stmts: Sequence[Stmt]) -> tuple[Sequence[Stmt], Sequence[Stmt]]:
+    """Returns what fills the memory that statements allocate, and what comes after."""
+    own: set[TensorNode] = set()
+    for position, stmt in enumerate(stmts):
+        match stmt:
+            case Allocate(node, Scope.KERNEL):
+                own.add(node)
+            case For() | Store() | StoreVector() | Fill() | Block() if own.issuperset(writes(stmt)):
+                pass
+            case _:
+                return stmts[:position], stmts[position:]
+    return stmts, ()
+
+
+# ----- what can be dealt out ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UniformIterations:
+    """Iterations that take as long as each other.
+
+    Attributes:
+        count: How many.
+        work: What each takes, in cycles; less than one where vectors hold several.
+    """
+
+    count: int
+    work: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelIterations:
+    """The iterations of a parallel kernel that may be dealt out, counted through all its loops.
+
+    Attributes:
+        outer: Those of its loops.
+        inner: Those of the loops right inside; empty if these are not dealt out.
+        repeated: What everybody does who takes some inner iterations of an outer one, in cycles.
+    """
+
+    outer: tuple[UniformIterations, ...]
+    inner: tuple[UniformIterations, ...] = ()
+    repeated: int = 0
+
+    @property
+    def work(self) -> int:
+        """The cycles of all iterations."""
+        return round(sum(run.count * run.work for run in self.outer))
+
+
+def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
+    """Returns what of a kernel may be dealt out; None if it is not parallel."""
+    if not nest.is_parallel:
+        return None
+    loops = parallel_loops(nest)
+    first = loops[0]
+    inner = inner_loops(first)
+    outer = tuple(_run(loop, nodes) for loop in loops)
+    if not inner:
+        return ParallelIterations(outer)
+    before = first.body.stmts[: len(first.body.stmts) - len(inner)]
+    return ParallelIterations(
+        outer,
+        tuple(_run(loop, nodes) for loop in inner),
+        sum(estimated_cycles(stmt, nodes) for stmt in before),
+    )
+
+
+def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
+    """Returns what threads share of a kernel: what its loops run over, outermost first, and how
+    many iterations they have together; nothing if it is not parallel.
+    """
+    if not nest.is_parallel:
+        return ()
+    outer = parallel_loops(nest)
+    levels = [loops for loops in (outer, inner_loops(outer[0])) if loops]
+    return tuple((max(loops, key=_extent).var.hint, sum(map(_extent, loops))) for loops in levels)
+
+
+def _extent(loop: For) -> int:
+    return loop.stop - loop.start
+
+
+def _run(loop: For, nodes: NodeInfos) -> UniformIterations:
+    count = _extent(loop)
+    return UniformIterations(count, estimated_cycles(loop, nodes) / count)
+
+
+def parallel_loops(nest: Kernel) -> tuple[For, ...]:
+    """Returns the loops of a parallel kernel; all their iterations may run at the same time."""
+    return tuple(stmt for stmt in nest.body.stmts if isinstance(stmt, For))
+
+
+def inner_loops(loop: For) -> tuple[For, ...]:
+    """Returns the marked loops right inside one of a parallel kernel, the last of its body."""
+    return tuple(
+        stmt for stmt in loop.body.stmts if isinstance(stmt, For) and stmt.kind is AxisKind.PARALLEL
+    )

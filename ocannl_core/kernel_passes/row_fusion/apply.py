@@ -1,0 +1,534 @@
+"""The loops of nests that run together, and each nest inside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+)
+from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
+from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
+from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
+from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
+from ocannl_core.kernels.dependence import access_set, iterations_are_independent
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.row_fusion import (
+    RowFusion,
+    RowFusionMember,
+    nodes_written_by_rows,
+    row_fusion_of,
+    row_positions,
+)
+from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    LocalRead,
+    Scope,
+    Stmt,
+    Store,
+)
+from ocannl_core.loopir.traverse import (
+    Node,
+    free_variables,
+    map_expr,
+    nodes_of,
+    substitute_in_expr,
+    substitute_in_stmt,
+)
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+
+Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
+"""Returns the schedule of a nest; None for plain loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedNests:
+    """What nests that run together become.
+
+    Attributes:
+        body: The loops over rows.
+        sums: Nests that combine partial results of sums over rows, to run afterwards.
+        partial: The nodes of those results, which outlive the body.
+        nodes: What is known of nodes that the program does not have.
+    """
+
+    body: Block
+    sums: tuple[KernelNest, ...]
+    partial: tuple[TensorNode, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+
+def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
+    """Returns nests that run one after the other as nests that run together, row by row.
+
+    Args:
+        nests: The nests, in the order of the program.
+        schedule: Their schedule. Contracted and inlined nodes must not be read by anything else.
+        nodes: Extents and formats of their nodes.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nests, or not their dependences.
+    """
+    found, tails = row_fusion_of(nests, schedule)
+    return FusedLoops(found, nodes).joined(tails)
+
+
+def _read(nest: KernelNest) -> frozenset[TensorNode]:
+    """Returns the nodes that a nest reads."""
+    roots = [each.value if isinstance(each, Store) else each for each in nest.roots]
+    return frozenset(node for root in roots for node in nodes_of(root))
+
+
+def _mapped(
+    nest: KernelNest, function: Callable[[Expr], Expr], places: Mapping[TensorNode, TensorNode]
+) -> KernelNest:
+    """Returns a nest whose expressions are replaced, and whose stores go elsewhere."""
+    reduction = nest.reduction
+    if reduction is not None:
+        term, initial = map_expr(reduction.term, function), map_expr(reduction.initial, function)
+        reduction = replace(reduction, term=term, initial=initial)
+    finish = tuple(
+        replace(each, node=places.get(each.node, each.node), value=map_expr(each.value, function))
+        for each in nest.finish
+    )
+    return replace(nest, reduction=reduction, finish=finish)
+
+
+@dataclass(slots=True)
+class FusedLoops:
+    """Nests that run together, before each has its own schedule.
+
+    Attributes:
+        plan: How the nests run together.
+        nodes: Extents and formats of the nodes of the program.
+        made: Those of the nodes that only the nests together have.
+    """
+
+    plan: RowFusion
+    nodes: NodeInfos
+    made: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    _numbers: list[AxisIndex] = field(init=False)
+    _loops: list[tuple[LoopVar, int]] = field(init=False)
+    _group: LoopVar = field(init=False)
+    _homes: dict[TensorNode, tuple[int, ...]] = field(init=False)
+    _buffers: dict[TensorNode, TensorNode] = field(init=False)
+    _partial: dict[int, TensorNode] = field(init=False)
+
+    def __post_init__(self) -> None:
+        axes = self._shared_axes()
+        counts = [axis.extent for axis in axes]
+        counts[-1] //= self.plan.size
+        counts[0] //= self.plan.groups
+        self._loops = [(fresh_var(axis.var.hint), n) for axis, n in zip(axes, counts, strict=True)]
+        self._group = fresh_var(axes[0].var.hint)
+        self._numbers = [VarIndex(var) for var, _ in self._loops]
+        if self.plan.groups > 1:
+            var, count = self._loops[0]
+            self._numbers[0] = affine([(count, self._group), (1, var)])
+        self._homes = self._found_homes()
+        self._buffers = {node: self._narrow(node) for node in self.plan.contracted}
+        self._partial = {}
+        for at, member in enumerate(self.plan.members):
+            if member.is_sum:
+                self._check_sum(at, member)
+            if self._is_adding(member):
+                self._partial[at] = self._partial_results(member)
+
+    # ----- what must hold -------------------------------------------------------------------
+
+    def _shared_axes(self) -> tuple[LoopAxis, ...]:
+        first = self.plan.members[0].axes
+        shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
+        kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
+        if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
+            raise self._misfit("Nests that run together have rows of the same numbers.")
+        if any(axis.start for axis in first):
+            raise self._misfit("Rows count from 0.")
+        inner = [kind for kind in kinds if len(set(kind)) > 1]
+        if any(sum(kind) > 1 or not kind[-1] for kind in inner):
+            raise self._misfit("Rows are all reduced, or all cells but for the last shared axis.")
+        if inner and (self.plan.groups > 1 or any(all(kind) for kind in kinds)):
+            raise self._misfit("All sums are over the rows of the same loops.")
+        if any(axis.is_shifting for member in self.plan.members for axis in member.nest.axes):
+            raise self._misfit("Nests whose cells shift do not run together with others.")
+        last = first[-1].extent
+        rest = last // self.plan.size if len(first) == 1 else first[0].extent
+        if last % self.plan.size or rest % self.plan.groups:
+            raise self._misfit("Rows are divided into equal parts.")
+        return first
+
+    def _misfit(self, rule: str) -> UsageError:
+        rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.plan.members)
+        return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
+
+    def _found_homes(self) -> dict[TensorNode, tuple[int, ...]]:
+        """Returns where in the index of each node that is written the rows are."""
+        homes = row_positions(self.plan.members)
+        if homes is None:
+            raise self._misfit("What is written has the rows along axes of its own.")
+        return homes
+
+    def _check_sum(self, position: int, member: RowFusionMember) -> None:
+        others = [other for at, other in enumerate(self.plan.members) if at != position]
+        last = member.mentioned_last
+        if any(not last.isdisjoint(other.written) for other in others) or any(
+            not other.nest.mentioned.isdisjoint(member.written) for other in others
+        ):
+            raise self._misfit("The result of a sum over rows is for later kernels.")
+
+    def _is_adding(self, member: RowFusionMember) -> bool:
+        """True if a nest adds to partial results; a sum over rows that all run together is complete
+        at once.
+        """
+        return member.is_sum and not (member.is_inner_sum and self._loops[-1][1] == 1)
+
+    def _check_independent(self, var: LoopVar, count: int, body: Block) -> None:
+        if self.plan.groups > 1:  # which group it is moves all rows together
+            body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
+        loop = For(var, 0, count, body)
+        if count > 1 and not iterations_are_independent(loop, access_set(loop)):
+            raise self._misfit("No row touches what another one writes.")
+
+    # ----- nodes ----------------------------------------------------------------------------
+
+    def _narrow(self, node: TensorNode) -> TensorNode:
+        """Returns a node for what one iteration needs of another one."""
+        info = self.nodes[node]
+        dropped = self._dropped(node)
+        dims = [
+            self.plan.size if at == self._homes[node][-1] else n for at, n in enumerate(info.dims)
+        ]
+        row = TensorNode(node.id, (*node.label, "row"))
+        kept = tuple(n for at, n in enumerate(dims) if at not in dropped)
+        if info.padding:
+            raise self._misfit("Nodes with margins keep their size.")
+        self.made[row] = NodeInfo(info.dtype, kept)
+        return row
+
+    def _dropped(self, node: TensorNode) -> tuple[int, ...]:
+        homes = self._homes[node]
+        return homes if self.plan.size == 1 else homes[:-1]
+
+    def _partial_results(self, member: RowFusionMember) -> TensorNode:
+        reduction = member.nest.reduction
+        assert reduction is not None
+        node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
+        groups = () if member.is_inner_sum else (self.plan.groups,)
+        dims = (*groups, *(axis.extent for axis in self._partial_axes(member)))
+        self.made[node] = NodeInfo(reduction.dtype, dims)
+        return node
+
+    def _partial_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
+        """Returns the axes of partial results, but for that of the groups."""
+        return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
+
+    @property
+    def partial(self) -> tuple[TensorNode, ...]:
+        """The nodes of partial results that outlive the loops."""
+        members = self.plan.members
+        return tuple(n for at, n in self._partial.items() if not members[at].is_inner_sum)
+
+    # ----- nests ----------------------------------------------------------------------------
+
+    def loops(self) -> tuple[KernelNest | None, ...]:
+        """Returns the nests inside of the shared loops, those together that run in the same ones;
+        None for one of which nothing is left.
+
+        Raises:
+            UsageError: if a nest cannot run in the loops of another one, or a node cannot be
+                computed where it is read.
+        """
+        nests = self._nests()
+        for node in self.plan.inlined:
+            changed = self._inlined(nests, node)
+            if changed is None:
+                raise self._misfit("A node is computed where it is read if it is the same there.")
+            nests = changed
+        loops: list[KernelNest | None] = []
+        for at, nest in enumerate(nests):
+            if at not in self.plan.along:
+                loops.append(nest if nest.finish else None)
+                continue
+            before = next((place for place in range(len(loops) - 1, -1, -1) if loops[place]), None)
+            first = loops[before] if before is not None else None
+            both = fuse_over_one_domain(first, nest) if first is not None else None
+            if both is None or before is None:
+                raise self._misfit("Nests that run along have the same cells and wait for nothing.")
+            loops[before] = both
+        return tuple(loops)
+
+    def refined(self) -> RowFusion:
+        """Returns the plan with what is better computed where it is read, and with nests that can
+        run along.
+        """
+        nests = self._nests()
+        inlined: list[TensorNode] = []
+        for node in nodes_written_by_rows(self.plan.members):
+            changed = self._inlined(nests, node)
+            if changed is not None:
+                nests = changed
+                inlined.append(node)
+        along: set[int] = set()
+        loop: KernelNest | None = None
+        for at, nest in enumerate(nests):
+            if not nest.finish:
+                continue
+            both = fuse_over_one_domain(loop, nest) if loop is not None else None
+            if both is not None:
+                along.add(at)
+            loop = both or nest
+        return replace(
+            self.plan,
+            along=frozenset(along),
+            inlined=tuple(inlined),
+            streamed=tuple(
+                node for node in self.plan.streamed if not any(node in _read(n) for n in nests)
+            ),
+        )
+
+    def _nests(self) -> tuple[KernelNest, ...]:
+        return tuple(self._inside(at, each) for at, each in enumerate(self.plan.members))
+
+    def _inlined(
+        self, nests: tuple[KernelNest, ...], node: TensorNode
+    ) -> tuple[KernelNest, ...] | None:
+        if node in self._buffers:
+            row = self._buffers[node]
+            return inline_node(nests, row, self.made[row])
+        if not any(node in _read(nest) for nest in nests):
+            return None
+        return inline_node(nests, node, self.nodes[node], rows=self._homes[node], is_kept=True)
+
+    def _inside(self, position: int, member: RowFusionMember) -> KernelNest:
+        return self._adding(position, member) if self._is_adding(member) else self.inner(member)
+
+    def inner(self, member: RowFusionMember) -> KernelNest:
+        """Returns what a nest is inside of the shared loops."""
+        nest, reduction = member.nest, member.nest.reduction
+        if reduction is not None:
+            reduction = replace(
+                reduction,
+                term=self._placed(member, reduction.term),
+                initial=self._placed(member, reduction.initial),
+            )
+        finish = tuple(self._placed_store(member, store) for store in nest.finish)
+        return KernelNest(self._inner_axes(member), reduction, finish)
+
+    def _inner_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
+        kept = member.rows[-1] if self.plan.size > 1 else ""
+        return tuple(
+            replace(axis, extent=self.plan.size) if axis.name == kept else axis
+            for axis in member.nest.axes
+            if axis.name == kept or axis.name not in member.rows
+        )
+
+    def _values(self, member: RowFusionMember) -> dict[IndexVar, AxisIndex]:
+        values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
+        if self.plan.size > 1:
+            last = member.vars[-1]
+            terms, _ = as_affine(self._numbers[-1])
+            values[last] = affine([*((self.plan.size * c, var) for c, var in terms), (1, last)])
+        return values
+
+    def _placed(self, member: RowFusionMember, expr: Expr) -> Expr:
+        """Returns an expression in a row, reading contracted nodes where they are."""
+
+        def read(expr: Expr) -> Expr:
+            match expr:
+                case Load(node, indices, dtype) if node in self._buffers:
+                    return Load(self._buffers[node], self._row_places(member, node, indices), dtype)
+                case _:
+                    return expr
+
+        return map_expr(substitute_in_expr(expr, self._values(member)), read)
+
+    def _placed_store(self, member: RowFusionMember, store: Store) -> Store:
+        (placed,) = substitute_in_stmt(store, self._values(member)).stmts
+        assert isinstance(placed, Store)
+        value = self._placed(member, store.value)
+        if store.node not in self._buffers:
+            return replace(placed, value=value, is_streamed=store.node in self.plan.streamed)
+        places = self._row_places(member, store.node, placed.indices)
+        return replace(placed, node=self._buffers[store.node], indices=places, value=value)
+
+    def _row_places(
+        self, member: RowFusionMember, node: TensorNode, indices: tuple[AxisIndex, ...]
+    ) -> tuple[AxisIndex, ...]:
+        dropped, last = self._dropped(node), self._homes[node][-1]
+        return tuple(
+            VarIndex(member.vars[-1]) if at == last else index
+            for at, index in enumerate(indices)
+            if at not in dropped
+        )
+
+    def _in_places(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
+        """Returns nests whose contracted nodes are in the places of others where they can be."""
+        known = [nest for nest in nests if nest is not None]
+        places = reuse_buffers(known, tuple(self._buffers.values()), self.made)
+
+        def placed(expr: Expr) -> Expr:
+            match expr:
+                case Load(node) if node in places:
+                    return replace(expr, node=places[node])
+                case _:
+                    return expr
+
+        return tuple(_mapped(nest, placed, places) if nest is not None else None for nest in nests)
+
+    # ----- sums over rows -------------------------------------------------------------------
+
+    def _adding(self, position: int, member: RowFusionMember) -> KernelNest:
+        """Returns a nest that adds one row to partial results."""
+        reduction = member.nest.reduction
+        assert reduction is not None
+        cell = self._partial_cell(position, member, self._own_group())
+        term = self._placed(member, reduction.term)
+        axes = self._inner_axes(member)
+        if not any(axis.is_reduced for axis in axes):
+            value = Binary(reduction.op, cell, term, reduction.dtype)
+            return KernelNest(axes, None, (Store(cell.node, cell.indices, value),))
+        finish = (Store(cell.node, cell.indices, LocalRead(reduction.result)),)
+        return KernelNest(axes, replace(reduction, term=term, initial=cell), finish)
+
+    def _own_group(self) -> AxisIndex:
+        return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
+
+    def _partial_cell(self, position: int, member: RowFusionMember, group: AxisIndex) -> Load:
+        node = self._partial[position]
+        groups = () if member.is_inner_sum else (group,)
+        cells = [affine([(1, axis.var)], -axis.start) for axis in self._partial_axes(member)]
+        return Load(node, (*groups, *cells), self.made[node].dtype)
+
+    def _cleared(self, *, inner: bool) -> Iterator[Stmt]:
+        """Yields the loops that set partial results of a group to the neutral element."""
+        for at in self._partial:
+            member = self.plan.members[at]
+            reduction = member.nest.reduction
+            if member.is_inner_sum is inner and reduction is not None:
+                cell = self._partial_cell(at, member, self._own_group())
+                store = Store(cell.node, cell.indices, reduction.neutral)
+                yield from apply_schedule(
+                    KernelNest(self._partial_axes(member), None, (store,)), ()
+                ).loops
+
+    def _completed(self) -> Iterator[Stmt]:
+        """Yields the loops that finish the sums over the rows of the innermost shared loop."""
+        for at in self._partial:
+            member = self.plan.members[at]
+            reduction = member.nest.reduction
+            if not member.is_inner_sum or reduction is None:
+                continue
+            total: Expr = self._partial_cell(at, member, FixedIndex(0))
+            if not reduction.starts_neutral:
+                total = Binary(reduction.op, reduction.initial, total, reduction.dtype)
+            finish = tuple(self._with_total(member, store, total) for store in member.nest.finish)
+            yield from apply_schedule(
+                KernelNest(self._partial_axes(member), None, finish), ()
+            ).loops
+
+    def _with_total(self, member: RowFusionMember, store: Store, total: Expr) -> Store:
+        reduction = member.nest.reduction
+        assert reduction is not None
+        result = LocalRead(reduction.result)
+        value = map_expr(store.value, lambda each: total if each == result else each)
+        values = self._values(member)
+        (placed,) = substitute_in_stmt(replace(store, value=value), values).stmts
+        assert isinstance(placed, Store)
+        return placed
+
+    def sums(self) -> tuple[KernelNest, ...]:
+        """Returns the nests that combine partial results."""
+        return tuple(
+            self._combining(at, each)
+            for at, each in enumerate(self.plan.members)
+            if each.is_sum and not each.is_inner_sum
+        )
+
+    def _combining(self, position: int, member: RowFusionMember) -> KernelNest:
+        nest, reduction = member.nest, member.nest.reduction
+        assert reduction is not None
+        var = fresh_var(self._group.hint)
+        cell = self._partial_cell(position, member, VarIndex(var))
+        axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
+        named = tuple(replace(axis, name=AXIS_LETTERS[at]) for at, axis in enumerate(axes))
+        combined: Reduction = replace(reduction, term=cell)
+        return KernelNest(named, combined, nest.finish)
+
+    # ----- statements -----------------------------------------------------------------------
+
+    def tails(self, rule: Rule) -> tuple[Schedule, ...]:
+        """Returns the schedules that a rule chooses inside of the shared loops. Copies that are the
+        same for every block of rows are made once.
+        """
+        known = {**self.nodes, **self.made}
+        return tuple(
+            hoist_packing(nest, rule(nest, known) or (), known, self._is_same)
+            if nest is not None
+            else ()
+            for nest in self.loops()
+        )
+
+    def _is_same(self, root: Node) -> bool:
+        """True of what neither depends on the block of rows nor reads what the nests write."""
+        var, count = self._loops[-1]
+        if count == 1 or not {var, self._group}.isdisjoint(free_variables(root)):
+            return False
+        written = {*self._homes, *self._buffers.values(), *self._partial.values()}
+        return written.isdisjoint(nodes_of(root))
+
+    def joined(self, tails: Sequence[Schedule]) -> FusedNests:
+        """Returns the nests together, each by its own schedule.
+
+        Raises:
+            UsageError: if a schedule does not fit its nest, or a row needs another one.
+        """
+        nests = self._in_places(self.loops())
+        once: list[Stmt] = []
+        stmts: list[Stmt] = []
+        for nest, tail in zip(nests, tails, strict=True):
+            if nest is None:
+                continue
+            scheduled = apply_schedule(nest, tail)
+            self.made.update(scheduled.nodes)
+            is_same = self._is_same(Block(scheduled.copies))
+            if is_same:
+                once += scheduled.copies
+                scheduled = replace(scheduled, copies=())
+            stmts.append(scheduled.body)
+        used = {node for nest in nests if nest is not None for node in nest.mentioned}
+        rows = [row for row in self._buffers.values() if row in used]
+        body = Block((*(Allocate(row, Scope.KERNEL) for row in rows), *stmts))
+        own = tuple(Allocate(node, Scope.KERNEL) for node in self._partial.values())
+        inner = [each for each in own if each.node not in self.partial]
+        before = (*once, *inner, *self._cleared(inner=True))
+        after = tuple(self._completed())
+        for var, count in reversed(self._loops):
+            self._check_independent(var, count, Block((*own, *body.stmts)))
+            body = Block((*before, For(var, 0, count, body), *after))
+            before = after = ()
+        if self.plan.groups > 1 or self.partial:
+            whole = Block((*self._cleared(inner=False), *body.stmts))
+            body = (
+                Block((For(self._group, 0, self.plan.groups, whole),))
+                if self.plan.groups > 1
+                else whole
+            )
+        return FusedNests(body, self.sums(), self.partial, self.made)

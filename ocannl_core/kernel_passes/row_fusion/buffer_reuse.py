@@ -1,0 +1,69 @@
+"""Nodes that may be in the place of others, among nests that run one after the other.
+
+    for j: e[j] = exp(x[j] - m)           for j: x[j] = exp(x[j] - m)
+    for j: y[j] = e[j] / s         -->    for j: x[j] = x[j] / s
+
+A node takes the place of one of which the nest that computes it is the last reader, if each cell is
+computed from that cell of the other alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.loopir.nodes import Load, Store
+from ocannl_core.loopir.traverse import nodes_of, walk
+from ocannl_core.node import NodeInfo, TensorNode
+
+
+def reuse_buffers(
+    nests: Sequence[KernelNest], candidates: Collection[TensorNode], nodes: NodeInfos
+) -> dict[TensorNode, TensorNode]:
+    """Returns for each node that can be in the place of others the first of those.
+
+    Args:
+        nests: The nests, in the order in which they run.
+        candidates: The nodes that nothing else mentions.
+        nodes: Their extents and formats.
+    """
+    uses = {
+        node: [at for at, nest in enumerate(nests) if node in nest.mentioned] for node in candidates
+    }
+    found: dict[TensorNode, TensorNode] = {}
+    for at, nest in enumerate(nests):
+        left = [node for node, places in uses.items() if places and places[-1] == at]
+        for store in nest.finish:
+            new = store.node
+            if new not in uses or uses[new][0] != at or new in left:
+                continue
+            for old in left:
+                if _same(nodes[old], nodes[new]) and _replaces(nest, store, old):
+                    found[new] = found.get(old, old)
+                    left.remove(old)
+                    break
+    return found
+
+
+def _same(first: NodeInfo, second: NodeInfo) -> bool:
+    return first.dtype is second.dtype and first.buffer_dims == second.buffer_dims
+
+
+def _replaces(nest: KernelNest, store: Store, old: TensorNode) -> bool:
+    """True if a store writes every cell of a node after the nest has read the same cell of an older
+    one for the last time.
+    """
+    if nest.reduction is not None or sum(s.node is store.node for s in nest.finish) > 1:
+        return False
+    at = nest.finish.index(store)
+    if any(old in nodes_of(each) for each in nest.finish[at + 1 :]):
+        return False
+    if any(each.node is old for each in nest.finish):
+        return False
+    return all(
+        isinstance(each, Load) and each.indices == store.indices
+        for earlier in nest.finish[: at + 1]
+        for each in walk(earlier.value)
+        if getattr(each, "node", None) is old
+    )

@@ -1,0 +1,78 @@
+"""Copies of operands that are the same for every block of rows, made once for all of them.
+
+    for block:                                  for k0: for m, k1: packed[k0, m, k1] = b[k, m]
+        for k0:                            -->  for block:
+            for m, k1: packed[m, k1] = b[k, m]      for k0:
+            ... packed[m, k1] ...                       ... packed[k0, m, k1] ...
+
+As all blocks use them, operands of vectors whose cells are spread over memory are copied even if a
+single block would read them as well from where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import Pack, Schedule, Vectorise
+from ocannl_core.loopir.nodes import Expr, Load
+from ocannl_core.schedule.apply.axis_tree import AxisTree
+from ocannl_core.schedule.heuristics.cost_model import strides
+
+
+def hoist_packing(
+    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_same: Callable[[Expr], bool]
+) -> Schedule:
+    """Returns a schedule that fills the buffers of some operands before any of its loops.
+
+    Args:
+        nest: The nest inside of the shared loops.
+        schedule: Its schedule.
+        nodes: Extents and formats of its nodes.
+        is_same: True of operands that are the same in every iteration of a shared loop.
+    """
+    if nest.reduction is None or not schedule:
+        return schedule
+    tree = AxisTree.of(nest.axes, schedule)
+    order = tree.order(schedule)
+    factors = nest.reduction.factors
+
+    def leaves(factor: Expr, loops: Sequence[str]) -> tuple[str, ...]:
+        axes = tree.roots_of(factor)
+        return tuple(leaf for leaf in loops if leaf[0] in axes)
+
+    def pulled_out(pack: Pack) -> Pack:
+        factor = factors[pack.operand]
+        if pack.inside is None or not is_same(factor):
+            return pack
+        outside = order[: order.index(pack.inside) + 1]
+        return replace(pack, inside=None, axes=(*leaves(factor, outside), *pack.axes))
+
+    packed = {each.operand for each in schedule if isinstance(each, Pack)}
+    is_vectorised = Vectorise(order[-1]) in schedule
+    more = tuple(
+        Pack(position, None, leaves(factor, order))
+        for position, factor in enumerate(factors)
+        if position not in packed
+        and is_vectorised
+        and is_same(factor)
+        and _is_spread(nest, factor, order[-1][0], nodes)
+    )
+    first = (pulled_out(each) if isinstance(each, Pack) else each for each in schedule)
+    return (*first, *more)
+
+
+def _is_spread(nest: KernelNest, factor: Expr, lane: str, nodes: NodeInfos) -> bool:
+    """True if every cell of an operand of vectors is used again and again, and vectors that are
+    used one after the other are not neighbours in memory.
+    """
+    if not isinstance(factor, Load):
+        return False
+    steps = strides(nest.axes, (factor,), nodes)
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    reduced = [axis.name for axis in nest.reduced if extents[axis.name] > 1]
+    is_used_again = any(extents[axis.name] > 1 and not steps[axis.name] for axis in nest.cells)
+    apart = max((steps[name] for name in reduced), default=0)
+    return is_used_again and steps[lane] == 1 and apart > extents[lane]

@@ -1,0 +1,211 @@
+"""Nodes that are computed where they are read, among nests that run one after the other.
+
+    for j: d[j] = x[j] - m                            (nothing)
+    for j: v += d[j] * d[j]                     -->   for j: v += (x[j] - m) * (x[j] - m)
+    for j: d[j] = d[j] * s                            (nothing)
+    for j: y[j] = d[j] + b[j]                         for j: y[j] = (x[j] - m) * s + b[j]
+
+A node may be written several times: a read sees what was written last. Whatever the computation
+reads must still be the same where it is repeated. All operations stay what they were, so do all
+bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import AxisIndex, IndexVar, VarIndex, variables
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, is_independent
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Gather,
+    IndexValue,
+    Load,
+    LoadMerge,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import map_expr, nodes_of, substitute_in_expr, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
+
+_MOST_STEPS = 12
+"""Computations of more steps than these are not repeated."""
+_CHEAP_UNARY = frozenset({UnaryOp.NEG, UnaryOp.RELU, UnaryOp.SAT01, UnaryOp.IDENTITY})
+_CHEAP_BINARY = frozenset(
+    {BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN}
+    | {BinaryOp.RELU_GATE, BinaryOp.SAT01_GATE, BinaryOp.FIRST, BinaryOp.SECOND}
+)
+
+
+def inline_node(
+    nests: Sequence[KernelNest],
+    node: TensorNode,
+    info: NodeInfo,
+    rows: Sequence[int] = (),
+    *,
+    is_kept: bool = False,
+) -> tuple[KernelNest, ...] | None:
+    """Returns nests that compute a node where they read it; None if that is not the same, or not
+    cheap.
+
+    Args:
+        nests: The nests, in the order in which they run.
+        node: The node. They write every cell of it before they read it.
+        info: Its extents.
+        rows: Its axes along which the nests are at one position.
+        is_kept: True if something else reads it, so that it is written in the end.
+    """
+    inliner = _Inliner(node, info, rows)
+    try:
+        found = [inliner.nest(nest) for nest in nests]
+    except _NotTheSameError:
+        return None
+    if is_kept and not all(inliner.are_whole):
+        return None
+    kept = inliner.stores[-1:] if is_kept else []
+    return tuple(
+        replace(
+            nest,
+            finish=tuple(
+                each
+                for each in nest.finish
+                if each.node is not node or any(each is k for k in kept)
+            ),
+        )
+        for nest in found
+    )
+
+
+class _NotTheSameError(Exception):
+    """A read does not see what can be computed there."""
+
+
+@dataclass(slots=True)
+class _Definition:
+    """What a cell of the node is now."""
+
+    indices: tuple[AxisIndex, ...]
+    value: Expr
+    axes: tuple[LoopAxis, ...]
+
+
+class _Inliner:
+    """The state of going through nests."""
+
+    def __init__(self, node: TensorNode, info: NodeInfo, rows: Sequence[int]) -> None:
+        self._node = node
+        self._info = info
+        self._rows = frozenset(rows)
+        self._now: _Definition | None = None
+        self.stores: list[Store] = []
+        self.are_whole: list[bool] = []
+
+    def nest(self, nest: KernelNest) -> KernelNest:
+        """Returns a nest that does not read the node."""
+        if self._node not in nest.mentioned:
+            self._note_written(nest.finish)
+            return nest
+        reduction = nest.reduction
+        if reduction is not None:
+            self._refuse_repetition(nest)
+            term = self._read(reduction.term)
+            if isinstance(reduction.term, Load) and term != reduction.term:
+                term = Unary(UnaryOp.IDENTITY, term, term.dtype)  # a product that has been rounded
+            reduction = replace(reduction, term=term, initial=self._read(reduction.initial))
+        finish: list[Store] = []
+        for store in nest.finish:
+            new = replace(store, value=self._read(store.value))
+            finish.append(new)
+            if store.node is self._node:
+                self._define(new, nest)
+            else:
+                self._note_written((new,))
+        new_nest = KernelNest(nest.axes, reduction, tuple(finish))
+        if not is_independent(new_nest):
+            raise _NotTheSameError  # other cells would read what it writes
+        return new_nest
+
+    def _refuse_repetition(self, nest: KernelNest) -> None:
+        """Raises if a reduction reads every cell again and again."""
+        axes = {axis.var for axis in nest.axes if axis.extent > 1}
+        assert nest.reduction is not None
+        for each in walk(nest.reduction.term):
+            if isinstance(each, Load) and each.node is self._node:
+                used = {var for index in each.indices for var in variables(index)}
+                if used and axes - used:
+                    raise _NotTheSameError
+
+    def _note_written(self, stores: Sequence[Store]) -> None:
+        """Forgets a computation that reads what is written now."""
+        if self._now is not None:
+            inside = nodes_of(self._now.value)
+            if any(store.node in inside for store in stores):
+                self._now = None
+
+    def _define(self, store: Store, nest: KernelNest) -> None:
+        extents: dict[IndexVar, int] = {a.var: a.extent for a in nest.cells if a.start == 0}
+        places = enumerate(zip(store.indices, self._info.buffer_dims, strict=True))
+        is_whole = all(
+            at in self._rows
+            or extent == 1
+            or (isinstance(index, VarIndex) and extents.get(index.var) == extent)
+            for at, (index, extent) in places
+        )
+        self.stores.append(store)
+        self.are_whole.append(is_whole)
+        self._now = None
+        if is_whole and _is_cheap(store.value):
+            self._now = _Definition(store.indices, store.value, nest.cells)
+
+    def _read(self, expr: Expr) -> Expr:
+        """Returns an expression with the node's computation in place of its cells."""
+
+        def computed(expr: Expr) -> Expr:
+            match expr:
+                case Load(node, indices) if node is self._node:
+                    return self._computed(indices)
+                case Gather(node) | LoadMerge(node) if node is self._node:
+                    raise _NotTheSameError
+                case _:
+                    return expr
+
+        return map_expr(expr, computed)
+
+    def _computed(self, indices: tuple[AxisIndex, ...]) -> Expr:
+        if self._now is None:
+            raise _NotTheSameError
+        own = {axis.var for axis in self._now.axes}
+        values: dict[IndexVar, AxisIndex] = {}
+        for defined, read in zip(self._now.indices, indices, strict=True):
+            match defined:
+                case VarIndex(var) if var in own:
+                    if values.setdefault(var, read) != read:
+                        raise _NotTheSameError
+                case _ if defined != read:
+                    raise _NotTheSameError
+        if own - values.keys():
+            raise _NotTheSameError
+        return substitute_in_expr(self._now.value, values)
+
+
+def _is_cheap(value: Expr) -> bool:
+    """True if computing a value again takes about as long as loading it."""
+    steps = 0
+    for each in walk(value):
+        match each:
+            case Load() | Const() | IndexValue():
+                continue
+            case Unary(op) if op in _CHEAP_UNARY:
+                steps += 1
+            case Binary(op) if op in _CHEAP_BINARY:
+                steps += 1
+            case Ternary(TernaryOp.FMA):
+                steps += 1
+            case _:
+                return False
+    return steps <= _MOST_STEPS

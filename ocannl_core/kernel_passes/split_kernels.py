@@ -1,0 +1,203 @@
+"""Split a routine into kernels, one for each top-level loop nest.
+
+# c = w @ x                     kernel "c = w @ x (writes c)", given c, w, x
+c[:] = 0.0              -->
+for b in range(64): ...         kernel "writes c", given w, x, c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+
+from ocannl_core.errors import VerifyError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.ir_text import PrintedNames
+from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step, kernel_of, nodes_of_step
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    Block,
+    CallExternal,
+    DeclareLocal,
+    Fill,
+    For,
+    LoopProgram,
+    Remark,
+    Scope,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import (
+    allocated,
+    locals_of,
+    nodes_of,
+    walk,
+    writes,
+)
+from ocannl_core.node import TensorNode
+
+_MOST_SCALARS = 128
+"""Statements of the longest kernel without loops. The time that C compilers take for a function
+grows faster than its length."""
+
+
+def split_kernels(program: LoopProgram) -> Plan:
+    """Returns the routine as kernels and external calls, in program order.
+
+    Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
+    loops share one, up to a length. Statements from the declaration of a variable, or of memory
+    narrower than the routine's, to its last use stay together.
+
+    Raises:
+        VerifyError: if an external call lies between the declaration of a variable and its use.
+    """
+    cutter = _KernelSplitter(program)
+    for group in _groups(tuple(_flat(program.body.stmts))):
+        cutter.add(group)
+    return Plan(
+        program.name,
+        tuple(cutter.finished()),
+        program.params,
+        tuple(cutter.scratch),
+        program.indices,
+        program.nodes,
+    )
+
+
+@dataclass(slots=True)
+class _KernelSplitter:
+    """The steps so far, and what waits to become part of the next one."""
+
+    program: LoopProgram
+    steps: list[Step] = field(default_factory=list)
+    scratch: list[TensorNode] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    scalars: list[Stmt] = field(default_factory=list)
+    scalar_remarks: list[str] = field(default_factory=list)
+    names: PrintedNames = field(default_factory=PrintedNames)
+
+    def __post_init__(self) -> None:
+        for node in self.program.nodes:
+            self.names.node(node)
+
+    def add(self, group: tuple[Stmt, ...]) -> None:
+        match group:
+            case (Remark(text),):
+                self.remarks.append(text)
+            case (Barrier(),):
+                pass  # kernels run one after the other
+            case (Allocate(node, Scope.ROUTINE),):
+                self.scratch.append(node)
+            case (CallExternal() as call,):
+                self.close_scalars()
+                title = self.title(self.remarks, group)
+                self.steps.append(HostCall(call, title))
+                self.remarks = []
+            case _ if _is_loop_free(group):
+                if len(self.scalars) + len(group) > _MOST_SCALARS:
+                    self.close_scalars()
+                self.scalars += group
+                self.scalar_remarks += self.remarks
+                self.remarks = []
+            case _:
+                self.close_scalars()
+                self.steps.append(self.nest(group, self.remarks))
+                self.remarks = []
+
+    def finished(self) -> list[Step]:
+        self.close_scalars()
+        return self.steps
+
+    def close_scalars(self) -> None:
+        if self.scalars:
+            self.steps.append(self.nest(tuple(self.scalars), self.scalar_remarks))
+        self.scalars, self.scalar_remarks = [], []
+
+    def nest(self, group: tuple[Stmt, ...], remarks: list[str]) -> Kernel:
+        body = Block(tuple(stmt for stmt in group if not isinstance(stmt, Remark)))
+        return kernel_of(body, self.title(remarks, group))
+
+    def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
+        inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
+        body = Block(group)
+        own = set(allocated(body))
+        written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
+        text = "; ".join([*remarks, *inside])
+        return f"{text} (writes {written})" if text else f"writes {written}"
+
+
+def sink_fills(plan: Plan) -> Plan:
+    """Move fills of the routine's own nodes right before the first use of these.
+
+    A fill far from the first use extends the live range of its node, and so the arena.
+    """
+    scratch = set(plan.scratch)
+    steps: list[Step] = []
+    waiting: dict[TensorNode, Step] = {}
+    for step in plan.steps:
+        for node in nodes_of_step(step):
+            if node in waiting:
+                steps.append(waiting.pop(node))
+        match step:
+            case Kernel(Block((Fill(node),))) if node in scratch:
+                waiting[node] = step
+            case _:
+                steps.append(step)
+    return replace(plan, steps=(*steps, *waiting.values()))
+
+
+def _flat(stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Yield statements, those of inner blocks in place of the blocks.
+
+    Memory that several blocks allocate, one after the other, is allocated once.
+    """
+    pending, seen = list(reversed(stmts)), set()
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block):
+            pending.extend(reversed(stmt.stmts))
+        elif not isinstance(stmt, Allocate) or stmt.node not in seen:
+            if isinstance(stmt, Allocate):
+                seen.add(stmt.node)
+            yield stmt
+
+
+def _groups(stmts: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
+    """Yields statements that belong together: alone, or from a declaration to its last use."""
+    last_use: dict[object, int] = {}
+    for position, stmt in enumerate(stmts):
+        for thing in (*locals_of(stmt), *nodes_of(stmt)):
+            last_use[thing] = position
+    start = 0
+    while start < len(stmts):
+        end = position = start
+        while position <= end:
+            end = max(end, last_use.get(_declared(stmts[position]), 0))
+            position += 1
+        group = stmts[start : end + 1]
+        if len(group) > 1 and any(isinstance(stmt, CallExternal) for stmt in group):
+            raise VerifyError(
+                "A variable or a kernel's memory is not used across an external call.",
+                found=f"declared by {stmts[start]!r}",
+            )
+        yield group
+        start = end + 1
+
+
+def _declared(stmt: Stmt) -> object:
+    match stmt:
+        case DeclareLocal(local):
+            return local
+        case Allocate(node, scope) if scope is not Scope.ROUTINE:
+            return node
+        case _:
+            return None
+
+
+def _is_loop_free(group: tuple[Stmt, ...]) -> bool:
+    return all(
+        isinstance(s, Store | StoreVector | SetLocal | DeclareLocal | Remark) for s in group
+    ) and not any(isinstance(node, For) for stmt in group for node in walk(stmt))

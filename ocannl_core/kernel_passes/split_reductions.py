@@ -1,0 +1,201 @@
+"""Long reductions to few cells, as partial results that several threads can work on.
+
+    for j in range(32):                          for p in range(16): for j in range(32):
+        for i in range(50176):                       for i in range(3136):
+            c[j] += a[i, j]             -->              partial[p, j] += a[3136 * p + i, j]
+                                                 for j in range(32): for p in range(16):
+                                                     c[j] += partial[p, j]
+
+How many parts there are depends on the extents alone, and they are combined in order: the bits do
+not depend on the number of threads. They do depend on whether there are parts, as they do on every
+order of additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    VarIndex,
+    affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.kernels.transforms import AXIS_LETTERS
+from ocannl_core.loopir.nodes import Load, LocalRead, Store
+from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
+
+_PARTS = (16, 8)
+"""How many parts there may be: enough for many threads to have equal shares."""
+_LEAST_TERMS = 400
+"""The least terms of a part: writing and reading its result costs a few hundredths of that."""
+_LEAST_WORK = 1 << 18
+"""Reductions of fewer terms than these, those of all cells together, stay as they are."""
+
+_BLOCK = 64
+"""Cells that a block of registers holds, if nothing is used twice."""
+_SHARED_BLOCK = 400
+"""The same, if cells along several axes share what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitNest:
+    """A nest as several that run one after the other.
+
+    Attributes:
+        nests: The nests.
+        node: What those before the last one write, for the last one.
+        info: Its extents and format.
+    """
+
+    nests: tuple[KernelNest, ...]
+    node: TensorNode
+    info: NodeInfo
+
+
+def split_reductions(plan: NestPlan) -> NestPlan:
+    """Split long reductions to few cells of kernels that run alone into partial results."""
+    result: list[NestStep] = []
+    partial: dict[TensorNode, NodeInfo] = {}
+    for step in plan.steps:
+        can_split = isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes)
+        found = split_nest(step.nest) if isinstance(step, NestKernel) and can_split else None
+        if found is None:
+            result.append(step)
+            continue
+        partial[found.node] = found.info
+        *nests, last = found.nests
+        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, partial)
+
+
+def split_nest(
+    nest: KernelNest, least_terms: int = _LEAST_TERMS, least_work: int = _LEAST_WORK
+) -> SplitNest | None:
+    """Returns nests that compute parts of a reduction and then combine them; None if the cells are
+    enough for several threads, or the terms too few.
+
+    Args:
+        nest: The whole.
+        least_terms: The least terms of a part.
+        least_work: The least terms of all cells together.
+    """
+    reduction = nest.reduction
+    if reduction is None or len(nest.axes) >= len(AXIS_LETTERS):
+        return None
+    if any(axis.is_shifting for axis in nest.axes):
+        return None
+    terms = prod(axis.extent for axis in nest.reduced)
+    cells = prod(axis.extent for axis in nest.cells)
+    parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
+    if not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
+        return None
+    axis = _cut_axis(nest.reduced, parts)
+    return _divided(nest, reduction, axis, min(parts, axis.extent))
+
+
+def _block(nest: KernelNest, reduction: Reduction) -> int:
+    """Returns how many cells are computed together."""
+    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
+    return _SHARED_BLOCK if is_shared or _is_across(nest, reduction) else _BLOCK
+
+
+def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
+    """True if sums that share a factor run across the rows of memory: parts, which have rows of
+    their own, read it in its order then, all cells of a few rows at a time.
+    """
+    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    summed = {axis.var for axis in nest.reduced}
+    return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
+        isinstance(factor, Load)
+        and rows.issubset(free_variables(factor))
+        and summed.isdisjoint(variables(factor.indices[-1]))
+        for factor in reduction.factors
+        if isinstance(factor, Load) and factor.indices
+    )
+
+
+def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
+    """Returns the axis that is cut: the outermost that makes equal parts, or else the longest."""
+    axes = list(reduced)
+    even = [axis for axis in axes if axis.extent % parts == 0]
+    return even[0] if even else max(axes, key=lambda axis: axis.extent)
+
+
+def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> SplitNest:
+    size, rest = divmod(axis.extent, parts)
+    count = parts + (rest > 0)
+    node = TensorNode(0, ("partial",))
+    stored = _in_memory_order(nest)
+    info = NodeInfo(reduction.dtype, (count, *(each.extent for each in stored)))
+    cells = tuple(affine([(1, each.var)], -each.start) for each in stored)
+
+    part = fresh_var("part")
+    inner = replace(axis, start=0, extent=size)
+    place = affine([(size, part), (1, axis.var)], axis.start)
+    numbered = LoopAxis("", part, 0, parts)
+    nests = [_partial(nest, reduction, inner, place, node, (VarIndex(part), *cells), (numbered,))]
+    if rest:
+        last = replace(axis, start=axis.start + parts * size, extent=rest)
+        at = (FixedIndex(parts), *cells)
+        nests.append(_partial(nest, reduction, last, VarIndex(axis.var), node, at, ()))
+    number = fresh_var("part")
+    term = Load(node, (VarIndex(number), *cells), reduction.dtype)
+    axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
+    nests.append(KernelNest(_named(axes), replace(reduction, term=term), nest.finish))
+    return SplitNest(tuple(nests), node, info)
+
+
+def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
+    """Returns the axes of cells as the results lie in memory, so that vectors do in both."""
+    places = nest.finish[0].indices
+
+    def position(axis: LoopAxis) -> int:
+        found = [at for at, index in enumerate(places) if axis.var in variables(index)]
+        return max(found, default=-1)
+
+    return sorted(nest.cells, key=position)
+
+
+def _partial(
+    nest: KernelNest,
+    reduction: Reduction,
+    axis: LoopAxis,
+    place: AxisIndex,
+    node: TensorNode,
+    cell: tuple[AxisIndex, ...],
+    outer: tuple[LoopAxis, ...],
+) -> KernelNest:
+    """Returns the nest that reduces along a piece of an axis.
+
+    Args:
+        nest: The whole.
+        reduction: Its reduction.
+        axis: The piece.
+        place: The position along the whole axis at each iteration of the piece.
+        node: Where the results go.
+        cell: To which cell of that.
+        outer: Axes of cells outside of those of the whole.
+    """
+    values: dict[IndexVar, AxisIndex] = {axis.var: place}
+    axes = [axis if each.var == axis.var else each for each in nest.axes]
+    store = Store(node, cell, LocalRead(reduction.result))
+    partial = replace(
+        reduction, term=substitute_in_expr(reduction.term, values), initial=reduction.neutral
+    )
+    return KernelNest(_named((*outer, *axes)), partial, (store,))
+
+
+def _named(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
+    return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))

@@ -1,0 +1,46 @@
+"""Large buffers of kernels: too large for a stack, they are memory of the routine."""
+
+from __future__ import annotations
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan, Step, StepReplacement, map_steps
+from ocannl_core.loopir.nodes import Allocate, Scope, Stmt
+from ocannl_core.loopir.traverse import Replacement, allocated, map_stmts
+from ocannl_core.node import TensorNode
+
+STACK_BYTES = 1 << 15
+"""Larger buffers of a kernel are not on the stack of the thread that runs it."""
+
+
+def allocate_workspace(plan: Plan) -> Plan:
+    """Returns the plan with large buffers of kernels in the routine's memory.
+
+    The buffers of parallel kernels stay where they are: every thread needs its own, and gets it
+    from the backend.
+    """
+    return map_steps(plan, allocate_workspace_of)
+
+
+def allocate_workspace_of(step: Step, nodes: NodeInfos) -> StepReplacement:
+    """Returns a step with large buffers in the routine's memory."""
+    if not isinstance(step, Kernel) or step.is_parallel:
+        return StepReplacement((step,))
+    large = [node for node in allocated(step.body) if nodes[node].nbytes > STACK_BYTES]
+    return (
+        StepReplacement((_without(step, large),), tuple(large))
+        if large
+        else StepReplacement((step,))
+    )
+
+
+def _without(nest: Kernel, large: list[TensorNode]) -> Kernel:
+    """Returns a nest that is given some buffers."""
+
+    def without(stmt: Stmt) -> Replacement:
+        match stmt:
+            case Allocate(node, Scope.KERNEL) if node in large:
+                return ()
+            case _:
+                return stmt
+
+    return replace(nest, body=map_stmts(nest.body, without), arguments=(*nest.arguments, *large))

@@ -1,0 +1,1 @@
+"""The kernel language: nodes, nests of independent cells, and analyses on them."""

@@ -1,0 +1,527 @@
+"""Nests that compute every cell on its own: what schedules apply to.
+
+    for i in range(4):                      axes      i, j, and k, which is reduced
+        for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]
+            for k in range(6):              finish    c[i, j] = the sum
+                c[i, j] += a[i, k] * b[k, j]
+
+The cells may be computed in any order, because no iteration reads what another one writes; the
+terms of a reduction may be combined in any order where a schedule is allowed to round differently.
+Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts what the
+other one runs over; it counts as reduced, and the cells are independent for each of its iterations.
+Matrix products, convolutions, their gradients, sums and maxima are all read this way, and so is a
+reduction that has been inlined into what uses it: that becomes the finish. A nest without a
+reduction is all finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from ocannl_core.dtypes import DType, Kind
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    Projections,
+    SubAxis,
+    is_injective,
+    substitute,
+    variables,
+)
+from ocannl_core.kernels.transforms import AXIS_LETTERS
+from ocannl_core.loopir.constants import representable
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    IndexValue,
+    Load,
+    Local,
+    LocalRead,
+    Remark,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.traverse import (
+    Access,
+    Node,
+    accesses,
+    children,
+    free_variables,
+    map_expr,
+    walk,
+)
+from ocannl_core.node import TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp, neutral
+
+REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+"""Accumulating primitives that are associative and commutative, up to rounding."""
+
+_ORDERED_KINDS = frozenset({AxisKind.GRID, AxisKind.BLOCK})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAxis:
+    """One loop of a nest.
+
+    Attributes:
+        name: The letter that schedules call it by.
+        var: Its variable, which runs over `range(start, start + extent)`.
+        is_reduced: True if its iterations combine into the same cells.
+        is_shifting: True of a reduced axis that moves the cells which others run over: one
+            iteration after the other adds to cells in memory.
+    """
+
+    name: str
+    var: LoopVar
+    start: int
+    extent: int
+    is_reduced: bool = False
+    is_shifting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """`initial` combined with `term` for every iteration of the reduced axes.
+
+    Attributes:
+        op: How.
+        term: What; reads nothing that the nest writes.
+        initial: What the result starts from; depends on the cell only.
+        result: The variable by which the finish refers to the result.
+        may_pair: True if products may come from instructions, for pairs or for tiles, that take
+            numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
+    """
+
+    op: BinaryOp
+    term: Expr
+    initial: Expr
+    result: Local
+    may_pair: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        return self.result.dtype
+
+    @property
+    def starts_neutral(self) -> bool:
+        """True if the result starts from the neutral element."""
+        return isinstance(self.initial, Const) and self.initial == self.neutral
+
+    @property
+    def neutral(self) -> Const:
+        """The number that changes nothing when it is combined."""
+        return Const(representable(neutral(self.op), self.dtype), self.dtype)
+
+    @property
+    def factors(self) -> tuple[Expr, ...]:
+        """What the term multiplies, from the left; the term itself if it is no product."""
+        return tuple(_factors(self.term))
+
+
+@dataclass(frozen=True)  # without slots: what is asked again and again is kept
+class KernelNest:
+    """A nest of loops as cells that are independent of each other.
+
+    Attributes:
+        axes: The loops, outermost first.
+        reduction: What is combined for each cell; None if nothing is.
+        finish: Stores that run once for each cell, after its reduction.
+    """
+
+    axes: tuple[LoopAxis, ...]
+    reduction: Reduction | None
+    finish: tuple[Store, ...]
+
+    @cached_property
+    def cells(self) -> tuple[LoopAxis, ...]:
+        """The axes that are not reduced."""
+        return tuple(axis for axis in self.axes if not axis.is_reduced)
+
+    @cached_property
+    def reduced(self) -> tuple[LoopAxis, ...]:
+        """The axes that are reduced."""
+        return tuple(axis for axis in self.axes if axis.is_reduced)
+
+    @cached_property
+    def roots(self) -> tuple[Expr | Store, ...]:
+        """What the nest computes: the parts of its reduction, then the finish."""
+        if self.reduction is None:
+            return self.finish
+        return (self.reduction.term, self.reduction.initial, *self.finish)
+
+    @property
+    def rounds_often(self) -> bool:
+        """True if it adds up or multiplies narrow floats, which rounds after every term: their
+        order matters more than that of others.
+        """
+        reduction = self.reduction
+        exact = (BinaryOp.MAX, BinaryOp.MIN)
+        return reduction is not None and reduction.dtype.is_narrow and reduction.op not in exact
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """What it reads and writes, in the order of its roots."""
+        return tuple(access for root in self.roots for access in accesses(root))
+
+    @cached_property
+    def reached(self) -> frozenset[tuple[TensorNode, frozenset[IndexVar]]]:
+        """The nodes that it reads or writes, with the variables on which an access depends."""
+        return frozenset(
+            (access.node, frozenset(var for at in access.indices or () for var in variables(at)))
+            for access in self.accesses
+        )
+
+    @cached_property
+    def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
+        """The loop variables on which each factor of the reduced term depends."""
+        factors = () if self.reduction is None else self.reduction.factors
+        return tuple(frozenset(free_variables(factor)) for factor in factors)
+
+    @cached_property
+    def mentioned(self) -> frozenset[TensorNode]:
+        """The nodes that it reads or writes."""
+        return frozenset(access.node for access in self.accesses)
+
+    @cached_property
+    def gathered(self) -> frozenset[TensorNode]:
+        """The nodes of which it computes a position."""
+        parts = (part for root in self.roots for part in walk(root))
+        return frozenset(part.node for part in parts if isinstance(part, Gather))
+
+    @property
+    def is_resumable(self) -> bool:
+        """True if a cell holds its partial result, so that reduced axes may run outside of it."""
+        if self.reduction is None or len(self.finish) != 1:
+            return False
+        store = self.finish[0]
+        return store.value == LocalRead(self.reduction.result) and self.reduction.initial == Load(
+            store.node, store.indices, self.reduction.dtype
+        )
+
+    @property
+    def holds_partial_results(self) -> bool:
+        """True if cells can hold partial results once they have been given their first values."""
+        if self.reduction is None or len(self.finish) != 1:
+            return False
+        return self.finish[0].value == LocalRead(self.reduction.result)
+
+
+def kernel_nest(body: Block) -> KernelNest | None:
+    """Return the nest that a block consists of; None if its iterations depend on each other.
+
+    Without outer loops, stores around an inlined reduction are a nest of one cell.
+    """
+    loops, inner = perfect_loops(body)
+    if len(loops) > len(AXIS_LETTERS):
+        return None
+    if loops:
+        found = _accumulation(loops, inner) or _inlined(inner) or _stores(inner)
+    else:
+        found = _inlined(inner)
+    if found is None:
+        return None
+    reduction, inner_loops, finish = found
+    # around an inlined reduction every loop is one over cells
+    used = {var for store in finish for var in free_variables(store)}
+    is_inlined = reduction is None or bool(inner_loops)
+    cell_vars = {each.var for each in loops if is_inlined or each.var in used}
+    all_loops = [*loops, *inner_loops]
+    if len(all_loops) > len(AXIS_LETTERS):
+        return None
+    axes = tuple(
+        LoopAxis(
+            name, each.var, each.start, max(0, each.stop - each.start), each.var not in cell_vars
+        )
+        for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
+    )
+    nest = _with_shifts(KernelNest(axes, reduction, finish))
+    stores = _stores(inner)
+    if stores is not None and not nest.reduced:
+        nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
+    return nest if is_independent(nest) else None
+
+
+def _with_shifts(nest: KernelNest) -> KernelNest:
+    """Returns a nest in which axes that move windows of the result count as reduced."""
+    if not nest.is_resumable:
+        return nest
+    (store,) = nest.finish
+    while not _is_injective(nest, store):
+        windows = [set(variables(index)) for index in store.indices]
+        overlapping = [
+            axis
+            for axis in nest.cells
+            if any(
+                axis.var in window and any(other.var in window - {axis.var} for other in nest.cells)
+                for window in windows
+            )
+        ]
+        if not overlapping:
+            return nest
+        shortest = min(overlapping, key=lambda axis: axis.extent)
+        shifting = replace(shortest, is_reduced=True, is_shifting=True)
+        nest = replace(
+            nest, axes=tuple(shifting if axis is shortest else axis for axis in nest.axes)
+        )
+    return nest
+
+
+def _is_injective(nest: KernelNest, store: Store) -> bool:
+    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    shifts = {axis.var for axis in nest.axes if axis.is_shifting}
+    fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
+    indices = tuple(substitute(index, fixed) for index in store.indices)
+    return is_injective(Projections(domain, indices, (), (), ()))
+
+
+_Found = tuple[Reduction | None, list[For], tuple[Store, ...]]
+
+
+def perfect_loops(block: Block) -> tuple[list[For], tuple[Stmt, ...]]:
+    """Returns perfectly nested loops, outermost first, and the statements inside them."""
+    loops: list[For] = []
+    stmts = _relevant(block)
+    while len(stmts) == 1 and isinstance(stmts[0], For) and stmts[0].kind not in _ORDERED_KINDS:
+        loops.append(stmts[0])
+        stmts = _relevant(stmts[0].body)
+    return loops, stmts
+
+
+def _relevant(block: Block) -> tuple[Stmt, ...]:
+    """Returns the statements of a block and of blocks inside it, without remarks."""
+    found: list[Stmt] = []
+    pending = list(reversed(block.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block):
+            pending.extend(reversed(stmt.stmts))
+        elif not isinstance(stmt, Remark):
+            found.append(stmt)
+    return tuple(found)
+
+
+# ----- the three forms ----------------------------------------------------------------------------
+
+
+def _accumulation(loops: list[For], stmts: tuple[Stmt, ...]) -> _Found | None:
+    """Returns the parts of `cell = op(cell, term)`."""
+    match stmts:
+        case (Store(node, indices, value) as store,):
+            cell = Load(node, indices, value.dtype)
+        case _:
+            return None
+    parts = match_accumulation(value, cell)
+    if parts is None or any(isinstance(each, For) for each in walk(parts[1])):
+        return None  # w -= rate * total is the finish of the inlined total
+    result = _new_local((store,), value.dtype)
+    reduction = Reduction(*parts, initial=cell, result=result)
+    return reduction, [], (replace(store, value=LocalRead(result)),)
+
+
+def _inlined(stmts: tuple[Stmt, ...]) -> _Found | None:
+    """Returns the parts of stores around one inlined reduction.
+
+    { total = 0.0; for k: total += term; } out = f(total)
+    """
+    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+        return None
+    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store)]
+    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, Scoped)}
+    if len(inlined) != 1 or not all(map(is_unconditional, stores)):
+        return None
+    (scoped,) = inlined
+    match _relevant(scoped.body):
+        case (SetLocal(first, initial), For() as outer) if first == scoped.local:
+            loops, inner = perfect_loops(Block((outer,)))
+        case (DeclareLocal(), SetLocal(first, initial), For() as outer) if first == scoped.local:
+            loops, inner = perfect_loops(Block((outer,)))
+        case _:
+            return None
+    match inner:
+        case (SetLocal(second, value),) if second == scoped.local:
+            parts = match_accumulation(value, LocalRead(scoped.local))
+        case _:
+            return None
+    if parts is None or any(isinstance(each, Scoped) for each in walk(parts[1])):
+        return None
+    result = _new_local(stmts, scoped.dtype)
+    finish = tuple(with_value(store, scoped, LocalRead(result)) for store in stores)
+    return Reduction(*parts, initial=initial, result=result), loops, finish
+
+
+def _stores(stmts: tuple[Stmt, ...]) -> _Found | None:
+    """Returns stores without a reduction."""
+    if not stmts or not all(isinstance(stmt, Store) for stmt in stmts):
+        return None
+    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, Store))
+    if any(isinstance(each, Scoped) for store in stores for each in walk(store)):
+        return None
+    return None, [], stores
+
+
+def match_accumulation(value: Expr, cell: Expr) -> tuple[BinaryOp, Expr] | None:
+    """Return the operation and the term by which a value combines a cell with something else.
+
+    cell + a * b     -->  ADD, a * b
+    fma(a, b, cell)  -->  ADD, a * b
+    cell - a         -->  ADD, -a
+    """
+    dtype = value.dtype
+    if dtype.kind is Kind.WORD:
+        return None
+    match value:
+        case Binary(op, left, right) if op in REORDERED and left == cell:
+            parts = op, right
+        case Binary(op, left, right) if op in REORDERED and right == cell:
+            parts = op, left
+        case Binary(BinaryOp.SUB, left, right) if left == cell:
+            parts = BinaryOp.ADD, Unary(UnaryOp.NEG, right, dtype)
+        case Ternary(TernaryOp.FMA, first, second, third) if third == cell:
+            parts = BinaryOp.ADD, Binary(BinaryOp.MUL, first, second, dtype)
+        case _:
+            return None
+    is_limit = parts[0] in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
+    if is_limit and dtype.nbytes > 4:
+        return None  # constants are floats, which cannot say the limits of these integers
+    if any(each == cell for each in walk(parts[1])):
+        return None
+    return parts
+
+
+def _factors(term: Expr) -> Iterator[Expr]:
+    pending = [term]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Binary(BinaryOp.MUL, left, right):
+                pending += [right, left]
+            case _:
+                yield expr
+
+
+def with_factors(term: Expr, packed: Mapping[int, Expr]) -> Expr:
+    """Returns a product with some factors, counted from the left, replaced."""
+    if not packed:
+        return term
+    count = iter(range(1 << 30))
+
+    def replaced(expr: Expr) -> Expr:
+        match expr:
+            case Binary(BinaryOp.MUL, left, right, dtype):
+                first = replaced(left)
+                return Binary(BinaryOp.MUL, first, replaced(right), dtype)
+            case _:
+                return packed.get(next(count), expr)
+
+    return replaced(term)
+
+
+def with_flat_computations(store: Store) -> Store:
+    """Returns a store in which inlined computations of one step are expressions.
+
+    { v = a * b; } v + 1  -->  a * b + 1
+    """
+
+    def flat(expr: Expr) -> Expr:
+        match expr:
+            case Scoped(local, body):
+                match _relevant(body):
+                    case (SetLocal(target, value),) if target == local:
+                        return value
+        return expr
+
+    return replace(store, value=map_expr(store.value, flat))
+
+
+def with_value(store: Store, old: Expr, new: Expr) -> Store:
+    """Returns a store with one part of its value replaced wherever it occurs."""
+    return replace(store, value=map_expr(store.value, lambda e: new if e == old else e))
+
+
+def _new_local(stmts: tuple[Stmt, ...], dtype: DType) -> Local:
+    """Returns a variable that the statements do not mention."""
+    used = [
+        node.local.id
+        for stmt in stmts
+        for node in walk(stmt)
+        if isinstance(node, LocalRead | Scoped | SetLocal | DeclareLocal)
+    ]
+    return Local(max(used, default=-1) + 1, dtype)
+
+
+# ----- independence -------------------------------------------------------------------------------
+
+
+def is_independent(nest: KernelNest) -> bool:
+    """True only if no cell reads or writes what another one writes."""
+    places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
+    for store in nest.finish:
+        if places.setdefault(store.node, store.indices) != store.indices:
+            return False
+        if any(isinstance(index, SubAxis | ConcatIndex) for index in store.indices):
+            return False
+        if not _is_injective(nest, store):
+            return False
+    if nest.reduction is not None:
+        if any(_reads_any(nest.reduction.term, places)):
+            return False
+        plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
+        if plain.intersection(free_variables(nest.reduction.initial)):
+            return False
+        if any(node is not None for node in _elsewhere(nest.reduction.initial, places)):
+            return False
+    return not any(True for store in nest.finish for _ in _elsewhere(store.value, places))
+
+
+def _reads_any(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[bool]:
+    for node in walk(expr):
+        if isinstance(node, Load | Gather):
+            yield node.node in places
+
+
+def _elsewhere(expr: Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> Iterator[TensorNode]:
+    """Yields written nodes of which an expression reads a cell other than the one written."""
+    for node in walk(expr):
+        match node:
+            case Load(read, indices) if read in places and indices != places[read]:
+                yield read
+            case Gather(read) if read in places:
+                yield read
+
+
+def is_unconditional(store: Store) -> bool:
+    """True if every inlined computation of a store may run whatever the data are. A choice by
+    numbers, and not by positions, is no guard: what is not chosen exists all the same.
+    """
+    pending: list[Node] = [store.value]
+    while pending:
+        node = pending.pop()
+        match node:
+            case Ternary(TernaryOp.WHERE, first, second, third):
+                inside = [each for branch in (second, third) for each in walk(branch)]
+                is_guard = any(isinstance(each, IndexValue) for each in walk(first)) or any(
+                    isinstance(each, Gather) for each in inside
+                )
+                if is_guard and any(isinstance(each, Scoped) for each in inside):
+                    return False
+                pending += [first] if is_guard else [first, second, third]
+            case Scoped():
+                continue
+            case _:
+                pending.extend(children(node))
+    return True

@@ -1,0 +1,329 @@
+"""The steps of a schedule as values, and their notation.
+
+A schedule is a tuple of transforms of one nest. Its axes are named by letters, outermost loop
+first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which block) and `j1` (where
+inside the block), whose parts are `j10` and `j11`, and so on.
+
+    split j 32; split j1 16; split i 14 evenly; order j0 i0 k i1 j10 j11;
+    unroll i1; unroll j10; vectorise j11; pack 1 inside j0 as k j1; accumulate over k fused
+
+Several nests that run together, row by row, have one schedule: that of each nest begins with the
+axes whose loops they share, and what happens to the nodes that they write comes last.
+
+    rows i; split j 16; vectorise j1; accumulate over j0; rows i; rows i along; contract 1; stream 2
+
+The text says all of it: `parse_schedule(to_text(schedule)) == schedule`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import assert_never
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass
+
+AXIS_LETTERS = "ijkmnpqrstuvw"
+"""Names of the axes of a nest, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis becomes blocks of `size` iterations. The last block has what is left over, as code
+    of its own, so that no iteration is guarded.
+
+    Attributes:
+        axis: The axis.
+        size: The iterations of a block.
+        evenly: True if instead all blocks are as large as each other, or smaller by one, and
+            `size` is the largest they may be.
+    """
+
+    axis: str
+    size: int
+    evenly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The axes that are left after all splits, outermost first."""
+
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """The iterations of an axis are written out."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorise:
+    """The iterations of an axis are lanes of a vector register."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two iterations of a reduced axis are one instruction, inside of the loop over lanes, or of a
+    tile.
+
+    Operands that are packed stay in their narrow format, for that instruction widens them.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileMatrix:
+    """A product of matrices is one instruction: the innermost axes are those of tile registers,
+    with the terms in pairs inside.
+
+    Whatever is left over of a tile is filled up with zeros, in the copies of both operands; cells
+    that do not exist are computed, too, and not stored.
+
+    Attributes:
+        rows: The axis of cells that are rows of a tile.
+        lanes: The axis of cells that are columns.
+        terms: The reduced axis, of which each iteration is a pair of terms.
+        parts: Of how many narrow numbers each factor is the sum; their products add up to that of
+            the factors, but for those of the least parts.
+    """
+
+    rows: str
+    lanes: str
+    terms: str
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelise:
+    """The iterations of an axis may run on different threads."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A factor of the reduced term is computed into a buffer first, and read from there.
+
+    The buffer holds what one iteration of `inside` needs, laid out along `axes`: so the axes that
+    the inner loops run along lie together, whatever the index maps of the operand are.
+
+    Attributes:
+        operand: The position of the factor in the term, from the left.
+        inside: The axis in each iteration of which the buffer is filled; None for once.
+        axes: The axes of the buffer, outermost first.
+    """
+
+    operand: int
+    inside: str | None
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateAt:
+    """A reduction collects in registers while the axis `over` and all inside it run.
+
+    Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
+    inside that are reduced and unrolled or vectorised have accumulators of their own, which are
+    combined at the end.
+
+    Attributes:
+        over: The outermost axis that registers survive.
+        fused: True if products are added without rounding them first.
+        fetching: True if the cells that results are combined with come near the processor while the
+            axis runs, some in each part of it.
+    """
+
+    over: str
+    fused: bool = False
+    fetching: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRows:
+    """The axes of a nest whose loops it shares with other nests; what follows is inside of them.
+
+    Attributes:
+        axes: The axes, outermost first.
+        size: So many rows of the last axis run together; for the first nest.
+        groups: The outermost loop is cut into so many parts, each of which has its own partial
+            results of sums over rows; for the first nest.
+        is_along: True if the loops of the nest before, whose schedule it has, are those of this one
+            as well.
+    """
+
+    axes: tuple[str, ...]
+    size: int = 1
+    groups: int = 1
+    is_along: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoldStorage:
+    """A node that nests running together write is as large as what one row needs.
+
+    Attributes:
+        written: Its position among the nodes that they write, in the order of the program.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A node that nests running together write is computed where they read it.
+
+    Attributes:
+        written: Its position among the nodes that they write.
+    """
+
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStores:
+    """The rows of a node go to memory past the caches, once they are complete.
+
+    Attributes:
+        written: Its position among the nodes that nests running together write.
+    """
+
+    written: int
+
+
+Transform = (
+    Split
+    | Order
+    | Unroll
+    | Vectorise
+    | Pair
+    | TileMatrix
+    | Parallelise
+    | Pack
+    | AccumulateAt
+    | FuseRows
+    | FoldStorage
+    | Inline
+    | StreamStores
+)
+Schedule = tuple[Transform, ...]
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Returns the notation of a schedule: its transforms, separated by semicolons."""
+    return "; ".join(_text(each) for each in schedule)
+
+
+def _text(transform: Transform) -> str:
+    match transform:
+        case Split(axis, size, evenly):
+            return f"split {axis} {size}{' evenly' if evenly else ''}"
+        case Order(axes):
+            return f"order {' '.join(axes)}"
+        case Unroll(axis):
+            return f"unroll {axis}"
+        case Vectorise(axis):
+            return f"vectorise {axis}"
+        case Pair(axis):
+            return f"pair {axis}"
+        case TileMatrix(rows, lanes, terms, parts):
+            return f"tile {rows} {lanes} {terms}{f' in {parts} parts' if parts > 1 else ''}"
+        case Parallelise(axis):
+            return f"parallelise {axis}"
+        case Pack(operand, inside, axes):
+            where = "" if inside is None else f" inside {inside}"
+            return f"pack {operand}{where} as {' '.join(axes)}"
+        case AccumulateAt(over, fused, fetching):
+            options = f"{' fused' if fused else ''}{' fetching' if fetching else ''}"
+            return f"accumulate over {over}{options}"
+        case FuseRows(axes, size, groups, is_along):
+            options = f" by {size}" if size > 1 else ""
+            options += f" in {groups}" if groups > 1 else ""
+            return f"rows {' '.join(axes)}{options}{' along' if is_along else ''}"
+        case FoldStorage(written):
+            return f"contract {written}"
+        case Inline(written):
+            return f"inline {written}"
+        case StreamStores(written):
+            return f"stream {written}"
+        case _:
+            assert_never(transform)
+
+
+_AXIS = rf"[{AXIS_LETTERS}][01]*"
+_FORMS = tuple(
+    re.compile(form)
+    for form in (
+        rf"(?P<verb>split) (?P<axis>{_AXIS}) (?P<size>[1-9]\d*)(?P<flag> evenly)?",
+        rf"(?P<verb>order) (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>unroll|vectorise|pair|parallelise) (?P<axis>{_AXIS})",
+        rf"(?P<verb>tile) (?P<axes>{_AXIS} {_AXIS} {_AXIS})( in (?P<size>[1-9]\d*) parts)?",
+        rf"(?P<verb>pack) (?P<operand>\d+)( inside (?P<inside>{_AXIS}))?"
+        rf" as (?P<axes>{_AXIS}( {_AXIS})*)",
+        rf"(?P<verb>accumulate) over (?P<axis>{_AXIS})(?P<flag> fused)?(?P<fetching> fetching)?",
+        rf"(?P<verb>rows) (?P<axes>[{AXIS_LETTERS}]( [{AXIS_LETTERS}])*)"
+        r"( by (?P<size>[1-9]\d*))?( in (?P<groups>[1-9]\d*))?(?P<flag> along)?",
+        r"(?P<verb>contract|inline|stream) (?P<written>\d+)",
+    )
+)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Returns the schedule that a text denotes.
+
+    Raises:
+        UsageError: for a text that is no schedule.
+    """
+    parts = [" ".join(part.split()) for part in text.split(";")]
+    return tuple(_transform(part) for part in parts if part)
+
+
+def _transform(text: str) -> Transform:
+    for form in _FORMS:
+        found = form.fullmatch(text)
+        if found is not None:
+            return _matched(found.groupdict(), found["verb"])
+    raise UsageError(
+        "A schedule is made of split, order, unroll, vectorise, pair, tile, parallelise, pack, "
+        "accumulate, rows, contract, inline and stream.",
+        found=repr(text),
+        fix="for example: split j 16; order i j0 k j1; vectorise j1; accumulate over k",
+    )
+
+
+def _matched(parts: dict[str, str | None], verb: str) -> Transform:
+    axis = parts.get("axis") or ""
+    axes = tuple((parts.get("axes") or "").split())
+    flag = parts.get("flag") is not None
+    match verb:
+        case "split":
+            return Split(axis, int(parts["size"] or 0), flag)
+        case "order":
+            return Order(axes)
+        case "unroll":
+            return Unroll(axis)
+        case "vectorise":
+            return Vectorise(axis)
+        case "pair":
+            return Pair(axis)
+        case "tile":
+            rows, lanes, terms = axes
+            return TileMatrix(rows, lanes, terms, int(parts["size"] or 1))
+        case "parallelise":
+            return Parallelise(axis)
+        case "pack":
+            return Pack(int(parts["operand"] or 0), parts.get("inside"), axes)
+        case "rows":
+            return FuseRows(axes, int(parts["size"] or 1), int(parts["groups"] or 1), flag)
+        case "contract":
+            return FoldStorage(int(parts["written"] or 0))
+        case "inline":
+            return Inline(int(parts["written"] or 0))
+        case "stream":
+            return StreamStores(int(parts["written"] or 0))
+        case _:
+            return AccumulateAt(axis, flag, parts.get("fetching") is not None)

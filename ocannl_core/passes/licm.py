@@ -1,0 +1,221 @@
+"""Loop-invariant code: what every iteration computes alike is computed before the loop.
+
+                                            v: float32
+for i in range(64):                         v = exp(s)
+    c[i] = a[i] / exp(s)               -->  for i in range(64):
+                                                c[i] = a[i] / v
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from operator import is_
+
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.identity import IdentityMap
+from ocannl_core.indexing import LoopVar, variables
+from ocannl_core.loopir.equivalence import Key, Storage, key_of
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Barrier,
+    Block,
+    DeclareLocal,
+    Expr,
+    For,
+    Gather,
+    Load,
+    Local,
+    LocalRead,
+    LoopProgram,
+    Scoped,
+    SetLocal,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import (
+    Node,
+    Replacement,
+    certain_operands,
+    fold,
+    free_locals,
+    free_variables,
+    indices_of,
+    operands_of,
+    reads,
+    rewrite,
+    walk,
+    with_children,
+)
+from ocannl_core.passes.expression_cost import cost, own_cost
+from ocannl_core.passes.local_variables import Variables, assign_local, variables_of
+from ocannl_core.passes.side_effects import assigned_by_node, is_pure
+from ocannl_core.passes.trampoline import Steps, run_trampoline
+
+_SEQUENTIAL = (AxisKind.SERIAL, AxisKind.REDUCTION, AxisKind.VECTOR, AxisKind.UNROLLED)
+
+
+def hoist_invariants(program: LoopProgram, *, least_cost: int = 4) -> LoopProgram:
+    """Returns the program with costly invariant computations in front of their loops.
+
+    A computation moves out of every loop that it does not depend on, if each iteration surely runs
+    it: not out of the branches of a `where`. Cells keep their bits.
+
+    Args:
+        program: The program.
+        least_cost: The least cost of what is moved, see `cost`; compilers move cheap things.
+    """
+    known: list[Variables] = []
+
+    def statement(stmt: Stmt) -> Replacement:
+        if not isinstance(stmt, For) or stmt.kind not in _SEQUENTIAL or stmt.stop <= stmt.start:
+            return stmt
+        if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
+            return stmt
+        if any(isinstance(node, Barrier) for node in walk(stmt.body)):
+            return stmt
+        if not known:
+            known.append(variables_of(program.body))
+        return _Loop(stmt, known[0], least_cost).without_invariants()
+
+    body = rewrite(program.body, on_stmt=statement)
+    return program if body is program.body else replace(program, body=body)
+
+
+@dataclass(slots=True)
+class _Loop:
+    """One loop from which code moves.
+
+    Attributes:
+        loop: The loop; those inside it are done.
+        known: Gives the scalars.
+        least_cost: The least cost of what is moved.
+        changed: What an iteration assigns.
+        before: What goes in front of the loop.
+        moved: The scalars there, by what they are set to.
+    """
+
+    loop: For
+    known: Variables
+    least_cost: int
+    changed: frozenset[Storage] = frozenset()
+    before: list[Stmt] = field(default_factory=list)
+    moved: dict[Key, Local] = field(default_factory=dict)
+
+    def without_invariants(self) -> Replacement:
+        """Returns the loop, after what moved out of it."""
+        self.changed = frozenset().union(*(assigned_by_node(node) for node in walk(self.loop.body)))
+        stmts = self.stmts(self.loop.body.stmts)
+        if not self.before:
+            return self.loop
+        return (*self.before, replace(self.loop, body=Block(stmts)))
+
+    def stmts(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        own = {stmt.local for stmt in stmts if isinstance(stmt, DeclareLocal)}
+        gone: set[Local] = set()
+        kept: list[Stmt] = []
+        for stmt in stmts:
+            match stmt:
+                case SetLocal(local, value) if (
+                    local in own and self.known.sets[local] == 1 and self.is_worth_moving(value)
+                ):
+                    self.move(value, local)
+                    gone.add(local)
+                case Store(value=value) | SetLocal(value=value):
+                    moved = self.value(value)
+                    kept.append(stmt if moved is value else replace(stmt, value=moved))
+                case StoreVector(arg=arg):
+                    moved = self.value(arg)
+                    kept.append(stmt if moved is arg else replace(stmt, arg=moved))
+                case _:
+                    kept.append(stmt)
+        if len(kept) == len(stmts) and all(map(is_, kept, stmts)):
+            return stmts
+        return tuple(s for s in kept if not (isinstance(s, DeclareLocal) and s.local in gone))
+
+    def move(self, value: Expr, local: Local) -> None:
+        """Sets a scalar in front of the loop."""
+        known = self.moved.setdefault(key_of(value), local)
+        self.before.append(DeclareLocal(local))
+        self.before += assign_local(local, value if known is local else LocalRead(known))
+        self.changed -= {local}
+
+    # ----- expressions -----
+
+    def value(self, value: Expr) -> Expr:
+        """Returns a value that is surely computed, with what is invariant read from scalars."""
+        if not is_pure(value):
+            return value
+        return run_trampoline(self.expression(value, self.dependences(value)))
+
+    def dependences(self, value: Expr) -> IdentityMap[Node, tuple[bool, int]]:
+        """Returns for each expression whether it may differ between iterations, and its cost."""
+        found: IdentityMap[Node, tuple[bool, int]] = IdentityMap()
+
+        def combine(node: Node, inside: tuple[tuple[bool, int], ...]) -> tuple[bool, int]:
+            if isinstance(node, Scoped):
+                facts = self.is_varying(node), cost(node)
+            else:
+                differs = any(each for each, _ in inside) or self.varies_at(node)
+                facts = differs, own_cost(node, [weight for _, weight in inside])
+            found[node] = facts
+            return facts
+
+        fold(value, combine, operands_of)
+        return found
+
+    def varies_at(self, node: Node) -> bool:
+        match node:
+            case LocalRead(local):
+                return local in self.changed
+            case Load(array) | Gather(array):
+                return array in self.changed or self.mentions_variable(node)
+            case _:
+                return self.mentions_variable(node)
+
+    def mentions_variable(self, node: Node) -> bool:
+        var: LoopVar = self.loop.var
+        return any(var in variables(index) for index in indices_of(node))
+
+    def is_varying(self, scoped: Scoped) -> bool:
+        return (
+            self.loop.var in free_variables(scoped)
+            or not self.changed.isdisjoint(reads(scoped))
+            or not self.changed.isdisjoint(free_locals(scoped))
+        )
+
+    def is_worth_moving(self, value: Expr) -> bool:
+        if not is_pure(value):
+            return False
+        differs, weight = self.dependences(value)[value]
+        return not differs and weight >= self.least_cost
+
+    def expression(self, expr: Expr, facts: IdentityMap[Node, tuple[bool, int]]) -> Steps[Expr]:
+        differs, weight = facts[expr]
+        if not differs:
+            return LocalRead(self.scalar(expr)) if weight >= self.least_cost else expr
+        if isinstance(expr, Scoped):
+            body = self.stmts(expr.body.stmts)
+            return expr if body is expr.body.stmts else replace(expr, body=Block(body))
+        operands = []
+        for operand, is_certain in certain_operands(expr):
+            if is_certain:
+                operand = yield self.expression(operand, facts)
+            operands.append(operand)
+        return with_children(expr, operands)
+
+    def scalar(self, expr: Expr) -> Local:
+        key = key_of(expr)
+        if key not in self.moved:
+            local = self.known.fresh(expr)
+            self.known.sets[local] = 1
+            self.move(expr, local)
+        return self.moved[key]
+
+
+def _is_costly(stmt: Stmt, least: int) -> bool:
+    match stmt:
+        case Store(value=value) | SetLocal(value=value) | StoreVector(arg=value):
+            return cost(value) >= least
+        case _:
+            return False

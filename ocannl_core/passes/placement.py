@@ -1,0 +1,63 @@
+"""Which nodes the context stores and which belong to the routine.
+
+A node that the context does not keep, and of which the routine reads nothing that it has not
+written before, needs no memory from outside: it is allocated in the routine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ocannl_core.fast_dataclass import replace
+from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope
+from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
+from ocannl_core.passes.accesses import trace
+
+
+def allocate_scratch(
+    program: LoopProgram,
+    stored: Collection[TensorNode],
+    independent: Collection[TensorNode] | None = None,
+) -> LoopProgram:
+    """Returns the program with the memory of its own nodes allocated at the start of its body.
+
+    Args:
+        program: The program.
+        stored: Nodes that the context keeps; they stay parameters.
+        independent: Nodes written before they are read, if that is known already.
+    """
+    known = independent_nodes(program) if independent is None else independent
+    scratch = tuple(n for n in program.params if n in known and n not in stored)
+    if not scratch:
+        return program
+    allocations = tuple(Allocate(node, Scope.ROUTINE) for node in scratch)
+    return replace(
+        program,
+        params=tuple(node for node in program.params if node not in scratch),
+        body=Block((*allocations, *program.body.stmts)),
+    )
+
+
+def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
+    """Returns the nodes that are written and of which nothing is read before that."""
+    return frozenset(node for node, facts in trace(program).nodes.items() if facts.is_independent)
+
+
+def placement(
+    node: TensorNode,
+    refused: Mapping[TensorNode, Reason],
+    independent: Collection[TensorNode],
+) -> Placement:
+    """Returns where a node is that is neither virtual nor asked for by the context.
+
+    Args:
+        node: The node.
+        refused: Why nodes are not virtual, this one among them.
+        independent: Nodes written before they are read.
+    """
+    reason = refused[node]
+    if reason is Reason.NO_SETTER:
+        reason = Reason.READ_ONLY
+    needed = MemoryMode.DEVICE_ONLY if node in independent else MemoryMode.MATERIALIZED
+    decided = Placement(MemoryMode.NEVER_VIRTUAL, reason)
+    return decided.refine(Placement(needed, reason), node).settled()

@@ -1,0 +1,65 @@
+"""What running code changes."""
+
+from __future__ import annotations
+
+from ocannl_core.identity import IdentityMap
+from ocannl_core.loopir.equivalence import Storage
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Barrier,
+    CallExternal,
+    DeclareLocal,
+    Expr,
+    Fill,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.traverse import Node, fold, walk
+
+_NOTHING: frozenset[Storage] = frozenset()
+
+
+def assigned_memory(root: Stmt) -> IdentityMap[Node, frozenset[Storage]]:
+    """Return the memory that each statement of a tree assigns, itself or inside.
+
+    Inlined computations count with the statement that uses them.
+    """
+    found: IdentityMap[Node, frozenset[Storage]] = IdentityMap()
+
+    def combine(node: Node, inside: tuple[frozenset[Storage], ...]) -> frozenset[Storage]:
+        changed = assigned_by_node(node)
+        kinds = [each for each in (changed, *inside) if each]
+        union = kinds[0] if len(kinds) == 1 else _NOTHING.union(*kinds)
+        if isinstance(node, Stmt):
+            found[node] = union
+        return union
+
+    fold(root, combine)
+    return found
+
+
+def assigned_by_node(node: Node) -> frozenset[Storage]:
+    """Returns what a node itself assigns, its children apart."""
+    match node:
+        case Store(array) | StoreVector(array) | Fill(array) | Allocate(array):
+            return frozenset((array,))
+        case SetLocal(local) | DeclareLocal(local) | Scoped(local):
+            return frozenset((local,))
+        case CallExternal(_, _, outputs):
+            return frozenset(outputs)
+        case _:
+            return _NOTHING
+
+
+def is_pure(expr: Expr) -> bool:
+    """True if computing an expression changes nothing but scalars of its own."""
+    impure = Store | StoreVector | Fill | Allocate | CallExternal | Barrier | Staged
+    own = {node.local for node in walk(expr) if isinstance(node, Scoped | DeclareLocal)}
+    return not any(
+        isinstance(node, impure) or (isinstance(node, SetLocal) and node.local not in own)
+        for node in walk(expr)
+    )

@@ -1,0 +1,174 @@
+"""A routine as units, its top-level statements, with every access that they make.
+
+Units run one after the other, so what one leaves in memory is what the next one finds. That is the
+granularity at which passes reason about time; inside a unit they reason about cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import AxisIndex, IndexVar
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    Block,
+    CallExternal,
+    DeclareLocal,
+    Fill,
+    For,
+    Gather,
+    Load,
+    LoadMerge,
+    LocalRead,
+    LoopProgram,
+    Scoped,
+    SetLocal,
+    Staged,
+    Stmt,
+    Store,
+    StoreVector,
+)
+from ocannl_core.loopir.ranges import Range
+from ocannl_core.loopir.traverse import Node, children
+from ocannl_core.node import TensorNode
+
+Accessing = Load | LoadMerge | Gather | Store | StoreVector | Fill | CallExternal
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSite:
+    """One access of a node's memory.
+
+    Attributes:
+        node: The node.
+        by: The expression or statement that makes it.
+        indices: The cell; None where the access covers the whole node.
+        loops: The loops around it, outermost first.
+        store: The store whose value contains it; for a store, the store itself.
+        is_staged: True inside code that a backend supplied as text.
+    """
+
+    node: TensorNode
+    by: Accessing
+    indices: tuple[AxisIndex, ...] | None
+    loops: tuple[For, ...]
+    store: Stmt | None = None
+    is_staged: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """True of a load, in the value stored to a cell, of that very cell."""
+        return (
+            isinstance(self.by, Load)
+            and isinstance(self.store, Store)
+            and self.store.node is self.node
+            and self.store.indices == self.indices
+        )
+
+    @property
+    def never_runs(self) -> bool:
+        return any(loop.stop <= loop.start for loop in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedStatement:
+    """One top-level statement.
+
+    Attributes:
+        position: Its place among the units.
+        stmt: The statement.
+        reads: What it reads, in the order of a first iteration; merge buffers included.
+        writes: What it writes, likewise.
+        ranges: The values of its loop variables.
+        next_local: A number above those of its scalar variables; 0 if it has none.
+    """
+
+    position: int
+    stmt: Stmt
+    reads: tuple[AccessSite, ...]
+    writes: tuple[AccessSite, ...]
+    ranges: dict[IndexVar, Range]
+    next_local: int = 0
+
+
+def analyse_statements(program: LoopProgram) -> tuple[AnalysedStatement, ...]:
+    """Returns the units of a program in order; blocks that declare nothing are taken apart."""
+    statics: dict[IndexVar, Range] = {
+        index: Range(0, index.extent - 1) for index in program.indices if index.extent is not None
+    }
+    return tuple(
+        analyse_statement(stmt, position, statics)
+        for position, stmt in enumerate(top_level(program.body))
+    )
+
+
+def top_level(body: Block) -> Iterator[Stmt]:
+    """Yields the statements of a block; those of inner blocks instead of these if they declare
+    nothing.
+    """
+    pending: list[Stmt] = list(reversed(body.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Block) and not any(
+            isinstance(each, DeclareLocal | Allocate) for each in stmt.stmts
+        ):
+            pending.extend(reversed(stmt.stmts))
+        else:
+            yield stmt
+
+
+def analyse_statement(
+    stmt: Stmt, position: int, statics: dict[IndexVar, Range]
+) -> AnalysedStatement:
+    """Returns a statement with its accesses."""
+    reads: list[AccessSite] = []
+    writes: list[AccessSite] = []
+    ranges = dict(statics)
+    next_local = 0
+    for node, loops, store, is_staged in _in_order(stmt):
+        match node:
+            case Load() | Gather() | LoadMerge():
+                reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
+            case Store() | StoreVector():
+                writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
+            case Fill(filled):
+                writes.append(AccessSite(filled, node, None, loops, node, is_staged))
+            case CallExternal(_, inputs, outputs):
+                reads += [AccessSite(each, node, None, loops, node, is_staged) for each in inputs]
+                writes += [AccessSite(each, node, None, loops, node, is_staged) for each in outputs]
+            case For(var, start, stop):
+                values = Range(start, stop - 1)
+                known = ranges.get(var, values)
+                ranges[var] = Range(min(known.low, values.low), max(known.high, values.high))
+            case Scoped(local) | LocalRead(local) | SetLocal(local) | DeclareLocal(local):
+                next_local = max(next_local, local.id + 1)
+            case _:
+                pass
+    return AnalysedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
+
+
+_Visit = tuple[Node, tuple[For, ...], "Stmt | None", bool]
+
+
+def _in_order(root: Stmt) -> Iterator[_Visit]:
+    """Yields every node, with what is around it, in the order in which it takes effect."""
+    pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
+    while pending:
+        visit, entered = pending.pop()
+        node, loops, store, is_staged = visit
+        inner = () if entered else children(node)
+        if not inner:
+            yield visit
+            continue
+        pending.append((visit, True))
+        match node:
+            case For():
+                loops = (*loops, node)
+            case Store() | StoreVector():
+                store = node
+            case Staged():
+                is_staged = True
+            case _:
+                pass
+        pending.extend(((child, loops, store, is_staged), False) for child in reversed(inner))

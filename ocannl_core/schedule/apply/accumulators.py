@@ -1,0 +1,258 @@
+"""The accumulators of a reduction: cleared, updated, combined, and handed to the finish.
+
+They are an array of scope THREAD with one axis per loop inside `accumulate over` that is no plain
+reduced loop; code generation keeps it in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from itertools import product
+
+from ocannl_core.dtypes import DType
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    VarIndex,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.kernels.nest import KernelNest, Reduction
+from ocannl_core.loopir.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    LocalRead,
+    Stmt,
+    Store,
+    Ternary,
+)
+from ocannl_core.loopir.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, TernaryOp
+from ocannl_core.schedule.apply.axis_tree import Region
+
+Loop = Callable[[str, Region, Callable[[Region], tuple[Stmt, ...]]], tuple[Stmt, ...]]
+"""Returns the loops of an axis from a region, around what a function gives for each iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulators:
+    """The accumulators of one region: an array with one axis per kept loop.
+
+    Attributes:
+        node: The array.
+        nest: What is computed.
+        kinds: How each loop runs.
+        remaining: The loops that the accumulators survive, outermost first.
+        region: Where those loops begin.
+        loop: Makes loops.
+        is_fused: True if products are added without rounding them first.
+    """
+
+    node: TensorNode
+    nest: KernelNest
+    kinds: Mapping[str, AxisKind]
+    remaining: tuple[str, ...]
+    region: Region
+    loop: Loop
+    is_fused: bool
+
+    @property
+    def reduction(self) -> Reduction:
+        """What is combined for each cell."""
+        assert self.nest.reduction is not None
+        return self.nest.reduction
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The loops of which every iteration has an accumulator of its own."""
+        return tuple(name for name in self.remaining if self._is_kept(name))
+
+    @property
+    def info(self) -> NodeInfo:
+        """The extents of the array."""
+        return NodeInfo(self.dtype, tuple(map(self._extent, self.kept)))
+
+    def _extent(self, name: str) -> int:
+        """Returns the accumulators along a loop; one is needed even if nothing is reduced."""
+        return max(1, self.region.largest(name))
+
+    def _is_kept(self, name: str) -> bool:
+        kind = self.kinds[name]
+        return not self._is_reduced(name) or kind in (AxisKind.UNROLLED, AxisKind.VECTOR)
+
+    def _is_reduced(self, name: str) -> bool:
+        return self.region.tree.is_reduced(name)
+
+    @property
+    def dtype(self) -> DType:
+        return self.reduction.dtype
+
+    def _cell(self, region: Region, fixed: Mapping[str, AxisIndex] | None = None) -> Load:
+        fixed = fixed or {}
+        places = tuple(
+            fixed[name] if name in fixed else region.position(name) for name in self.kept
+        )
+        return Load(self.node, places, self.dtype)
+
+    def _store(self, cell: Load, value: Expr) -> Store:
+        return Store(cell.node, cell.indices, value)
+
+    def cleared(self) -> tuple[Stmt, ...]:
+        """Returns the statements that set every accumulator to the neutral element."""
+
+        def clear(region: Region, fixed: Mapping[str, AxisIndex]) -> tuple[Stmt, ...]:
+            return (self._store(self._cell(region, fixed), self.reduction.neutral),)
+
+        return self._over(self.kept, self.region, {}, clear)
+
+    def _over(
+        self,
+        names: Sequence[str],
+        region: Region,
+        fixed: Mapping[str, AxisIndex],
+        body: Callable[[Region, Mapping[str, AxisIndex]], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns loops over cells as they are computed, and over all accumulators of each."""
+        if not names:
+            return body(region, fixed)
+        name, rest = names[0], names[1:]
+        if not self._is_reduced(name):
+            return self.loop(name, region, lambda inner: self._over(rest, inner, fixed, body))
+        extent = self._extent(name)
+        if extent == 1:
+            return self._over(rest, region, {**fixed, name: FixedIndex(0)}, body)
+        var = fresh_var(self.region.tree.hint(name))
+        stmts = self._over(rest, region, {**fixed, name: VarIndex(var)}, body)
+        return (For(var, 0, extent, Block(stmts), self.kinds[name]),) if stmts else ()
+
+    def updated(self, region: Region, term: Expr) -> Store:
+        """Returns the statement that combines one term."""
+        cell = self._cell(region)
+        return self._store(cell, self._with_term(cell, term))
+
+    def _with_term(self, cell: Load, term: Expr) -> Expr:
+        match self.reduction.op, term:
+            case BinaryOp.ADD, Binary(BinaryOp.MUL, left, right, dtype) if (
+                self.is_fused and dtype.is_float
+            ):
+                return Ternary(TernaryOp.FMA, left, right, cell, dtype)
+            case op, _:
+                return Binary(op, cell, term, self.dtype)
+
+    def combined(self) -> tuple[Stmt, ...]:
+        """Returns the statements that combine accumulators of one cell, but for lanes."""
+        unrolled = [
+            name
+            for name in self.kept
+            if self._is_reduced(name) and self.kinds[name] is AxisKind.UNROLLED
+        ]
+        sizes = [range(self._extent(name)) for name in unrolled]
+        first = {name: FixedIndex(0) for name in unrolled}
+        others = [name for name in self.kept if name not in unrolled]
+        made: list[Stmt] = []
+        for positions in list(product(*sizes))[1:]:
+            places: dict[str, AxisIndex] = {
+                name: FixedIndex(at) for name, at in zip(unrolled, positions, strict=True)
+            }
+
+            def combine(
+                region: Region,
+                fixed: Mapping[str, AxisIndex],
+                places: Mapping[str, AxisIndex] = places,
+            ) -> tuple[Stmt, ...]:
+                total = self._cell(region, {**first, **fixed})
+                other = self._cell(region, {**places, **fixed})
+                return (self._store(total, Binary(self.reduction.op, total, other, self.dtype)),)
+
+            made += self._over(others, self.region, {}, combine)
+        return tuple(made)
+
+    def copied(self, other: Accumulators, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statement that takes over the accumulator of one cell from others."""
+        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        return (self._store(self._cell(region, first), other._cell(region, first)),)
+
+    def finished(self, region: Region) -> tuple[Stmt, ...]:
+        """Returns the stores of one cell, from its accumulators."""
+        lanes = [
+            name
+            for name in self.kept
+            if self._is_reduced(name) and self.kinds[name] is AxisKind.VECTOR
+        ]
+        first = {name: FixedIndex(0) for name in self.kept if self._is_reduced(name)}
+        cell = self._cell(region, first)
+        total: Expr = cell
+        if lanes:
+            (lane,) = lanes
+            parts: list[Expr] = [
+                self._cell(region, {**first, lane: FixedIndex(at)})
+                for at in range(self._extent(lane))
+            ]
+            total = self._tree(parts)
+        if not self.reduction.starts_neutral:
+            values = region.substitution()
+            initial = substitute_in_expr(self.reduction.initial, values)
+            total = Binary(self.reduction.op, initial, total, self.dtype)
+        result = LocalRead(self.reduction.result)
+        uses = sum(each == result for store in self.nest.finish for each in walk(store.value))
+        if uses <= 1 or total == cell:
+            return epilogue_stores(self.nest, region, {result: total})
+        return (self._store(cell, total), *epilogue_stores(self.nest, region, {result: cell}))
+
+    def _tree(self, parts: Sequence[Expr]) -> Expr:
+        """Returns neighbours combined, and so on, so that few operations wait for each other."""
+        level = list(parts)
+        while len(level) > 1:
+            pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
+            level = [
+                reduce(lambda a, b: Binary(self.reduction.op, a, b, self.dtype), pair)
+                for pair in pairs
+            ]
+        return level[0]
+
+
+def epilogue_stores(
+    nest: KernelNest, region: Region, results: Mapping[Expr, Expr]
+) -> tuple[Stmt, ...]:
+    """Returns the stores of one cell, with the result of its reduction in place."""
+    values = region.substitution()
+    made: list[Stmt] = []
+    for store in nest.finish:
+        # the cell's own expressions first: what replaces the result is in place already
+        for stmt in substitute_in_stmt(store, values).stmts:
+            assert isinstance(stmt, Store)
+            value = map_expr(stmt.value, lambda e: results.get(e, e))
+            made.append(replace(stmt, value=value))
+    return tuple(made)
+
+
+def epilogue_size(nest: KernelNest, lanes: Mapping[LoopVar, int]) -> int:
+    """Returns of how many parts the text of a finish consists, for one vector of cells.
+
+    Args:
+        nest: The nest.
+        lanes: The variables that run over lanes, and how many there are: cells that are apart from
+            lane to lane are written one by one.
+    """
+    total = 0
+    for store in nest.finish:
+        for part in walk(store):
+            indices = part.indices if isinstance(part, Load | Store) else ()
+            apart = [count for var, count in lanes.items() if _are_apart(indices, var)]
+            total += max(apart, default=1)
+    return total
+
+
+def _are_apart(indices: Sequence[AxisIndex], var: LoopVar) -> bool:
+    """True if cells are neither one nor neighbours for neighbouring values of a variable."""
+    factors = [factor for index in indices for factor, v in as_affine(index)[0] if v == var]
+    return bool(factors) and (factors != [1] or var not in variables(indices[-1]))

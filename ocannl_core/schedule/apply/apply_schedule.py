@@ -1,0 +1,597 @@
+"""Applying a schedule to a nest: a pure function from a block to a block that computes the same.
+
+The nest is not edited step by step. The splits give a tree of parts for each axis; the leaves, in
+the order of the schedule, are the new loops. Emitting the loops goes from the outermost inwards and
+knows, at every point, how many iterations each part has there: where a split leaves something over,
+the rest of the nest is emitted a second time with the smaller number. So every loop has constant
+bounds, and nothing is guarded.
+
+    split j 4, for j in range(6)   -->   for j0 in range(1): for j1 in range(4): ... 4 * j0 + j1
+                                         for j1 in range(2): ... 4 + j1
+
+A reduction collects in an array of scope THREAD, with one axis per loop inside `accumulate over`
+that is no plain reduced loop; code generation keeps it in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from math import prod
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    VarIndex,
+    affine,
+    fresh_var,
+)
+from ocannl_core.kernels.nest import KernelNest, Reduction, with_factors
+from ocannl_core.kernels.transforms import (
+    AccumulateAt,
+    Pack,
+    Pair,
+    Parallelise,
+    Schedule,
+    TileMatrix,
+    Unroll,
+    Vectorise,
+    schedule_text,
+)
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Block,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.loopir.traverse import substitute_in_expr, substitute_in_stmt
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import UnaryOp
+from ocannl_core.passes.expression_cost import cost
+from ocannl_core.schedule.apply.accumulators import (
+    Accumulators,
+    epilogue_size,
+    epilogue_stores,
+)
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.matrix_tiles import TileBuffer, Tiling, tiling
+from ocannl_core.schedule.apply.packing import Packer, packing_order
+from ocannl_core.schedule.apply.prefetch import prefetching_loop
+
+_ALIASED_BYTES = 1024
+"""Rows as far apart as a multiple of this compete for a few places of a cache."""
+_LINE_BYTES = 64
+_COSTLY = 10
+"""In additions: what costs as much, such as functions do, needs many registers."""
+_MUCH_TEXT = 10
+"""Stores with as many parts are written once for all accumulators, if the sums are long: a compiler
+takes milliseconds for the copies.
+"""
+_LONG_SUM = 256
+"""Sums of as many terms take a hundred times as long as reading an accumulator from memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledNest:
+    """A nest after a schedule.
+
+    Attributes:
+        starts: What gives cells their first values, if they hold partial results.
+        copies: What fills the buffers that are filled once.
+        loops: What comes after that.
+        nodes: The arrays that these allocate.
+    """
+
+    starts: tuple[Stmt, ...]
+    copies: tuple[Stmt, ...]
+    loops: tuple[Stmt, ...]
+    nodes: Mapping[TensorNode, NodeInfo]
+
+    @property
+    def body(self) -> Block:
+        """What computes the same."""
+        return Block((*self.starts, *self.copies, *self.loops))
+
+
+def apply_schedule(nest: KernelNest, schedule: Schedule) -> ScheduledNest:
+    """Return a nest in the order and on the axes that a schedule says.
+
+    The cells of a `KernelNest` are independent, so every order of its axes is safe; sums and
+    products of floats round differently when their terms are combined in another order.
+
+    Raises:
+        UsageError: for a schedule that does not fit the nest.
+    """
+    emitter = _NestEmitter(nest, schedule)
+    return ScheduledNest(emitter.first, emitter.copies(), emitter.loops(), emitter.nodes)
+
+
+def _misfit(schedule: Schedule, rule: str, found: str) -> UsageError:
+    return UsageError(rule, found=found, where=f"schedule {schedule_text(schedule)!r}")
+
+
+@dataclass(slots=True)
+class _NestEmitter:
+    """The state of emitting one nest."""
+
+    nest: KernelNest
+    schedule: Schedule
+    nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    tree: AxisTree = field(init=False)
+    order: tuple[str, ...] = field(init=False)
+    kinds: dict[str, AxisKind] = field(init=False)
+    tiling: Tiling | None = field(init=False)
+    packs: dict[str | None, list[tuple[Pack, TensorNode]]] = field(init=False)
+    tiles: dict[int, TileBuffer] = field(default_factory=dict)
+    first: tuple[Stmt, ...] = ()
+    over: str = ""
+    is_fused: bool = False
+    is_fetching: bool = False
+
+    def __post_init__(self) -> None:
+        self.tree = AxisTree.of(self.nest.axes, self.schedule)
+        self.order = self.tree.order(self.schedule)
+        self.tiling = tiling(self.tree, self.schedule)
+        self.kinds = self._kinds()
+        self._check_tiles()
+        self.packs = {}
+        for transform in self.schedule:
+            if isinstance(transform, Pack):
+                pair = transform, self._buffer(transform)
+                self.packs.setdefault(transform.inside, []).append(pair)
+        self._accumulators()
+        self._check_tile_copies()
+
+    # ----- reading the schedule -------------------------------------------------------------
+
+    def _kinds(self) -> dict[str, AxisKind]:
+        kinds = dict.fromkeys(self.order, AxisKind.SERIAL)
+        for transform in self.schedule:
+            match transform:
+                case Unroll(axis):
+                    kind = AxisKind.UNROLLED
+                case Vectorise(axis):
+                    kind = AxisKind.VECTOR
+                case Pair(axis):
+                    kind = AxisKind.PAIR
+                case Parallelise(axis):
+                    kind = AxisKind.PARALLEL
+                case TileMatrix(rows, lanes, terms):
+                    for axis in (rows, lanes, terms):
+                        self._expect_leaf(axis)
+                        kinds[axis] = AxisKind.TILE
+                    continue
+                case _:
+                    continue
+            self._expect_leaf(axis)
+            if kind is AxisKind.PARALLEL and self.tree.is_reduced(axis):
+                raise _misfit(self.schedule, "Reduced axes do not run in parallel.", axis)
+            kinds[axis] = kind
+        vectors = [name for name in self.order if kinds[name] is AxisKind.VECTOR]
+        pairs = [name for name in self.order if kinds[name] is AxisKind.PAIR]
+        inner = self.order[: len(self.order) - len(pairs)]
+        if vectors and vectors != [inner[-1]]:
+            raise _misfit(
+                self.schedule, "The innermost axis alone is vectorised.", " ".join(vectors)
+            )
+        if pairs and self.tiling is None and not self._are_pairs(pairs, vectors):
+            raise _misfit(
+                self.schedule,
+                "The inside of blocks of two iterations that are summed up is paired, inside of "
+                "vectors.",
+                " ".join(pairs),
+            )
+        return kinds
+
+    def _check_tiles(self) -> None:
+        """Raises if tiles do not fit the nest."""
+        if self.tiling is None:
+            return
+        if self.nest.reduction is None:
+            raise _misfit(self.schedule, "Tiles need a reduction.", "a nest without one")
+        for rule, found in self.tiling.problems(self.order, self.kinds, self.nest.reduction):
+            raise _misfit(self.schedule, rule, found)
+
+    def _check_tile_copies(self) -> None:
+        """Raises unless both operands of tiles are copied before sums begin."""
+        if self.tiling is None:
+            return
+        sums = self.order[self.order.index(self.over) :]
+        early = [transform for transform in self.schedule if isinstance(transform, Pack)]
+        early = [each for each in early if each.inside not in sums]
+        if len(early) < 2 or not self.is_fused or self.over in self.tiling.leaves[1:]:
+            raise _misfit(
+                self.schedule,
+                "Both operands of tiles are packed outside of sums, which are fused and around all "
+                "rows and columns of a tile.",
+                f"accumulate over {self.over}",
+            )
+
+    def _are_pairs(self, pairs: list[str], vectors: list[str]) -> bool:
+        split = self.tree.splits.get(pairs[0][:-1])
+        return (
+            pairs == [self.order[-1]]
+            and bool(vectors)
+            and pairs[0].endswith("1")
+            and split is not None
+            and (split.size, split.evenly) == (2, False)
+            and self.tree.is_reduced(pairs[0])
+        )
+
+    def _accumulators(self) -> None:
+        """Finds where the registers of a reduction live."""
+        reduction = self.nest.reduction
+        if reduction is None:
+            if any(isinstance(each, AccumulateAt | Pack) for each in self.schedule):
+                raise _misfit(
+                    self.schedule,
+                    "Packing and accumulating need a reduction.",
+                    "a nest without one",
+                )
+            return
+        shifts = [
+            position
+            for position, name in enumerate(self.order)
+            if self.tree.axes[name[0]].is_shifting
+        ]
+        least = max(shifts, default=-1) + 1
+        reduced = [name for name in self.order[least:] if self.tree.is_reduced(name)]
+        # without reduced axes every register survives nothing: at the very inside
+        self.over = reduced[0] if reduced else ""
+        for transform in self.schedule:
+            if isinstance(transform, AccumulateAt):
+                self._expect_leaf(transform.over)
+                self.over, self.is_fused = transform.over, transform.fused
+                self.is_fetching = transform.fetching
+        outside = self.order[: self.order.index(self.over)] if self.over else self.order
+        is_partial = any(self.tree.is_reduced(name) for name in outside)
+        if is_partial and self.nest.holds_partial_results:
+            self._start()
+        elif is_partial:
+            raise _misfit(
+                self.schedule,
+                "A reduced axis runs outside of the accumulators only where cells hold partial "
+                "results.",
+                f"accumulate over {self.over}",
+            )
+        if len(outside) < least:
+            raise _misfit(
+                self.schedule,
+                "Axes that shift the cells run outside of the accumulators.",
+                f"accumulate over {self.over}",
+            )
+
+    def _start(self) -> None:
+        """Gives cells their first values before anything else, and goes on from what they hold.
+
+        c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
+                                          for k0: for i: c[i] = c[i] + sum of x[i, k0, k1]
+        """
+        reduction = self.nest.reduction
+        if reduction is None or self.nest.is_resumable:
+            return
+        (store,) = self.nest.finish
+        stmts: tuple[Stmt, ...] = (replace(store, value=reduction.initial),)
+        for axis in reversed(self.nest.cells):
+            var = fresh_var(axis.var.hint)
+            body = substitute_in_stmt(Block(stmts), {axis.var: affine([(1, var)], axis.start)})
+            stmts = (For(var, 0, axis.extent, body),)
+        self.first = stmts
+        cell = Load(store.node, store.indices, reduction.dtype)
+        self.nest = replace(self.nest, reduction=replace(reduction, initial=cell))
+
+    def _expect_leaf(self, name: str) -> None:
+        if name not in self.order:
+            raise _misfit(
+                self.schedule, f"The axes after all splits are {' '.join(self.order)}.", name
+            )
+
+    def _buffer(self, pack: Pack) -> TensorNode:
+        """Returns the node of a packed operand, checking that its axes are what it needs."""
+        reduction = self.nest.reduction
+        factors = reduction.factors if reduction else ()
+        if pack.operand >= len(factors):
+            raise _misfit(
+                self.schedule,
+                f"Operands of this nest are numbered from 0 to {len(factors) - 1}.",
+                str(pack.operand),
+            )
+        if pack.inside is not None:
+            self._expect_leaf(pack.inside)
+        factor = factors[pack.operand]
+        known = [each.operand for pairs in self.packs.values() for each, _ in pairs]
+        if pack.operand in known:
+            raise _misfit(self.schedule, "An operand is packed once.", str(pack.operand))
+        outer = self._outside(pack.inside)
+        mentioned = {leaf for root in self.tree.roots_of(factor) for leaf in self.tree.leaves(root)}
+        covered = [leaf for axis in pack.axes for leaf in self.tree.leaves(axis)]
+        missing = [leaf for leaf in mentioned if leaf not in outer and leaf not in covered]
+        bound = [leaf for leaf in covered if leaf in outer]
+        if missing or bound or len(set(covered)) < len(covered):
+            raise _misfit(
+                self.schedule,
+                "A packed buffer has the axes that the operand runs along inside, each once.",
+                f"{schedule_text((pack,))}: missing {missing}, fixed already {bound}",
+            )
+        node = TensorNode(pack.operand, (f"packed{pack.operand}",))
+        if self.tiling is not None:
+            return self._tile_buffer(self.tiling, pack, node, self.tiling.packed(factor))
+        dtype = self._packed(factor).dtype
+        dims = [self.tree.largest(axis) for axis in pack.axes]
+        if not self._is_paired(pack.axes[-1]):
+            if len(dims) > 1 and dims[-1] * dtype.nbytes % _ALIASED_BYTES == 0:
+                dims[-1] += _LINE_BYTES // dtype.nbytes
+        elif len(dims) > 2 and dims[-2] * 2 * dtype.nbytes % _ALIASED_BYTES == 0:
+            dims[-2] += _LINE_BYTES // (2 * dtype.nbytes)
+        self.nodes[node] = NodeInfo(dtype, tuple(dims))
+        return node
+
+    def _tile_buffer(
+        self, tiling: Tiling, pack: Pack, node: TensorNode, factor: Expr
+    ) -> TensorNode:
+        """Returns the node of a packed operand of tiles, checking that tiles are innermost."""
+        inner = tiling.inner(factor)
+        if pack.axes[-len(inner) :] != inner:
+            raise _misfit(
+                self.schedule,
+                f"The innermost axes of this buffer are those of its tiles, {' '.join(inner)}.",
+                schedule_text((pack,)),
+            )
+        wide = TensorNode(pack.operand, (f"wide{pack.operand}",))
+        self.tiles[pack.operand] = TileBuffer(tiling, pack, factor, node, wide)
+        self.nodes.update(self.tiles[pack.operand].nodes)
+        return node
+
+    def _is_paired(self, name: str) -> bool:
+        return self.kinds.get(name) is AxisKind.PAIR
+
+    def _packed(self, factor: Expr) -> Expr:
+        """Returns what is packed of a factor: where pairs are multiplied, numbers stay narrow."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+                return arg if self._is_paired(self.order[-1]) else factor
+            case _:
+                return factor
+
+    def _outside(self, inside: str | None) -> tuple[str, ...]:
+        """Returns the loops in each iteration of which a buffer is filled."""
+        if inside is None:
+            return ()
+        return self.order[: self.order.index(inside) + 1]
+
+    # ----- emitting -------------------------------------------------------------------------
+
+    def copies(self) -> tuple[Stmt, ...]:
+        return self._packing(None, self.tree.whole())
+
+    def loops(self) -> tuple[Stmt, ...]:
+        return self._emit(self.order, self.tree.whole())
+
+    def _emit(self, remaining: tuple[str, ...], region: Region) -> tuple[Stmt, ...]:
+        if self.nest.reduction is not None and (not remaining or remaining[0] == self.over):
+            return self._accumulating(self.nest.reduction, remaining, region)
+        if not remaining:
+            return epilogue_stores(self.nest, region, {})
+        return self._loop(
+            remaining[0], region, lambda inner: self._emit(remaining[1:], inner), packs=True
+        )
+
+    def _loop(
+        self,
+        name: str,
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
+        unrolls: bool = True,
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops of one axis: one for each number of iterations inside it.
+
+        Args:
+            name: The axis.
+            region: Where the loops are.
+            body: Returns what is inside of an iteration.
+            packs: True for the loops that compute, in which buffers are filled.
+            unrolls: False for loops that run as such, whatever the schedule says.
+        """
+        kind = self.kinds[name]
+        if kind is AxisKind.UNROLLED and not unrolls:
+            kind = AxisKind.SERIAL
+        if kind is AxisKind.TILE and not unrolls:
+            is_lane = self.tiling is not None and name == self.tiling.tile.lanes
+            kind = AxisKind.VECTOR if is_lane else AxisKind.SERIAL
+        made: list[Stmt] = []
+        for run in region.runs(name):
+            var = fresh_var(self.tree.hint(name))
+            index: AxisIndex = VarIndex(var) if run.count > 1 else FixedIndex(0)
+            inner = region.bind(name, run, index)
+            packing = self._packing(name, inner) if packs else ()
+            stmts = (*packing, *body(inner))
+            if run.count > 1 and stmts:
+                made.append(For(var, 0, run.count, Block(stmts), kind))
+            else:
+                made += (Block(stmts),) if packing else stmts
+        return tuple(made)
+
+    def _loops(
+        self,
+        names: Sequence[str],
+        region: Region,
+        body: Callable[[Region], tuple[Stmt, ...]],
+        *,
+        packs: bool = False,
+        unrolls: bool = True,
+    ) -> tuple[Stmt, ...]:
+        """Returns nested loops, as `_loop` does."""
+        if not names:
+            return body(region)
+        return self._loop(
+            names[0],
+            region,
+            lambda inner: self._loops(names[1:], inner, body, packs=packs, unrolls=unrolls),
+            packs=packs,
+            unrolls=unrolls,
+        )
+
+    # ----- packing --------------------------------------------------------------------------
+
+    def _packing(self, inside: str | None, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statements that fill the buffers of an axis."""
+        stmts: list[Stmt] = []
+        copier = Packer(self.tree, self.kinds, self._loops)
+        for pack, node in self.packs.get(inside, ()):
+            if pack.operand in self.tiles:
+                copies = self.tiles[pack.operand].filled(region, self._loops)
+                stmts += [Allocate(node, Scope.KERNEL), *copies]
+                continue
+            assert self.nest.reduction is not None
+            factor = self._packed(self.nest.reduction.factors[pack.operand])
+            leaves = packing_order(self.tree, pack)
+
+            def copy(
+                inner: Region,
+                pack: Pack = pack,
+                node: TensorNode = node,
+                factor: Expr = factor,
+            ) -> tuple[Stmt, ...]:
+                value = substitute_in_expr(factor, inner.substitution())
+                return (Store(node, self._places(pack, inner), value),)
+
+            copies = copier.filled(factor, leaves, region, copy)
+            stmts += [Allocate(node, Scope.KERNEL), *copies]
+        return tuple(stmts)
+
+    def _places(self, pack: Pack, region: Region) -> tuple[AxisIndex, ...]:
+        return tuple(region.position(axis) for axis in pack.axes)
+
+    # ----- accumulating ---------------------------------------------------------------------
+
+    def _accumulating(
+        self, reduction: Reduction, remaining: tuple[str, ...], region: Region
+    ) -> tuple[Stmt, ...]:
+        """Returns the reduction of the cells inside, from clearing registers to storing."""
+        whole = region if self.tiling is None else self.tiling.padded(region)
+        registers = Accumulators(
+            TensorNode(len(self.nodes), ("sums",)),
+            self.nest,
+            self.kinds,
+            remaining,
+            whole,
+            self._loop,
+            self.is_fused,
+        )
+        self.nodes[registers.node] = registers.info
+
+        def update(inner: Region) -> tuple[Stmt, ...]:
+            return (registers.updated(inner, self._term(reduction, inner)),)
+
+        cells = [name for name in registers.kept if not self.tree.is_reduced(name)]
+        if self.tiling is None:
+            sums = self._sums(remaining, region, cells, update)
+        else:
+            sums = self._tile_products(self.tiling, reduction, registers)
+        body = (
+            Allocate(registers.node, Scope.THREAD),
+            *registers.cleared(),
+            *sums,
+            *registers.combined(),
+            *self._finish(registers, cells, region),
+        )
+        return (Block(body),)
+
+    def _tile_products(
+        self, tiling: Tiling, reduction: Reduction, registers: Accumulators
+    ) -> tuple[Stmt, ...]:
+        """Returns the products of tiles: for each step of the sums, those of all parts."""
+        remaining = registers.remaining
+        at = next(k for k, name in enumerate(remaining) if name in registers.kept)
+
+        def product(region: Region, rows: int, lanes: int) -> tuple[Stmt, ...]:
+            term = self._tile_term(reduction, region, rows, lanes)
+            return (registers.updated(region, term),)
+
+        def parts(inner: Region) -> tuple[Stmt, ...]:
+            made = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
+            return tuple(stmt for each in made for stmt in self._loops(remaining[at:], inner, each))
+
+        return self._loops(remaining[:at], registers.region, parts)
+
+    def _tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
+        """Returns the product of a part of each operand."""
+        factors: dict[int, Expr] = {}
+        for operand, buffer in self.tiles.items():
+            cell = buffer.cell(region, rows if buffer.is_rows else lanes)
+            factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
+        return with_factors(reduction.term, factors)
+
+    def _sums(
+        self,
+        remaining: tuple[str, ...],
+        region: Region,
+        cells: list[str],
+        update: Callable[[Region], tuple[Stmt, ...]],
+    ) -> tuple[Stmt, ...]:
+        """Returns the loops in which registers collect, while cells come near."""
+        if self.is_fetching and remaining and remaining[0] not in self.packs:
+            outside = self.order[: len(self.order) - len(remaining)]
+            around = outside[-1] if outside else None
+            over = remaining[0]
+            parts = prefetching_loop(self.nest, region, around, over, cells, self.kinds)
+            if parts is not None:
+                return parts.around(self._loops(remaining[1:], parts.inside, update, packs=True))
+        return self._loops(remaining, region, update, packs=True)
+
+    def _finish(
+        self, registers: Accumulators, cells: list[str], region: Region
+    ) -> tuple[Stmt, ...]:
+        """Returns the stores of the cells of some accumulators.
+
+        A finish that takes many registers runs cell by cell, from a copy: written out for
+        all accumulators at once, it would push them out of the registers while they collect. So
+        does one that is much text.
+        """
+        is_direct = self.tiling is None and not self._is_costly() and not self._is_much_text()
+        if is_direct or any(
+            self.kinds[name] is AxisKind.VECTOR and self.tree.is_reduced(name)
+            for name in self.order
+        ):
+            return self._loops(cells, region, registers.finished)
+        copy = replace(registers, node=TensorNode(len(self.nodes), ("results",)))
+        self.nodes[copy.node] = registers.info
+        return (
+            Allocate(copy.node, Scope.KERNEL),
+            *self._loops(cells, registers.region, lambda inner: copy.copied(registers, inner)),
+            *self._loops(cells, region, copy.finished, unrolls=False),
+        )
+
+    def _is_costly(self) -> bool:
+        return any(cost(store.value) >= _COSTLY for store in self.nest.finish)
+
+    def _is_much_text(self) -> bool:
+        vectors = [name for name, kind in self.kinds.items() if kind is AxisKind.VECTOR]
+        lanes = {self.tree.axes[name[0]].var: self.tree.largest(name) for name in vectors}
+        terms = prod(axis.extent for axis in self.nest.reduced)
+        return terms >= _LONG_SUM and epilogue_size(self.nest, lanes) >= _MUCH_TEXT
+
+    def _term(self, reduction: Reduction, region: Region) -> Expr:
+        """Returns the term at a point, with packed operands read from their buffers."""
+        packed: dict[int, Expr] = {}
+        for pairs in self.packs.values():
+            for pack, node in pairs:
+                factor = reduction.factors[pack.operand]
+                cell = Load(node, self._places(pack, region), self.nodes[node].dtype)
+                is_same = cell.dtype is factor.dtype
+                packed[pack.operand] = (
+                    cell if is_same else Unary(UnaryOp.IDENTITY, cell, factor.dtype)
+                )
+        term = with_factors(reduction.term, packed)
+        return substitute_in_expr(term, region.substitution())

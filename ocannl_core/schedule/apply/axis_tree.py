@@ -1,0 +1,239 @@
+"""The axes of a schedule: the tree of parts that splits make, and where in it a point lies.
+
+A part is called by its name. The parts of `j` are `j0`, the number of a block, and `j1`, the
+position inside the block; `j0` is not split any further. A part that is not split is a leaf, and
+the leaves are loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+
+from ocannl_core.errors import UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    IndexVar,
+    affine,
+    as_affine,
+)
+from ocannl_core.kernels.nest import LoopAxis
+from ocannl_core.kernels.transforms import Order, Schedule, Split, schedule_text
+from ocannl_core.loopir.nodes import Expr
+from ocannl_core.loopir.traverse import free_variables
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRange:
+    """Iterations of a loop that are alike inside.
+
+    Attributes:
+        count: How many.
+        first: The number of the first one.
+        size: The iterations of a block; 1 for leaves that are no block numbers.
+        start: The position at which the first one begins.
+    """
+
+    count: int
+    first: int
+    size: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTree:
+    """Axes and their splits.
+
+    Attributes:
+        axes: The axes of the nest by name.
+        splits: The split of each part that has one.
+    """
+
+    axes: Mapping[str, LoopAxis]
+    splits: Mapping[str, Split]
+
+    @classmethod
+    def of(cls, axes: Iterable[LoopAxis], schedule: Schedule) -> AxisTree:
+        """Returns the tree that the splits of a schedule make.
+
+        Raises:
+            UsageError: for a split of something that is no part.
+        """
+        roots = {axis.name: axis for axis in axes}
+        splits: dict[str, Split] = {}
+        parts = set(roots)
+        for transform in schedule:
+            if not isinstance(transform, Split):
+                continue
+            name = transform.axis
+            if name not in parts or (len(name) > 1 and name.endswith("0")):
+                raise UsageError(
+                    "An axis, or what is inside its blocks, is split once.",
+                    found=f"split {name} with the axes {' '.join(sorted(parts))}",
+                    where=f"schedule {schedule_text(schedule)!r}",
+                )
+            splits[name] = transform
+            parts.remove(name)
+            parts |= {f"{name}0", f"{name}1"}
+        return cls(roots, splits)
+
+    def order(self, schedule: Schedule) -> tuple[str, ...]:
+        """Returns the leaves in the order of a schedule, or in that of the nest.
+
+        Raises:
+            UsageError: for an order of other axes, or one in which a block runs outside of its
+                number.
+        """
+        natural = tuple(leaf for root in self.axes for leaf in self.leaves(root))
+        orders = [each.axes for each in schedule if isinstance(each, Order)]
+        order = orders[-1] if orders else natural
+        if sorted(order) != sorted(natural):
+            raise UsageError(
+                f"An order has the axes {' '.join(natural)}, each once.",
+                found=f"order {' '.join(order)}",
+                where=f"schedule {schedule_text(schedule)!r}",
+            )
+        for name in self.splits:
+            inside = self.leaves(f"{name}1")
+            if any(order.index(leaf) < order.index(f"{name}0") for leaf in inside):
+                raise UsageError(
+                    "The number of a block is decided outside of the block.",
+                    found=f"order {' '.join(order)}: {name}0 comes after a part of {name}1",
+                    where=f"schedule {schedule_text(schedule)!r}",
+                )
+        return order
+
+    def leaves(self, name: str) -> tuple[str, ...]:
+        """Returns the loops that make up a part, outermost first.
+
+        Raises:
+            UsageError: if there is no such part.
+        """
+        if name in self.splits:
+            return (*self.leaves(f"{name}0"), *self.leaves(f"{name}1"))
+        if name not in self.axes and name[:-1] not in self.splits:
+            raise UsageError(
+                f"The axes of this nest are {' '.join(self.axes)} and their parts.", found=name
+            )
+        return (name,)
+
+    def is_reduced(self, name: str) -> bool:
+        return self.axes[name[0]].is_reduced
+
+    def hint(self, name: str) -> str:
+        """Returns what a loop variable is called."""
+        return self.axes[name[0]].var.hint
+
+    def roots_of(self, expr: Expr) -> tuple[str, ...]:
+        """Returns the axes on which an expression depends."""
+        used = set(free_variables(expr))
+        return tuple(name for name, axis in self.axes.items() if axis.var in used)
+
+    def whole(self) -> Region:
+        """Returns the region of all iterations."""
+        return Region(self, {name: axis.extent for name, axis in self.axes.items()})
+
+    def largest(self, name: str) -> int:
+        """Returns how many iterations a part has at most."""
+        return self.whole().largest(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A point in the loops that are open, and the extents of those inside.
+
+    Attributes:
+        tree: The axes.
+        extents: The iterations of every part that is known: whole axes, and the insides of blocks
+            whose number is bound.
+        numbers: The values of bound leaves.
+        starts: Where the blocks of bound numbers begin.
+    """
+
+    tree: AxisTree
+    extents: Mapping[str, int]
+    numbers: Mapping[str, AxisIndex] = field(default_factory=dict)
+    starts: Mapping[str, AxisIndex] = field(default_factory=dict)
+
+    def runs(self, name: str) -> tuple[IterationRange, ...]:
+        """Returns the iterations of a leaf, grouped by what is inside them."""
+        split = self._numbering(name)
+        if split is None:
+            extent = self.extents[name]
+            return (IterationRange(extent, 0, 1, 0),) if extent else ()
+        return _blocks(split, self.extents[split.axis])
+
+    def _numbering(self, name: str) -> Split | None:
+        """Returns the split whose blocks a leaf numbers."""
+        return self.tree.splits.get(name[:-1]) if name.endswith("0") else None
+
+    def bind(self, name: str, run: IterationRange, index: AxisIndex) -> Region:
+        """Returns the region inside one iteration of a leaf.
+
+        Args:
+            name: The leaf.
+            run: The run of iterations.
+            index: Which one of them, from 0.
+        """
+        terms, offset = as_affine(index)
+        numbers = {**self.numbers, name: affine(terms, run.first + offset)}
+        split = self._numbering(name)
+        if split is None:
+            return replace(self, numbers=numbers)
+        scaled = [(run.size * coefficient, var) for coefficient, var in terms]
+        start = affine(scaled, run.start + run.size * offset)
+        return replace(
+            self,
+            extents={**self.extents, f"{split.axis}1": run.size},
+            numbers=numbers,
+            starts={**self.starts, split.axis: start},
+        )
+
+    def position(self, name: str) -> AxisIndex:
+        """Returns where along a part the point is; all its leaves must be bound."""
+        if name in self.numbers:
+            return self.numbers[name]
+        start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
+        return affine([*start[0], *inner[0]], start[1] + inner[1])
+
+    def substitution(self) -> dict[IndexVar, AxisIndex]:
+        """Returns the values of the nest's variables whose leaves are all bound."""
+        values: dict[IndexVar, AxisIndex] = {}
+        for name, axis in self.tree.axes.items():
+            if all(leaf in self.numbers for leaf in self.tree.leaves(name)):
+                terms, offset = as_affine(self.position(name))
+                values[axis.var] = affine(terms, offset + axis.start)
+        return values
+
+    def largest(self, name: str) -> int:
+        """Returns how many iterations a part has at most inside this region."""
+        return max(self._possible(name), default=0)
+
+    def _possible(self, name: str) -> frozenset[int]:
+        """Returns how many iterations a part may have inside this region."""
+        if name in self.extents:
+            return frozenset({self.extents[name]})
+        split = self.tree.splits[name[:-1]]
+        outer = self._possible(split.axis)
+        if name.endswith("0"):
+            return frozenset(-(-extent // split.size) for extent in outer)
+        return frozenset(run.size for extent in outer for run in _blocks(split, extent))
+
+
+def _blocks(split: Split, extent: int) -> tuple[IterationRange, ...]:
+    """Returns the blocks of a split axis, grouped by their sizes."""
+    if split.evenly and extent:
+        blocks = -(-extent // split.size)
+        size, larger = divmod(extent, blocks)
+        runs = (
+            IterationRange(larger, 0, size + 1, 0),
+            IterationRange(blocks - larger, larger, size, larger * (size + 1)),
+        )
+    else:
+        full, rest = divmod(extent, split.size)
+        runs = (
+            IterationRange(full, 0, split.size, 0),
+            IterationRange(1 if rest else 0, full, rest, full * split.size),
+        )
+    return tuple(run for run in runs if run.count)

@@ -1,0 +1,498 @@
+"""Tiles: blocks of rows, columns and terms that one instruction multiplies and adds.
+
+    split i 16; split j 16; split k 32; split k1 2; order i0 j0 k0 i1 j1 k10 k11; tile i1 j1 k10
+
+        -->  for k0, i1 in tile(16), j1 in tile(16), k10 in tile(16), k11 in pair(2):
+                 sums[i1, j1] = fma(a[i0, k0, 0, i1, 2 * k10 + k11],
+                                    b[j0, k0, 0, k10, j1, k11], sums[i1, j1])
+
+Tiles are whole, whatever the extents are: in the buffers of both operands, what is left over of a
+tile is zero. What rows and columns beyond the last one give is computed and not stored.
+
+A factor of float32 is the sum of three numbers of bfloat16, each the nearest to what those before
+it leave: the buffers hold a tile of each, one after the other, and products of parts are added one
+after the other as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+
+from ocannl_core.dtypes import bfloat16, float32
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.indexing import (
+    AxisIndex,
+    FixedIndex,
+    LoopVar,
+    VarIndex,
+    affine,
+    as_affine,
+    fresh_var,
+    variables,
+)
+from ocannl_core.kernels.nest import Reduction
+from ocannl_core.kernels.transforms import Pack, Schedule, TileMatrix
+from ocannl_core.loopir.nodes import (
+    Allocate,
+    AxisKind,
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    Load,
+    Scope,
+    Stmt,
+    Store,
+    Unary,
+)
+from ocannl_core.loopir.traverse import substitute_in_expr
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
+from ocannl_core.schedule.apply.packing import LoopBuilder, packing_order
+
+ROWS = LANES = 16
+TERMS = 32
+"""The extents of a tile: rows, columns and terms."""
+_PAIRS = TERMS // 2
+
+_PRODUCTS = {1: ((0, 0),), 3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))}
+"""Which parts of two factors are multiplied, by the number of parts: all but those whose products
+round away. From one to the next, one factor stays, and so do its tiles.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The axes of tiles.
+
+    Attributes:
+        tree: All axes.
+        tile: The transform.
+    """
+
+    tree: AxisTree
+    tile: TileMatrix
+
+    @property
+    def steps(self) -> str:
+        """The part of an axis whose iterations are the terms of a tile."""
+        return self.tile.terms[:-1]
+
+    @property
+    def pair(self) -> str:
+        """The loop over the terms of a pair."""
+        return f"{self.steps}1"
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The loops of a tile, outermost first."""
+        return (self.tile.rows, self.tile.lanes, self.tile.terms, self.pair)
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """Which parts of the rows' operand and of the lanes' are multiplied, in order."""
+        return _PRODUCTS[self.tile.parts]
+
+    def _unit(self, name: str) -> int:
+        """Returns of how many iterations of an axis, or of a part of it, a tile consists."""
+        units = {self.tile.rows[0]: ROWS, self.tile.lanes[0]: LANES, self.tile.terms[0]: TERMS}
+        return units.get(name[0], 1)
+
+    def padded(self, region: Region) -> Region:
+        """Returns a region in which all tiles are whole."""
+        extents = {
+            name: -(-extent // self._unit(name)) * self._unit(name)
+            for name, extent in region.extents.items()
+        }
+        return replace(region, extents=extents)
+
+    def rest(self, region: Region, name: str) -> int:
+        """Returns how many iterations the last tile along an axis of a region has, if not all."""
+        known = max((each for each in region.extents if each[0] == name[0]), key=len)
+        return region.extents[known] % self._unit(name)
+
+    def is_rows(self, factor: Expr) -> bool:
+        """True for the operand that depends on the rows."""
+        return self.tile.rows[0] in self.tree.roots_of(factor)
+
+    def inner(self, factor: Expr) -> tuple[str, ...]:
+        """Returns the axes of a tile of an operand, innermost last."""
+        if self.is_rows(factor):
+            return (self.tile.rows, self.steps)
+        return (self.tile.terms, self.tile.lanes, self.pair)
+
+    # ----- verifying ------------------------------------------------------------------------
+
+    def problems(
+        self, order: Sequence[str], kinds: Mapping[str, AxisKind], reduction: Reduction
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the rules that a schedule violates, and what it has instead."""
+        if not self._are_innermost(order, kinds):
+            rule = "Rows, columns and pairs of terms of whole tiles are the innermost loops."
+            yield rule, " ".join(order)
+        elif not self._multiplies(reduction):
+            rule = "A tile multiplies an operand with rows and one with columns, into float32."
+            yield rule, f"{len(reduction.factors)} factors in {self.tile.parts} parts"
+
+    def _are_innermost(self, order: Sequence[str], kinds: Mapping[str, AxisKind]) -> bool:
+        tile, splits = self.tile, self.tree.splits
+        roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
+        pairs = splits.get(self.steps)
+        if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
+            return False
+        others = [each for name, each in splits.items() if name[0] in roots and each is not pairs]
+        whole = self.padded(self.tree.whole())
+        return (
+            tuple(order[-4:]) == self.leaves
+            and kinds[self.pair] is AxisKind.PAIR
+            and AxisKind.VECTOR not in kinds.values()
+            and all(each.size % self._unit(each.axis) == 0 and not each.evenly for each in others)
+            and all(whole.largest(each) == ROWS for each in self.leaves[:-1])
+            and [self.tree.is_reduced(each) for each in roots] == [False, False, True]
+            and not self.tree.axes[roots[2]].is_shifting
+        )
+
+    def _multiplies(self, reduction: Reduction) -> bool:
+        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
+        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in _PRODUCTS:
+            return False
+        cells = {self.tile.rows[0], self.tile.lanes[0]}
+        found = []
+        for factor in reduction.factors:
+            roots = set(self.tree.roots_of(factor))
+            wanted = bfloat16 if self.tile.parts == 1 else float32
+            if self.tile.terms[0] not in roots or self.packed(factor).dtype is not wanted:
+                return False
+            found.append(roots & cells)
+        return sorted(map(len, found)) == [1, 1] and found[0] != found[1]
+
+    def packed(self, factor: Expr) -> Expr:
+        """Returns what is packed of a factor: without parts, numbers stay narrow."""
+        match factor:
+            case Unary(UnaryOp.IDENTITY, arg) if arg.dtype is bfloat16 and self.tile.parts == 1:
+                return arg
+            case _:
+                return factor
+
+
+def tiling(tree: AxisTree, schedule: Schedule) -> Tiling | None:
+    """Returns the axes of the tiles of a schedule, if it has any."""
+    for transform in schedule:
+        if isinstance(transform, TileMatrix):
+            return Tiling(tree, transform)
+    return None
+
+
+# ----- buffers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TileBuffer:
+    """The buffer of an operand, tile by tile.
+
+    Attributes:
+        tiling: The axes.
+        pack: What is packed.
+        factor: The operand.
+        node: The buffer.
+        wide: Room for one tile in float32.
+    """
+
+    tiling: Tiling
+    pack: Pack
+    factor: Expr
+    node: TensorNode
+    wide: TensorNode
+
+    @property
+    def nodes(self) -> dict[TensorNode, NodeInfo]:
+        """The arrays and their extents."""
+        whole = self.tiling.padded(self.tiling.tree.whole())
+        outer = [whole.largest(axis) for axis in self._outer]
+        shape = (ROWS, TERMS) if self.is_rows else (_PAIRS, LANES, 2)
+        wide = (ROWS, TERMS) if self.is_rows else (TERMS, LANES)
+        return {
+            self.node: NodeInfo(bfloat16, (*outer, self.tiling.tile.parts, *shape)),
+            self.wide: NodeInfo(float32, wide),
+        }
+
+    @property
+    def is_rows(self) -> bool:
+        """True for the operand with the rows of tiles, False for that with the columns."""
+        return self.tiling.is_rows(self.factor)
+
+    @property
+    def _outer(self) -> tuple[str, ...]:
+        """The axes of the buffer outside of tiles."""
+        return self.pack.axes[: -len(self.tiling.inner(self.factor))]
+
+    @property
+    def cells(self) -> str:
+        """The loop over the rows or columns of a tile."""
+        return self.tiling.tile.rows if self.is_rows else self.tiling.tile.lanes
+
+    def cell(self, region: Region, part: int) -> Load:
+        """Returns the cell that holds one part of a factor at a point."""
+        inner = self.tiling.inner(self.factor)
+        return self.cell_inside(region, part, [region.position(each) for each in inner])
+
+    def cell_inside(self, region: Region, part: int, inside: Iterable[AxisIndex]) -> Load:
+        """Returns such a cell by its place inside of the tile."""
+        outer = (region.position(axis) for axis in self._outer)
+        return Load(self.node, (*outer, FixedIndex(part), *inside), bfloat16)
+
+    # ----- filling --------------------------------------------------------------------------
+
+    def filled(self, region: Region, loops: LoopBuilder) -> tuple[Stmt, ...]:
+        """Returns the statements that fill the buffer with what a region needs.
+
+        Args:
+            region: Where the buffer is filled.
+            loops: Makes loops.
+        """
+        leaves = packing_order(self.tiling.tree, self.pack)
+        outer = [leaf for leaf in leaves if leaf not in self.tiling.leaves]
+        zeros = [
+            each
+            for axis in (self.cells, self.tiling.steps)
+            for each in self._zeros(axis, outer, region, loops)
+        ]
+        return (*zeros, *loops(outer, region, self._tile, unrolls=False))
+
+    def _zeros(
+        self, axis: str, outer: Sequence[str], region: Region, loops: LoopBuilder
+    ) -> tuple[Stmt, ...]:
+        """Returns the statements that clear what lies beyond an axis in the last tile along it."""
+        rest = self.tiling.rest(region, axis)
+        if not rest:
+            return ()
+        others = [leaf for leaf in outer if leaf[0] != axis[0]]
+        numbers = [leaf for leaf in outer if leaf[0] == axis[0]]
+
+        def tile(inner: Region) -> tuple[Stmt, ...]:
+            for leaf in numbers:
+                run = inner.runs(leaf)[-1]
+                inner = inner.bind(leaf, run, FixedIndex(run.count - 1))
+            starts = {self.cells: 0, self.tiling.steps: 0, axis: rest}
+            first, terms = starts[self.cells], starts[self.tiling.steps]
+            cell, term, pair = (fresh_var(name) for name in ("x", "k", "p"))
+            ends: tuple[tuple[LoopVar, int, int], ...]
+            if self.is_rows:
+                ends = ((cell, first, ROWS), (term, terms, TERMS))
+            else:
+                ends = ((term, terms // 2, _PAIRS), (cell, first, LANES), (pair, 0, 2))
+            inside = [VarIndex(var) for var, _, _ in ends]
+            stmts: tuple[Stmt, ...] = tuple(
+                Store(self.node, each.indices, Const(0.0, bfloat16))
+                for each in (
+                    self.cell_inside(inner, part, inside) for part in range(self.tiling.tile.parts)
+                )
+            )
+            for var, start, stop in reversed(ends):
+                stmts = (For(var, start, stop, Block(stmts)),)
+            return stmts
+
+        return loops(others, self.tiling.padded(region), tile, unrolls=False)
+
+    def _tile(self, region: Region) -> tuple[Stmt, ...]:
+        """Returns the statements that fill the tiles of one place."""
+        source = _Source(self, region)
+        is_narrow = self.factor.dtype is bfloat16
+        along_cells, along_terms = self._is_along(self.cells), self._is_along(self.tiling.steps)
+        if self.is_rows:
+            if is_narrow and along_terms:
+                return _rows(source.cells, source.terms, source.put)
+            is_turned, parts = along_cells, source.parts
+            outer, inner = source.cells, source.terms
+        else:
+            if is_narrow and along_cells:
+                return source.in_pairs(source.paired)
+            if is_narrow and along_terms:
+                squares = _squares(source.terms // 2, source.cells, source.paired)
+                if squares and source.terms == TERMS:
+                    return squares
+            is_turned, parts = along_terms, source.parts
+            outer, inner = source.terms, source.cells
+        turned = _squares(outer, inner, source.widened) if is_turned else ()
+        filled = (*turned, *parts(is_widened=bool(turned)))
+        return (Block((Allocate(self.wide, Scope.KERNEL), *filled)),)
+
+    def _is_along(self, axis: str) -> bool:
+        """True if the operand is a cell of memory whose neighbours lie along an axis."""
+        match self.factor:
+            case Load(_, indices) | Unary(UnaryOp.IDENTITY, Load(_, indices)):
+                pass
+            case _:
+                return False
+        var = self.tiling.tree.axes[axis[0]].var
+        if not indices or any(var in variables(index) for index in indices[:-1]):
+            return False
+        return (1, var) in as_affine(indices[-1])[0]
+
+
+class _Source:
+    """The operand of a buffer inside of one tile.
+
+    Args:
+        buffer: The buffer.
+        region: Where the tile is.
+
+    Attributes:
+        cells: The rows or columns that there are.
+        terms: The terms that there are.
+    """
+
+    def __init__(self, buffer: TileBuffer, region: Region) -> None:
+        self._buffer = buffer
+        self._region = region
+        (self._run,) = region.runs(buffer.cells)
+        self.cells = self._run.count
+        self.terms = region.extents[buffer.tiling.steps]
+
+    def _factor(self, cell: AxisIndex, term: AxisIndex) -> Expr:
+        tiling = self._buffer.tiling
+        point = self._region.bind(self._buffer.cells, self._run, cell)
+        nothing = FixedIndex(0)
+        counted = {tiling.steps: term, tiling.tile.terms: nothing, tiling.pair: nothing}
+        point = replace(point, numbers={**point.numbers, **counted})
+        return substitute_in_expr(self._buffer.factor, point.substitution())
+
+    def _store(self, value: Expr, part: int, *inside: AxisIndex) -> Store:
+        cell = self._buffer.cell_inside(self._region, part, inside)
+        return Store(cell.node, cell.indices, value)
+
+    # ----- as it is -------------------------------------------------------------------------
+
+    def put(self, row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+        """Returns the copy of one number of a tile of rows."""
+        return (self._store(self._factor(row, term), 0, row, term),)
+
+    def paired(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[Stmt, ...]:
+        """Returns the copy of a pair of numbers of a tile of columns."""
+        return self._pair(
+            lambda place: self._store(
+                self._factor(lane, _sum((2, number), (1, place))), 0, number, lane, place
+            ),
+            count,
+        )
+
+    def _pair(self, stored: Callable[[AxisIndex], Store], count: int) -> tuple[Stmt, ...]:
+        if count == 1:
+            return (stored(FixedIndex(0)),)
+        pair = fresh_var("p")
+        return (For(pair, 0, 2, Block((stored(VarIndex(pair)),)), AxisKind.PAIR),)
+
+    def in_pairs(self, made: Callable[..., tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+        """Returns loops over pairs, and over lanes inside."""
+        whole = _rows(self.terms // 2, self.cells, made)
+        if self.terms % 2 == 0:
+            return whole
+        last = FixedIndex(self.terms // 2)
+        return (*whole, *_row(self.cells, lambda lane: made(last, lane, 1)))
+
+    # ----- in parts -------------------------------------------------------------------------
+
+    def widened(self, outer: AxisIndex, inner: AxisIndex) -> tuple[Stmt, ...]:
+        """Returns the copy of one number into the room for one tile."""
+        is_rows = self._buffer.is_rows
+        value = self._factor(outer, inner) if is_rows else self._factor(inner, outer)
+        return (Store(self._buffer.wide, (outer, inner), _wide(value)),)
+
+    def parts(self, *, is_widened: bool) -> tuple[Stmt, ...]:
+        """Returns the statements that round numbers to narrow ones, and what is left to the next.
+
+        Args:
+            is_widened: True if the numbers are in the room for one tile already.
+        """
+        count = self._buffer.tiling.tile.parts
+
+        def row(row: AxisIndex, term: AxisIndex) -> tuple[Stmt, ...]:
+            stmts = () if is_widened else self.widened(row, term)
+            for part in range(count):
+                value = _narrow(Load(self._buffer.wide, (row, term), float32))
+                stmts += (self._store(value, part, row, term),)
+                stmts += self._left(row, term) if part + 1 < count else ()
+            return stmts
+
+        def pair(number: AxisIndex, lane: AxisIndex, both: int = 2) -> tuple[Stmt, ...]:
+            terms = [_sum((2, number), (1, FixedIndex(at))) for at in range(both)]
+            stmts: tuple[Stmt, ...] = ()
+            if not is_widened:
+                stmts = tuple(each for term in terms for each in self.widened(term, lane))
+
+            def stored(place: AxisIndex, part: int) -> Store:
+                term = _sum((2, number), (1, place))
+                value = _narrow(Load(self._buffer.wide, (term, lane), float32))
+                return self._store(value, part, number, lane, place)
+
+            for part in range(count):
+                stmts += self._pair(partial(stored, part=part), both)
+                if part + 1 < count:
+                    stmts += tuple(each for term in terms for each in self._left(term, lane))
+            return stmts
+
+        return _rows(self.cells, self.terms, row) if self._buffer.is_rows else self.in_pairs(pair)
+
+    def _left(self, *places: AxisIndex) -> tuple[Stmt, ...]:
+        """Returns the statement that leaves what a number is more than the nearest narrow one."""
+        cell = Load(self._buffer.wide, places, float32)
+        rest = Binary(BinaryOp.SUB, cell, _wide(_narrow(cell)), float32)
+        return (Store(self._buffer.wide, places, rest),)
+
+
+# ----- loops --------------------------------------------------------------------------------------
+
+_Made = Callable[[AxisIndex, AxisIndex], tuple[Stmt, ...]]
+"""Returns what is inside of two loops."""
+
+
+def _rows(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
+    """Returns loops over rows and, inside, over lanes."""
+    if not outer:
+        return ()
+    var = fresh_var("x")
+    return (For(var, 0, outer, Block(_row(inner, lambda lane: made(VarIndex(var), lane)))),)
+
+
+def _row(count: int, made: Callable[[AxisIndex], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """Returns a loop in vectors, of which the last one has what is left over."""
+    stmts: list[Stmt] = []
+    for start in range(0, count, LANES):
+        lane = fresh_var("l")
+        body = Block(made(affine([(1, lane)], start)))
+        stmts.append(For(lane, 0, min(LANES, count - start), body, AxisKind.VECTOR))
+    return tuple(stmts)
+
+
+def _squares(outer: int, inner: int, made: _Made) -> tuple[Stmt, ...]:
+    """Returns loops over squares of vectors, which are turned; none if something is left over."""
+    if outer % LANES or inner % LANES:
+        return ()
+    stmts: list[Stmt] = []
+    for start, column in product(range(0, outer, LANES), range(0, inner, LANES)):
+        row, lane = fresh_var("x"), fresh_var("l")
+        body = Block(made(affine([(1, row)], start), affine([(1, lane)], column)))
+        across = For(lane, 0, LANES, body, AxisKind.VECTOR)
+        stmts.append(For(row, 0, LANES, Block((across,)), AxisKind.VECTOR))
+    return tuple(stmts)
+
+
+def _sum(*terms: tuple[int, AxisIndex]) -> AxisIndex:
+    """Returns a sum of multiples of positions."""
+    parts = [(factor, as_affine(index)) for factor, index in terms]
+    return affine(
+        [(factor * each, var) for factor, (found, _) in parts for each, var in found],
+        sum(factor * offset for factor, (_, offset) in parts),
+    )
+
+
+def _wide(expr: Expr) -> Expr:
+    return expr if expr.dtype is float32 else Unary(UnaryOp.IDENTITY, expr, float32)
+
+
+def _narrow(expr: Expr) -> Expr:
+    return Unary(UnaryOp.IDENTITY, expr, bfloat16)

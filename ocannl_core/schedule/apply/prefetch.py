@@ -1,0 +1,189 @@
+"""Fetching what the results of a block of registers are combined with, or stored to.
+
+Those lines of memory are needed at the end of a sum, all at once. The loop over its terms leaves
+time for them: a few are asked for in each part of it, those of the next block of registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.indexing import (
+    AxisIndex,
+    ConcatIndex,
+    FixedIndex,
+    IndexVar,
+    LoopVar,
+    affine,
+    as_affine,
+    fresh_var,
+    substitute,
+)
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.loopir.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
+from ocannl_core.loopir.traverse import free_variables, substitute_in_stmt, walk
+from ocannl_core.node import TensorNode
+from ocannl_core.schedule.apply.axis_tree import Region
+
+_LINE_BYTES = 64
+_LEAST_BLOCKS = 4
+"""Loops over fewer blocks fetch what a block needs, and not what the next one does."""
+
+_LEAST_TERMS = 8
+"""Parts of a sum with fewer terms than this would be more loops than sums."""
+
+_Values = Mapping[IndexVar, AxisIndex]
+_Vector = tuple[_Values, _Values, int]
+"""The variables at the first lane of a vector and at the last one, and how many lanes there are; a
+cell is a vector, too.
+"""
+
+
+def epilogue_cells(nest: KernelNest) -> tuple[Load, ...]:
+    """Returns the cells of memory that the results of a reduction are combined with or stored to,
+    those that are different ones for each cell of the nest.
+    """
+    assert nest.reduction is not None
+    roots = (nest.reduction.initial, *(store.value for store in nest.finish))
+    loads = [each for root in roots for each in walk(root) if isinstance(each, Load)]
+    loads += [
+        Load(store.node, store.indices, store.value.dtype)
+        for store in nest.finish
+        if not store.is_streamed
+    ]
+    own = {axis.var for axis in nest.cells if axis.extent > 1}
+    found: dict[tuple[TensorNode, tuple[AxisIndex, ...]], Load] = {}
+    for load in loads:
+        is_affine = not any(isinstance(index, ConcatIndex) for index in load.indices)
+        if load.indices and is_affine and own <= {*free_variables(load)}:
+            found[load.node, load.indices] = load
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchingLoop:
+    """A loop over terms, cut into equal parts, each of which begins by fetching some rows.
+
+    for k: sums += ...  -->  for k0: prefetch c[i + k0, j]; for k1: sums += ...
+
+    Attributes:
+        count: The parts.
+        part: The variable of the loop over parts.
+        size: The terms of a part.
+        term: The variable of the loop over them.
+        kind: How that runs.
+        fetched: What each part begins with.
+        inside: Where the terms are.
+    """
+
+    count: int
+    part: LoopVar
+    size: int
+    term: LoopVar
+    kind: AxisKind
+    fetched: tuple[Stmt, ...]
+    inside: Region
+
+    def around(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Returns the loops around what happens for each term."""
+        sums = For(self.term, 0, self.size, Block(body), self.kind)
+        return (For(self.part, 0, self.count, Block((*self.fetched, sums))),)
+
+
+def prefetching_loop(
+    nest: KernelNest,
+    region: Region,
+    around: str | None,
+    over: str,
+    cells: Sequence[str],
+    kinds: Mapping[str, AxisKind],
+) -> PrefetchingLoop | None:
+    """Returns the loop over terms in parts; None if there is nothing to fetch.
+
+    The last parts may have no rows left to fetch, since all are equal.
+
+    Args:
+        nest: The nest.
+        region: Where the loop is.
+        around: The loop right outside of it, if there is one.
+        over: The loop over terms.
+        cells: The loops over the cells of a block of registers.
+        kinds: How each loop runs.
+    """
+    runs, rows = region.runs(over), region.runs(cells[0]) if len(cells) > 1 else ()
+    if len(runs) != 1 or len(rows) != 1 or kinds[over] is not AxisKind.SERIAL:
+        return None
+    ((run,), (row,)) = runs, rows
+    most = max(1, min(run.count // _LEAST_TERMS, row.count))
+    count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
+    size, rows_of_part = run.count // count, -(-row.count // count)
+    part, term = (fresh_var(region.tree.hint(over)) for _ in range(2))
+    at_the_end, fetched = epilogue_cells(nest), list[Prefetch]()
+    for at in range(rows_of_part):
+        first = region.bind(cells[0], row, affine([(rows_of_part, part)], at))
+        points = list(_points(first, cells[1:], kinds))
+        fetched += [line for load in at_the_end for line in _lines(load, points)]
+    if not fetched:
+        return None
+    stmts = substitute_in_stmt(Block(tuple(fetched)), _next_block(region, around)).stmts
+    inside = region.bind(over, run, affine([(size, part), (1, term)]))
+    return PrefetchingLoop(count, part, size, term, kinds[over], stmts, inside)
+
+
+def _next_block(region: Region, around: str | None) -> dict[IndexVar, AxisIndex]:
+    """Returns the variable of a loop with what it is in the next iteration; nothing where few
+    iterations have a next one.
+    """
+    if around is None or region.tree.largest(around) < _LEAST_BLOCKS:
+        return {}
+    terms, _ = as_affine(region.numbers[around])
+    return {var: affine([(1, var)], 1) for _, var in terms}
+
+
+def _points(
+    region: Region, cells: Sequence[str], kinds: Mapping[str, AxisKind]
+) -> Iterator[_Vector]:
+    """Yields the vectors of a block."""
+    if not cells:
+        values = region.substitution()
+        yield values, values, 1
+        return
+    name, *rest = cells
+    for run in region.runs(name):
+        if kinds[name] is AxisKind.VECTOR and not rest:
+            first, last = (region.bind(name, run, FixedIndex(at)) for at in (0, run.count - 1))
+            yield first.substitution(), last.substitution(), run.count
+        else:
+            for at in range(run.count):
+                yield from _points(region.bind(name, run, FixedIndex(at)), rest, kinds)
+
+
+def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
+    """Yields what asks for the lines of one load."""
+    rows: dict[tuple[AxisIndex, ...], list[tuple[int, int]]] = {}
+    for first, last, lanes in points:
+        *row, start = (substitute(index, first) for index in load.indices)
+        *other, end = (substitute(index, last) for index in load.indices)
+        (terms, low), (_, high) = as_affine(start), as_affine(end)
+        if row != other or high - low != lanes - 1:
+            return
+        rows.setdefault((*row, affine(terms)), []).append((low, high))
+    width = max(1, _LINE_BYTES // load.dtype.nbytes)
+    for (*row, rest), vectors in rows.items():
+        terms, _ = as_affine(rest)
+        for low, high in _joined(vectors):
+            # lines may begin anywhere, so the last cell may be in one more
+            for place in dict.fromkeys((*range(low, high, width), high)):
+                yield Prefetch(load.node, (*row, affine(terms, place)))
+
+
+def _joined(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the first and last cells of vectors, with those that touch as one."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(vectors):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return joined

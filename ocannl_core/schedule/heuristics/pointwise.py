@@ -1,0 +1,92 @@
+"""The schedule of nests without a reduction: the lanes that they run in.
+
+Compilers vectorise plain loops, too, but take several times as long as for registers that are
+written out; and they do not compute elementary functions, convert narrow floats, or store registers
+past the caches in the way that suits a whole register. Rows shorter than a register are left to
+them, unless they do such things.
+
+    for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorise j1
+"""
+
+from __future__ import annotations
+
+from ocannl_core.dtypes import float32
+from ocannl_core.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.transforms import Order, Schedule, Split, Vectorise
+from ocannl_core.loopir.nodes import Binary, Load, Store, Unary
+from ocannl_core.loopir.traverse import walk
+from ocannl_core.ops import BinaryOp, UnaryOp
+from ocannl_core.schedule.heuristics.cost_model import strides
+from ocannl_core.schedule.heuristics.vectorisable import (
+    is_simple_power,
+    is_vectorisable,
+    widest_number,
+)
+from ocannl_core.target import Target
+
+_FUNCTIONS = frozenset(
+    {
+        UnaryOp.EXP,
+        UnaryOp.EXP2,
+        UnaryOp.LOG,
+        UnaryOp.LOG2,
+        UnaryOp.TANH,
+        UnaryOp.SIN,
+        UnaryOp.COS,
+        BinaryOp.POW,
+    }
+)
+"""Elementary functions of float32, that whole registers have code of their own for."""
+
+
+def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+    """Returns the schedule of a nest without a reduction, or None where plain loops do better."""
+    if nest.reduction is not None or not is_vectorisable(nest, nodes):
+        return None
+    lanes = target.vector_bytes // widest_number(nest, nodes)
+    lane = _lane(nest, nodes)
+    if lane is None or lanes < 2:
+        return None
+    if lane.extent < lanes and not _suits_registers(nest, nodes):
+        return None  # compilers make vectors of several short rows
+    others = [axis.name for axis in nest.axes if axis.name != lane.name]
+    if lane.extent <= lanes:
+        return (Order((*others, lane.name)), Vectorise(lane.name))
+    parts = (f"{lane.name}0", f"{lane.name}1")
+    return (Split(lane.name, lanes), Order((*others, *parts)), Vectorise(parts[1]))
+
+
+def _suits_registers(nest: KernelNest, nodes: NodeInfos) -> bool:
+    """True if a nest does what compilers do not do for a whole register."""
+    is_streamed = any(store.is_streamed for store in nest.finish)
+    return is_streamed or _calls_functions(nest) or _has_narrow(nest, nodes)
+
+
+def _calls_functions(nest: KernelNest) -> bool:
+    return any(
+        isinstance(each, Unary | Binary)
+        and each.op in _FUNCTIONS
+        and each.dtype is float32
+        and not is_simple_power(each)
+        for store in nest.finish
+        for each in walk(store)
+    )
+
+
+def _has_narrow(nest: KernelNest, nodes: NodeInfos) -> bool:
+    return any(nodes[node].dtype.is_narrow for node in nest.mentioned)
+
+
+def _lane(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
+    """Returns the axis along which all cells written lie together, and all read, or are one."""
+    read = [each for store in nest.finish for each in walk(store) if isinstance(each, Load)]
+    accesses: list[Load | Store] = [*nest.finish, *read]
+    steps = [strides(nest.axes, (each,), nodes) for each in accesses]
+    stored = len(nest.finish)
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    for axis in reversed(wide or nest.axes):
+        apart = [each[axis.name] for each in steps]
+        if set(apart[:stored]) == {1} and set(apart[stored:]) <= {0, 1}:
+            return axis
+    return None

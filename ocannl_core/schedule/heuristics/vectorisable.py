@@ -1,0 +1,137 @@
+"""What vector registers can compute: the part of the loop language that vector loops express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ocannl_core.dtypes import NARROW, DType, float32, float64, int32, int64, uint8, uint32, uint64
+from ocannl_core.indexing import AxisIndex, IndexVar, variables
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.loopir.nodes import (
+    Binary,
+    Const,
+    ConstBits,
+    Expr,
+    IndexValue,
+    Load,
+    LocalRead,
+    Ternary,
+    Unary,
+)
+from ocannl_core.loopir.ranges import Range, index_range
+from ocannl_core.loopir.traverse import Node, children, walk
+from ocannl_core.node import NodeInfo, TensorNode
+from ocannl_core.ops import LOGICAL, BinaryOp, TernaryOp, UnaryOp
+
+VECTOR_FORMATS = frozenset({float32, float64, int32, uint32, int64, uint64, *NARROW})
+"""Formats whose numbers vectors hold; narrow floats are float32 there."""
+
+_FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
+_INTEGER_BINARY = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
+_FLOAT_BINARY = _INTEGER_BINARY | {
+    BinaryOp.DIV,
+    BinaryOp.RELU_GATE,
+    BinaryOp.SAT01_GATE,
+}
+
+
+def is_vectorisable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+    """True if all that a nest computes can be computed in the lanes of vectors."""
+    roots: list[Node] = []
+    if nest.reduction is not None:
+        roots += [nest.reduction.term, nest.reduction.initial]
+    formats = {nodes[store.node].dtype for store in nest.finish}
+    ranges: dict[IndexVar, Range] = {
+        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
+    }
+
+    def is_inside(load: Load) -> bool:
+        dims = nodes[load.node].buffer_dims
+        return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
+
+    def is_within(index: AxisIndex, dim: int) -> bool:
+        at = index_range(index, ranges)
+        if at is None:  # a position along loops outside of the nest, which rendering checks
+            return ranges.keys().isdisjoint(variables(index))
+        return at.low >= 0 and at.high < dim
+
+    return (
+        formats <= VECTOR_FORMATS
+        and all(_has_choices_of_lanes(root, lambda _: False) for root in roots)
+        and all(_has_choices_of_lanes(store.value, is_inside) for store in nest.finish)
+    )
+
+
+def _has_choices_of_lanes(value: Node, is_inside: Callable[[Load], bool]) -> bool:
+    """True if a value can be computed in lanes, where both sides of a choice are computed."""
+    pending: list[Node] = [value]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Ternary(TernaryOp.WHERE, condition, first, second, dtype):
+                sides = [*walk(first), *walk(second)]
+                if not all(is_inside(each) for each in sides if isinstance(each, Load)):
+                    return False
+                is_byte = isinstance(condition, Load) and condition.dtype is uint8
+                if not is_byte and lane_bytes(condition.dtype) != lane_bytes(dtype):
+                    return False
+                pending += [first, second] if is_byte else [condition, first, second]
+            case _ if isinstance(expr, Expr) and not _is_expressible(expr):
+                return False
+            case _:
+                pending += children(expr)
+    return True
+
+
+def _is_expressible(expr: Expr) -> bool:
+    dtype: DType = expr.dtype
+    if dtype not in VECTOR_FORMATS:
+        return False
+    match expr:
+        case Load() | LocalRead() | Const() | ConstBits():
+            return True
+        case Unary(UnaryOp.IDENTITY, arg):
+            return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
+        case Unary(op, arg):
+            return op in _FLOAT_UNARY and arg.dtype.is_float
+        case Binary(BinaryOp.FIRST | BinaryOp.SECOND):
+            return True
+        case Binary(BinaryOp.POW):
+            return dtype is float32 or is_simple_power(expr)
+        case Binary(op, left) if op in LOGICAL:
+            return lane_bytes(left.dtype) == lane_bytes(dtype)
+        case Binary(op):
+            return op in (_FLOAT_BINARY if dtype.is_float else _INTEGER_BINARY)
+        case Ternary(TernaryOp.FMA):
+            return dtype.is_float
+        case IndexValue():
+            return dtype.is_integer  # floats do not hold every position
+        case _:
+            return False
+
+
+def is_simple_power(expr: Expr) -> bool:
+    """True for squares and reciprocals, which need no function."""
+    match expr:
+        case Binary(BinaryOp.POW, _, Const(value)):
+            return value in (2.0, -1.0)
+        case _:
+            return False
+
+
+def widest_number(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> int:
+    """Returns the size of the largest number that a nest computes with."""
+    roots: list[Node] = list(nest.finish)
+    sizes = [lane_bytes(nodes[store.node].dtype) for store in nest.finish]
+    if nest.reduction is not None:
+        roots += [nest.reduction.term, nest.reduction.initial]
+        sizes.append(lane_bytes(nest.reduction.dtype))
+    sizes += [
+        lane_bytes(each.dtype) for root in roots for each in walk(root) if isinstance(each, Expr)
+    ]
+    return max(sizes)
+
+
+def lane_bytes(dtype: DType) -> int:
+    """Returns how much of a vector one number of a format takes."""
+    return float32.nbytes if dtype.is_narrow else dtype.nbytes

@@ -1,1 +1,0 @@
-"""What several threads may share of a kernel, and the memory that each needs."""

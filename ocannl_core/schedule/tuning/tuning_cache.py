@@ -1,0 +1,168 @@
+"""Schedules that a search on this machine has found, on disk.
+
+    <cache directory>/schedules/<processor, compiler, threads>/<nest>.json
+
+A nest is found by its canonical text, so whatever is equal up to renaming shares an entry. An entry
+is data with a digest: its schedule is read in the notation of schedules, and applied only if it
+fits the nest. What is not as it was written counts as a problem, not as an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ocannl_core import settings
+from ocannl_core.errors import OcannlError
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.alpha_equivalence import canonical_text, digest
+from ocannl_core.kernels.nest import KernelNest
+from ocannl_core.kernels.nodes import NodeInfos, TuningResult
+from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
+from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
+from ocannl_core.storage.sealed import sealed_json, unsealed_json
+from ocannl_core.storage.trust import UntrustedError
+from ocannl_core.target import Target
+
+_VERSION = 1
+"""Of what an entry means; entries of another version are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningEntry:
+    """One file of a memory.
+
+    Attributes:
+        path: The file.
+        measured: What it says; None if it cannot be read as an entry.
+        nest: The canonical text of the nest.
+    """
+
+    path: Path
+    measured: TuningResult | None
+    nest: str = ""
+
+
+class TuningCache:
+    """The remembered schedules of one kind of device.
+
+    Args:
+        folder: Where they are; it need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+        """Returns what was found for a nest; None if nothing was, or an unreadable entry."""
+        if nest.reduction is None or not is_vectorisable(nest, nodes):
+            return None
+        directory = self._existing()
+        if directory is None:
+            return None
+        text = canonical_text(nest, nodes)
+        entry = _read(directory, _file_name(text))
+        return entry.measured if entry.nest == text else None
+
+    def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
+        """Remembers what a search found.
+
+        Raises:
+            OSError: if the folder cannot be written, or others can write to it.
+        """
+        text = canonical_text(nest, nodes)
+        content = {
+            "version": _VERSION,
+            "schedule": schedule_text(measured.schedule),
+            "seconds": measured.seconds,
+            "default": schedule_text(measured.default),
+            "default_seconds": measured.default_seconds,
+            "tried": measured.tried,
+            "complete": measured.is_complete,
+            "nest": text,
+        }
+        name = _file_name(text)
+        open_private(self.folder, create=True).write(name, sealed_json(name, content))
+
+    def entries(self) -> Iterator[TuningEntry]:
+        """Yields everything that is remembered."""
+        directory = self._existing()
+        if directory is not None:
+            for name in _names(directory):
+                yield _read(directory, name)
+
+    def state(self) -> str:
+        """Returns a text that changes whenever what is remembered does."""
+        directory = self._existing()
+        if directory is None:
+            return ""
+        return " ".join(f"{name}:{directory.last_use(name)}" for name in _names(directory))
+
+    def forget(self) -> int:
+        """Removes all entries; returns how many there were."""
+        directory = self._existing()
+        if directory is None:
+            return 0
+        names = _names(directory)
+        for name in names:
+            directory.remove(name)
+        return len(names)
+
+    def _existing(self) -> PrivateDirectory | None:
+        """Returns the folder; None if there is none, or if others can change it."""
+        if not self.folder.is_dir():
+            return None
+        try:
+            return open_private(self.folder)
+        except UntrustedError as error:
+            warn_once("Remembered schedules are not used", self.folder, error)
+            return None
+        except OSError:
+            return None
+
+
+def tuning_cache(target: Target) -> TuningCache:
+    """Returns the memory for a device with the settings in force."""
+    threads = settings.current().threads or target.cores
+    kind = (
+        target.backend,
+        target.description,
+        target.compiler,
+        target.vector_bytes,
+        target.vector_registers,
+        target.has_fma,
+        target.cache_bytes,
+        threads,
+    )
+    return TuningCache(settings.cache_directory() / "schedules" / digest(repr(kind))[:16])
+
+
+def _file_name(text: str) -> str:
+    return f"{digest(text)}.json"
+
+
+def _names(directory: PrivateDirectory) -> list[str]:
+    """Returns the names of all entries, in a fixed order."""
+    return sorted(name for name in directory.names() if name.endswith(".json"))
+
+
+def _read(directory: PrivateDirectory, name: str) -> TuningEntry:
+    """Returns an entry, which says nothing if it is not as it was written."""
+    path = directory.path / name
+    content = directory.read(name)
+    found = None if content is None else unsealed_json(name, content)
+    if found is None or found.get("version") != _VERSION:
+        return TuningEntry(path, None)
+    try:
+        measured = TuningResult(
+            parse_schedule(found["schedule"]),
+            float(found["seconds"]),
+            parse_schedule(found["default"]),
+            float(found["default_seconds"]),
+            int(found["tried"]),
+            bool(found["complete"]),
+        )
+        return TuningEntry(path, measured, str(found["nest"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OcannlError):
+        return TuningEntry(path, None)

@@ -1,0 +1,143 @@
+"""Dealing out a parallel kernel: which iterations are a part that one thread runs at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
+from ocannl_core.kernels.memory_plan import ALIGNMENT
+
+_PER_THREAD = 4
+"""There are more parts than threads, for threads do not progress alike where others use the
+processor.
+"""
+_MOST = 1 << 12
+"""So many parts the pool can surely count."""
+
+_TOLERATED = 1.03
+"""Parts that cost more are made if the busiest thread is ready so many times as early."""
+_COARSE = 1.05
+"""What having one part for each thread counts as: a thread that starts late cannot be helped."""
+
+Bounds = tuple[int, ...]
+"""The first iteration and the end, for the loops of a kernel and for those right inside."""
+
+
+def parts(shares: ParallelIterations, threads: int) -> list[Bounds]:
+    """Returns the parts of a kernel: all iterations, each in one part.
+
+    None is too small to be worth waking a thread. Parts of loops right inside are made only where
+    whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
+    """
+    most = min(_PER_THREAD * threads, shares.work // LEAST_WORK, _MOST) if threads > 1 else 1
+    inner = _count(shares.inner)
+    levels = 2 if shares.inner else 1
+    best: list[_Part] = []
+    least = float("inf")
+    for found in _candidates(shares, most):
+        busiest = _busiest([part.work for part in found], threads)
+        if len(found) < 2 * threads:
+            busiest *= _COARSE
+        if not best or busiest < least / _TOLERATED:
+            best, least = found, busiest
+    return [(part.first, part.end, *(part.inner or (0, inner)))[: 2 * levels] for part in best]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some iterations: of the outer loops, and of the inner ones if not all of them."""
+
+    first: int
+    end: int
+    work: float
+    inner: tuple[int, int] | None = None
+
+
+def _candidates(shares: ParallelIterations, most: int) -> Iterator[list[_Part]]:
+    """Yields ways to cut a kernel, those that cost least first."""
+    count = _count(shares.outer)
+    yield _whole(shares.outer, max(1, min(most, count)))
+    if most < 2 or count >= 4 * most:
+        return
+    # fewer parts can be more even: 9 iterations for 2 threads as 4 and 5, not as 8 parts
+    yield from (_whole(shares.outer, fewer) for fewer in range(min(most, count) - 1, 1, -1))
+    inner = _count(shares.inner)
+    for pieces in range(2, min(inner, -(-2 * most // count)) + 1):
+        yield _pieces(shares, pieces)
+
+
+def _whole(runs: Sequence[UniformIterations], count: int) -> list[_Part]:
+    """Returns parts of whole iterations of the outer loops."""
+    return [
+        _Part(first, end, _work_before(runs, end) - _work_before(runs, first))
+        for first, end in pairwise(_cuts(runs, count))
+    ]
+
+
+def _pieces(shares: ParallelIterations, pieces: int) -> list[_Part]:
+    """Returns parts of the inner loops, for every iteration of the outer ones."""
+    works = [run.work for run in shares.outer for _ in range(run.count)]
+    cuts = list(pairwise(_cuts(shares.inner, pieces)))
+    whole = _work_before(shares.inner, _count(shares.inner)) or 1.0
+    portions = [
+        (_work_before(shares.inner, end) - _work_before(shares.inner, first)) / whole
+        for first, end in cuts
+    ]
+    repeated = shares.repeated
+    return [
+        _Part(number, number + 1, repeated + (work - repeated) * portion, pair)
+        for number, work in enumerate(works)
+        for pair, portion in zip(cuts, portions, strict=True)
+    ]
+
+
+def _busiest(works: Iterable[float], threads: int) -> float:
+    """Returns when the last of some threads is ready that take one part after the other."""
+    ready = [0.0] * threads
+    for work in works:
+        heapq.heapreplace(ready, ready[0] + work)
+    return max(ready)
+
+
+def _count(runs: Sequence[UniformIterations]) -> int:
+    return sum(run.count for run in runs)
+
+
+def _cuts(runs: Sequence[UniformIterations], parts: int) -> list[int]:
+    """Returns where parts of about the same work begin, and the end."""
+    total = sum(run.count * run.work for run in runs)
+    ends = list(accumulate(run.count for run in runs))
+    cuts = [0, *(_position(runs, total * part / parts) for part in range(1, parts)), ends[-1]]
+    return sorted(set(cuts))
+
+
+def _work_before(runs: Sequence[UniformIterations], position: int) -> float:
+    """Returns the work of the first iterations, counted through."""
+    work = 0.0
+    for run in runs:
+        work += min(position, run.count) * run.work
+        position = max(0, position - run.count)
+    return work
+
+
+def _position(runs: Sequence[UniformIterations], work: float) -> int:
+    """Returns the number of iterations, counted through, that take so much work."""
+    before = 0
+    for run in runs:
+        if run.work and work <= run.count * run.work:
+            return before + round(work / run.work)
+        work -= run.count * run.work
+        before += run.count
+    return before
+
+
+def private_offsets(sizes: Sequence[int]) -> Iterator[int]:
+    """Yields where buffers of these sizes begin in the memory of a thread, and then the end."""
+    end = 0
+    for nbytes in sizes:
+        yield end
+        end += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    yield end

@@ -1,0 +1,103 @@
+"""Layers that repeat each other are scheduled and written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core import settings
+from ocannl_core.kernel_passes import deduplicate, schedule_kernels
+from ocannl_core.kernels.nodes import Kernel
+from ocannl_cpu_c import code_generation, source
+
+WIDTH, LAYERS = 48, 4
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(tmp_path: Path) -> Iterator[None]:
+    with settings.overrides(cache_dir=str(tmp_path)):
+        yield
+
+
+def trained() -> tuple[list[Kernel], list[Any]]:
+    """Returns the kernels of a step over equal layers, and the gradients."""
+    rng = np.random.default_rng(1)
+
+    def cells(*dims: int) -> Any:
+        return rng.normal(size=dims).astype(np.float32) / 7
+
+    with oc.Session():
+        x = oc.tensor(cells(32, WIDTH), batch_axes=1)
+        weights = [
+            oc.param(f"w{n}", init=oc.tensor(cells(WIDTH, WIDTH), input_axes=1))
+            for n in range(LAYERS)
+        ]
+        for weight in weights:
+            y = oc.tanh(weight @ x)
+            x = y / (1 + oc.einsum("...|c => ...|0", y * y))
+        loss = oc.einsum("...|... => 0", x * x)
+        context = oc.Context("cpu_c")
+        routine = context.compile(oc.train.grad_update(loss))
+        context.init_params(loss)
+        routine()
+        grads = [np.array(context[weight.grad]) for weight in weights]
+    return [step for step in routine._build.plan.steps if isinstance(step, Kernel)], grads
+
+
+def test_copies_are_what_would_have_been_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Apart(deduplicate.KernelMemo):
+        def made(
+            self,
+            kernel: object,
+            titles: Any,
+            nodes: Any,
+            make: Callable[[], deduplicate.ScheduledKernel],
+        ) -> deduplicate.ScheduledKernel:
+            return make()
+
+    steps, grads = trained()
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule_kernels, "KernelMemo", Apart)
+        with settings.overrides(cache_dir=str(settings.current().cache_dir) + "-apart"):
+            expected_steps, expected_grads = trained()
+    copies = [step for step in steps if step.like is not None]
+    assert len(copies) >= 2 * (LAYERS - 2)
+    assert not any(step.like for step in expected_steps)
+    assert [each.title for each in steps] == [each.title for each in expected_steps]
+    for step, other in zip(steps, expected_steps, strict=True):
+        assert [each.name for each in step.arguments] == [each.name for each in other.arguments]
+        assert step.schedule == other.schedule
+    for found, wanted in zip(grads, expected_grads, strict=True):
+        assert found.tobytes() == wanted.tobytes()
+
+
+def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def kernel_of(step: Any, nodes: Any) -> Any:
+        kernel = source.kernel_of(step, nodes)
+        assert kernel is not None
+        written.append(kernel.symbol)
+        return kernel
+
+    monkeypatch.setattr(code_generation, "kernel_of", kernel_of)
+    steps, _ = trained()
+    copies = [step for step in steps if step.like is not None]
+    assert len(copies) > len(steps) / 2
+    assert len(written) == len(set(written))
+    assert len(written) <= len(steps) - len(copies) + 1  # and what gives parameters their values
+
+
+def test_a_copy_mentions_only_what_is_its_own() -> None:
+    steps, _ = trained()
+    copies = [step for step in steps if step.like is not None]
+    for copy in copies:
+        assert copy.like is not None
+        assert copy.like.like is None
+        assert copy.like in steps
+        assert not set(copy.arguments) <= set(copy.like.arguments)

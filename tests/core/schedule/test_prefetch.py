@@ -1,0 +1,124 @@
+"""Cells come near while a sum runs, before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from inline_snapshot import snapshot
+
+from ocannl_core.dtypes import float32
+from ocannl_core.indexing import IndexVar, fresh_var, value_of
+from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.transforms import parse_schedule
+from ocannl_core.loopir.nodes import Binary, Block, For, Load, Prefetch, Stmt
+from ocannl_core.loopir.printer import to_text
+from ocannl_core.ops import BinaryOp
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.apply.prefetch import epilogue_cells
+from ocannl_core.testing.drafts import Draft, loop
+
+
+def product(
+    draft: Draft, rows: int, terms: int, columns: int, *, turned: bool = False
+) -> KernelNest:
+    """Returns `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
+    i, j, k = (fresh_var(name) for name in "ijk")
+    a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
+    c = draft.node("c", float32, *((columns, rows) if turned else (rows, columns)))
+    term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, k, j), float32)
+    cell = (j, i) if turned else (i, j)
+    update = draft.accumulate(c, *cell, op=BinaryOp.ADD, value=term)
+    nest = kernel_nest(Block((loop(i, rows, loop(j, columns, loop(k, terms, update))),)))
+    assert nest is not None
+    return nest
+
+
+BLOCKS = (
+    "split i 6 evenly; split j 32; split j1 16; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; "
+    "vectorise j11; "
+)
+
+
+def scheduled(nest: KernelNest, options: str) -> Block:
+    return apply_schedule(nest, parse_schedule(f"{BLOCKS}accumulate over k {options}")).body
+
+
+def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]]:
+    """Yields the cells that a statement asks for, running its loops."""
+    match stmt:
+        case For(var, start, stop, body):
+            for value in range(start, stop):
+                yield from fetched(body, {**env, var: value})
+        case Block(stmts):
+            for each in stmts:
+                yield from fetched(each, env)
+        case Prefetch(_, indices):
+            yield tuple(value_of(index, env) for index in indices)
+        case _:
+            pass
+
+
+def test_each_line_of_the_blocks_after_the_first_ones_is_asked_for_once() -> None:
+    body = scheduled(product(Draft("product"), 48, 12, 64), "fetching")
+    lines = list(fetched(body, {}))
+    found = {(row, column // 16) for row, column in lines}
+    assert found >= {(row, line) for row in range(6, 48) for line in range(4)}
+    assert len(lines) == len(set(lines))
+
+
+def test_parts_of_the_sum_begin_with_a_few_lines() -> None:
+    draft = Draft("product")
+    nest = product(draft, 48, 48, 32)
+    result = apply_schedule(nest, parse_schedule(f"{BLOCKS}accumulate over k fused fetching"))
+    program = replace(draft.program(), nodes={**draft.nodes, **result.nodes}, body=result.body)
+    assert to_text(program) == snapshot("""\
+routine product(a: float32[48, 48], b: float32[48, 32], c: float32[48, 32]):
+    for i in range(8):
+        block:
+            thread sums: float32[6, 2, 16]
+            for i1 in unrolled(6):
+                for j in unrolled(2):
+                    for j1 in vector(16):
+                        sums[i1, j, j1] = 0.0
+            for k in range(6):
+                prefetch c[6*i + k + 6, 0]
+                prefetch c[6*i + k + 6, 16]
+                prefetch c[6*i + k + 6, 31]
+                for k1 in range(8):
+                    for i1 in unrolled(6):
+                        for j in unrolled(2):
+                            for j1 in vector(16):
+                                sums[i1, j, j1] = fma(a[6*i + i1, 8*k + k1], b[8*k + k1, 16*j + j1], sums[i1, j, j1])
+            for i1 in unrolled(6):
+                for j in unrolled(2):
+                    for j1 in vector(16):
+                        c[6*i + i1, 16*j + j1] += sums[i1, j, j1]\
+""")
+
+
+def test_few_blocks_fetch_what_they_need_themselves() -> None:
+    lines = list(fetched(scheduled(product(Draft("product"), 18, 12, 32), "fetching"), {}))
+    assert {(row, column // 16) for row, column in lines} == {
+        (row, line) for row in range(18) for line in range(2)
+    }
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_cells_that_are_apart_along_the_lanes_are_left_alone(turned: bool) -> None:
+    body = scheduled(product(Draft("product"), 48, 12, 64, turned=turned), "fetching")
+    assert bool(list(fetched(body, {}))) is not turned
+
+
+def test_what_all_rows_share_is_near_already() -> None:
+    draft = Draft("product")
+    nest = product(draft, 48, 12, 64)
+    (store,) = nest.finish
+    bias, before = draft.node("bias", float32, 64), draft.node("before", float32, 48, 64)
+    addends = [Load(bias, store.indices[1:], float32), Load(before, store.indices, float32)]
+    value = store.value
+    for each in addends:
+        value = Binary(BinaryOp.ADD, value, each, float32)
+    nest = replace(nest, finish=(replace(store, value=value),))
+    assert [load.node.name for load in epilogue_cells(nest)] == ["c", "before"]
