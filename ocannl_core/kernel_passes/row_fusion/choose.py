@@ -338,13 +338,15 @@ def _is_fusible(nest: KernelNest) -> bool:
 
 
 def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
-    """True if what a row needs lies together: its axes are inside of those of the rows."""
+    """Return whether the cells of a row are contiguous: its axes are inside those of the rows. The
+    innermost of these may share an index with a window.
+    """
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
     for access in nest.accesses:
         used = [set(variables(index)) for index in access.indices or ()]
         first = next((at for at, each in enumerate(used) if each & inner), len(used))
-        if any(each & outer for each in used[first:]):
+        if any(each & outer for each in used[first + 1 :]):
             return False
     return True
 

@@ -307,6 +307,30 @@ def test_a_kernel_that_leaves_rows_out_keeps_its_own_loops() -> None:
     np.testing.assert_allclose(found[y], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("stride", "width"), [(2, 2), (1, 3), (2, 3), (3, 2)])
+def test_kernels_over_windows_of_rows_join(stride: int, width: int) -> None:
+    """The maximum of each window, and how many cells of the window have it."""
+    draft = Draft("windows")
+    k, m = fresh_var("k"), fresh_var("m")
+    size = stride * (ROWS - 1) + width
+    x = draft.node("x", float32, size, LENGTH, 2)
+    top, count = (draft.node(name, float32, ROWS, LENGTH) for name in ("top", "count"))
+    cell = draft.load(x, affine([(stride, I), (1, k)]), J, m)
+    equal = Binary(BinaryOp.EQ, cell, draft.load(top, I, J), float32)
+    updates = [
+        draft.accumulate(top, I, J, op=BinaryOp.MAX, value=cell),
+        draft.accumulate(count, I, J, op=BinaryOp.ADD, value=equal),
+    ]
+    nests = [loop(I, ROWS, loop(J, LENGTH, loop(k, width, loop(m, 2, each)))) for each in updates]
+    assert kernels(nests, draft, [], far=64) == 1
+    interp = subject_named("interp")
+    cells = np.random.default_rng(size).integers(1, 3, (size, LENGTH, 2)).astype(np.float32)
+    program, arrays = draft.program(*nests), {x: cells}
+    before, after = interp.run(program, arrays), interp.run(program, arrays, (), by_rows(64, 64))
+    for node in (top, count):
+        np.testing.assert_array_equal(after[node], before[node])
+
+
 def test_a_contraction_keeps_its_own_blocks() -> None:
     softmax = Softmax()
     draft = softmax.draft
