@@ -15,9 +15,9 @@ from ocannl_core import settings
 from ocannl_core.loopir.traverse import writes
 from ocannl_core.node import MemoryMode, Placement, Reason
 from ocannl_core.passes.inline.decide import Policy, inline
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.chains import chain_programs
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 

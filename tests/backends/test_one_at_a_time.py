@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.testing.sample_ops import Calling
+from tests.support.sample_ops import Calling
 
 SECONDS = 30
 """How long a thread waits for another one before the test fails."""

@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.custom import Apply, Op
-from ocannl_core.testing.sample_ops import (
+from tests.support.sample_ops import (
     SAME,
     TWO,
     Calling,

@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.custom import Apply, NoNativeCode, ObjectType, Op, TensorType
-from ocannl_core.testing.sample_ops import (
+from tests.support.sample_ops import (
     SAME,
     Calling,
     Square,

@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.custom import Apply, ObjectType, Op, TensorType, as_variable
 from ocannl_core.testing import check_op
-from ocannl_core.testing.sample_ops import Square
+from tests.support.sample_ops import Square
 
 X = np.array([1.0, 2.0, 3.0])
 ONE, TWO = "n => n", "n; n => n"

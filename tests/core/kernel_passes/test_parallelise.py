@@ -34,8 +34,8 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.strategies import loop_programs
+from tests.support.reductions import random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 

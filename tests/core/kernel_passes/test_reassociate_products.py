@@ -20,7 +20,7 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
+from tests.support.reductions import random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 

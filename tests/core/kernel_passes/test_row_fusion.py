@@ -32,8 +32,8 @@ from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.rows import random_row_programs
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 

@@ -30,7 +30,7 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, Place, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format, random_reductions
+from tests.support.reductions import in_format, random_reductions
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741

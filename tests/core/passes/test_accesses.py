@@ -34,9 +34,9 @@ from ocannl_core.passes.accesses import NodeAccesses, trace
 from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
+from tests.support.chains import chain_programs
 
 I, J, K, L = (fresh_var(name) for name in "ijkl")  # noqa: E741
 ONE = Const(1.0, float32)

@@ -27,11 +27,11 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin, MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.inline.decide import Inlined, Policy, inline
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.inlining import KEPT, inlined, plus, times
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
+from tests.support.chains import chain_programs
+from tests.support.inlining import KEPT, inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741

@@ -22,7 +22,7 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Reason, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.inlining import inlined, plus, times
+from tests.support.inlining import inlined, plus, times
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741

@@ -20,8 +20,8 @@ from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import fitting_schedules, random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import fitting_schedules, random_reductions
 
 
 def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:

@@ -21,11 +21,11 @@ from ocannl_core.loopir.nodes import Allocate, Binary, Block, Expr, Fill, LoopPr
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
-from ocannl_core.testing.blocks import block_program, random_block_programs
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.blocks import block_program, random_block_programs
 
 BATCH, HEADS, KEYS, DEPTH = 4, 3, 8, 5
 

@@ -31,9 +31,9 @@ from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedule, tile_sch
 from ocannl_core.schedule.tuning.candidates import first_candidates
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741

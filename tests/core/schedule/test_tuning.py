@@ -28,8 +28,8 @@ from ocannl_core.schedule.tuning.tuning_cache import TuningCache
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.subject import subject_named
+from tests.support.reductions import random_reductions
 
 WIDE = Target(
     "wide", vector_bytes=64, vector_registers=32, has_fma=True, cache_bytes=(1 << 15, 1 << 20)
