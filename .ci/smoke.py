@@ -1,4 +1,4 @@
-"""Trains two steps of a tiny model on every available backend of the installed distributions."""
+"""Train two steps of a tiny model on every available backend of the installed distributions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocannl_core.hooks.manager import discovered, load_all
 
 
 def train(backend: str) -> tuple[float, float]:
-    """Returns the loss before the first and after the second step."""
+    """Return the loss before the first and after the second step."""
     oc.reset()
     x = oc.placeholder("x", batch=[8], output=[2])
     y = oc.placeholder("y", batch=[8], output=[1])
@@ -36,7 +36,7 @@ def train(backend: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Returns 0 if every available backend learns and at least one is available."""
+    """Return 0 if every available backend learns and at least one is available."""
     checkout = Path(oc.__file__).resolve().parent.parent
     if (checkout / ".ci").exists():
         print(f"error: the installed package is the checkout at {checkout}")

@@ -26,7 +26,7 @@ _CLOSE, _CLOSE_TO_EXACT = 1e-4, 1e-5
 
 
 def options(description: str | None, rounds: int, sample: float) -> argparse.Namespace:
-    """Returns the arguments of the command line that comparisons have in common.
+    """Return the arguments of the command line that comparisons have in common.
 
     Args:
         description: What is compared.
@@ -49,7 +49,7 @@ def options(description: str | None, rounds: int, sample: float) -> argparse.Nam
 
 
 def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
-    """Compares on all workloads that are chosen."""
+    """Compare on all workloads that are chosen."""
     works = [work for work in works if wanted(work, chosen)]
     if chosen.list:
         for work in works:
@@ -60,12 +60,12 @@ def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
 
 
 def wanted(work: Workload, chosen: argparse.Namespace) -> bool:
-    """Returns whether the command line asks for a workload."""
+    """Return whether the command line asks for a workload."""
     return chosen.only in work.name and chosen.exactly in (None, work.name)
 
 
 def report(result: Result, file: Path | None) -> None:
-    """Prints a result and adds it to the file, if there is one."""
+    """Print a result and adds it to the file, if there is one."""
     print(result, flush=True)
     if file:
         with file.open("a") as lines:
@@ -73,7 +73,7 @@ def report(result: Result, file: Path | None) -> None:
 
 
 def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
-    """Returns this project's contenders and those of every peer that is installed and asked for."""
+    """Return this project's contenders and those of every peer that is installed and asked for."""
     from workloads import in_numpy
 
     found = dict(own.contenders(work, chosen.backend)) | dict(in_numpy.contenders(work))
@@ -99,7 +99,7 @@ def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
 
 
 def installed(libraries: Iterable[str]) -> list[str]:
-    """Returns those that are there; tells of the others once."""
+    """Return those that are there; tells of the others once."""
     found = [each for each in libraries if importlib.util.find_spec(each) is not None]
     missing = [each for each in libraries if each not in found]
     if missing and not _told_of_missing:
@@ -129,7 +129,7 @@ class Ready:
 
 
 def prepare(work: Workload, attempts: Attempts) -> Ready:
-    """Returns the contenders after a few steps, compared with each other.
+    """Return the contenders after a few steps, compared with each other.
 
     A peer that fails is noted and left out; this project's own failures are raised.
 
@@ -157,7 +157,7 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
 
 
 def measure(ready: Ready, chosen: argparse.Namespace) -> Result:
-    """Returns what all contenders took."""
+    """Return what all contenders took."""
     timed = [harness.Contender(name, each.run) for name, each in ready.contenders.items()]
     timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
     return Result(
@@ -192,7 +192,7 @@ def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
 
 
 def _expected(work: Workload) -> tuple[list[Array] | None, float]:
-    """Returns the value in double precision if it is told, and how close to it results must be."""
+    """Return the value in double precision if it is told, and how close to it results must be."""
     if isinstance(work, Function) and work.exact is not None:
         return [work.exact(**work.arrays())], _CLOSE_TO_EXACT
     return None, _CLOSE

@@ -46,7 +46,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-        """Times what runs inside, by default on the processor."""
+        """Time what runs inside, by default on the processor."""
         gc.collect()
         profiler = cProfile.Profile() if name == self._profiled else None
         start = clock()
@@ -82,7 +82,7 @@ class Measurement:
 
 
 def measure(layers: int, backend: str | None, profiled: str | None) -> Measurement:
-    """Takes one training step through every stage."""
+    """Take one training step through every stage."""
     watch = Stopwatch(profiled)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -120,13 +120,13 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
 
 
 def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
-    """Returns the measurement made in a process of its own, which has compiled nothing yet."""
+    """Return the measurement made in a process of its own, which has compiled nothing yet."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, layers, backend, profiled).result()
 
 
 def table(found: list[Measurement]) -> str:
-    """Returns seconds by stage and size as text."""
+    """Return seconds by stage and size as text."""
     counts = {
         "operations": [each.operations for each in found],
         "kernels called": [each.kernels for each in found],
@@ -146,7 +146,7 @@ def table(found: list[Measurement]) -> str:
 
 
 def growth(seconds: list[float], sizes: list[int]) -> str:
-    """Returns the exponent of the power law through the last two points, as a column of text."""
+    """Return the exponent of the power law through the last two points, as a column of text."""
     if len(seconds) < 2:
         return ""
     return f"{math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2]):>10.2f}"

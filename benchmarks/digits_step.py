@@ -56,7 +56,7 @@ class Peer:
 
 
 def compiled(backend: str | None) -> tuple[Peer, Work, str]:
-    """Returns the demo's own step, the work for the others, and the device it runs on."""
+    """Return the demo's own step, the work for the others, and the device it runs on."""
     from digits import Options, Trainer
     from digits_data import digits, shuffled_batches
 
@@ -90,7 +90,7 @@ def compiled(backend: str | None) -> tuple[Peer, Work, str]:
 
 
 def numpy_peer(work: Work) -> Peer:
-    """Returns the step written by hand."""
+    """Return the step written by hand."""
     layers = [
         new_layer(weight, bias)
         for weight, bias in zip(work.weights[::2], work.weights[1::2], strict=True)
@@ -121,7 +121,7 @@ def _flat(layers: Sequence[Layer]) -> list[Any]:
 
 
 def torch_peer(work: Work) -> Peer:
-    """Returns the step as a PyTorch user would write it."""
+    """Return the step as a PyTorch user would write it."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -168,7 +168,7 @@ def torch_peer(work: Work) -> Peer:
 
 
 def check_agreement(peers: Sequence[Peer], minibatches: int) -> float:
-    """Returns the largest difference of a loss or a weight after a few steps of every peer.
+    """Return the largest difference of a loss or a weight after a few steps of every peer.
 
     Raises:
         SystemExit: if a peer does other work than the first.
@@ -190,7 +190,7 @@ def check_agreement(peers: Sequence[Peer], minibatches: int) -> float:
 
 
 def latencies(backend: str | None) -> None:
-    """Prints how long fresh processes take to import and to get ready.
+    """Print how long fresh processes take to import and to get ready.
 
     The first process finds no compiled code on disk, the later ones do.
     """
@@ -214,7 +214,7 @@ def _start_up(backend: str | None, cache: str) -> dict[str, float]:
 
 
 def start_up(backend: str | None) -> None:
-    """Prints the times of this process as JSON."""
+    """Print the times of this process as JSON."""
     start = time.perf_counter()
     import ocannl_core  # noqa: F401  (this is what is timed)
 

@@ -24,7 +24,7 @@ _ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_th
 
 
 def _limit_threads() -> int:
-    """Returns the number of threads that every contender may use."""
+    """Return the number of threads that every contender may use."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--threads", type=int, default=1)
     threads = max(1, int(parser.parse_known_args()[0].threads))
@@ -72,7 +72,7 @@ class Timing:
 def compare(
     contenders: Sequence[Contender], *, rounds: int = 15, sample_seconds: float = 0.05
 ) -> list[Timing]:
-    """Returns one timing per contender.
+    """Return one timing per contender.
 
     Every round samples each contender once, so that a slow spell of the machine hits all of them,
     after a pause in which the threads of the one before fall asleep.
@@ -101,7 +101,7 @@ def compare(
 
 
 def _repetitions(contender: Contender, sample_seconds: float) -> int:
-    """Returns how often to do the work in one sample; warms everything up on the way."""
+    """Return how often to do the work in one sample; warms everything up on the way."""
     count = 1
     contender.run(1)
     while True:
@@ -114,7 +114,7 @@ def _repetitions(contender: Contender, sample_seconds: float) -> int:
 
 
 def table(timings: Sequence[Timing]) -> str:
-    """Returns the timings as text, with each least time as a multiple of the first one's."""
+    """Return the timings as text, with each least time as a multiple of the first one's."""
     own = timings[0].least
     lines = [f"{'':<16}{'least':>12}{'median':>12}{'least / ' + timings[0].name:>20}"]
     for each in timings:

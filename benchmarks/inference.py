@@ -42,7 +42,7 @@ class Measurement:
 
 
 def measure(layers: int) -> Measurement:
-    """Returns what one transformer takes, in a session of its own."""
+    """Return what one transformer takes, in a session of its own."""
     gc.collect()
     with oc.Session():
         start = time.process_time()
@@ -59,26 +59,26 @@ def measure(layers: int) -> Measurement:
 
 
 def project_operation(tensor: Tensor) -> None:
-    """Computes the index maps of the operation that a tensor is the result of."""
+    """Compute the index maps of the operation that a tensor is the result of."""
     assert isinstance(tensor.definition, Applied)
     shapes = [operand.shape for operand in tensor.definition.operands]
     project(tensor.definition.logic, tensor.shape, shapes, tensor.origin)
 
 
 def best(layers: int, rounds: int) -> Measurement:
-    """Returns the fastest of several measurements."""
+    """Return the fastest of several measurements."""
     return min((measure(layers) for _ in range(rounds)), key=lambda found: found.total)
 
 
 def exponent(found: list[Measurement]) -> float:
-    """Returns the power of the number of operations with which the total time grows."""
+    """Return the power of the number of operations with which the total time grows."""
     sizes = np.log([each.operations for each in found])
     seconds = np.log([each.total for each in found])
     return float(np.polyfit(sizes, seconds, 1)[0])
 
 
 def table(found: list[Measurement]) -> str:
-    """Returns the measurements as text."""
+    """Return the measurements as text."""
     columns = ("layers", "operations", "build", "close", "project", "total", "us/operation")
     lines = ["".join(f"{column:>13}" for column in columns)]
     for each in found:
@@ -91,7 +91,7 @@ def table(found: list[Measurement]) -> str:
 
 
 def profile(layers: int) -> None:
-    """Prints the functions that inference spends its time in."""
+    """Print the functions that inference spends its time in."""
     profiler = cProfile.Profile()
     profiler.runcall(measure, layers)
     pstats.Stats(profiler).sort_stats("tottime").print_stats(30)

@@ -52,7 +52,7 @@ class Contender:
 
 
 def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -> Contender:
-    """Returns a workload as this project runs it."""
+    """Return a workload as this project runs it."""
     with oc.Session(dtype=dtype), settings.overrides(accumulation=accumulation):
         routine, result = work.own(dtype, backend)
 
@@ -64,7 +64,7 @@ def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -
 
 
 def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> Iterator[Contender]:
-    """Yields this project's, and every peer that is installed."""
+    """Yield this project's, and every peer that is installed."""
     for dtype in formats:
         yield own(work, dtype, "float32", backend)
         if dtype == "bfloat16":
@@ -79,7 +79,7 @@ def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> It
 
 
 def compare(work: narrow.Work, formats: list[str], backend: str | None, rounds: int) -> None:
-    """Prints the least times of all contenders.
+    """Print the least times of all contenders.
 
     Raises:
         SystemExit: if a contender computes something else.

@@ -54,12 +54,12 @@ def main() -> None:
 
 
 def lines_of(file: Path) -> list[str]:
-    """Returns the lines of a file, none if it is not there."""
+    """Return the lines of a file, none if it is not there."""
     return file.read_text().splitlines() if file.exists() else []
 
 
 def measure(options: argparse.Namespace, file: Path) -> None:
-    """Runs every workload that is chosen; results go to the file, and what is printed to stderr."""
+    """Run every workload that is chosen; results go to the file, and what is printed to stderr."""
     chosen = ["--json", str(file)]
     for name in ("backend", "rounds"):
         if getattr(options, name) is not None:
@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
 
 
 def together(found: Iterable[Result]) -> list[Result]:
-    """Returns one result for each workload and number of threads: the least times of all runs."""
+    """Return one result for each workload and number of threads: the least times of all runs."""
     results: dict[tuple[str, int], Result] = {}
     for each in found:
         key = (each.workload, each.threads)
@@ -99,7 +99,7 @@ def together(found: Iterable[Result]) -> list[Result]:
 
 
 def table(found: list[Result], threads: int) -> str:
-    """Returns the results as a table in Markdown, with what failed below it."""
+    """Return the results as a table in Markdown, with what failed below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
     title = f"{threads} thread{'s' if threads > 1 else ''}, float32, {_amx()}; least milliseconds"
     head = ["workload", "ours", "ratio", "best peer", *columns]
@@ -118,7 +118,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
-    """Yields a row for each way in which this project did the work."""
+    """Yield a row for each way in which this project did the work."""
     peers = _by_column(result)
     theirs = [_milliseconds(peers[each]) if each in peers else "-" for each in columns]
     for name, seconds in result.least.items():
@@ -130,7 +130,7 @@ def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
 
 
 def _by_column(result: Result) -> dict[str, float]:
-    """Returns the least seconds of the peers, the fastest of the settings of each."""
+    """Return the least seconds of the peers, the fastest of the settings of each."""
     found: dict[str, float] = {}
     for name, seconds in result.peers().items():
         column = max((each for each in _COLUMNS if name.startswith(each)), key=len)
@@ -146,7 +146,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def machine(backend: str | None) -> str:
-    """Returns what the figures depend on, as a list in Markdown."""
+    """Return what the figures depend on, as a list in Markdown."""
     from ocannl_core.hooks import manager
 
     chosen, target = manager.select(backend)

@@ -34,7 +34,7 @@ class Result:
     flops: float | None = None
 
     def with_run(self, other: Result) -> Result:
-        """Returns the least times of this run and another one of the same workload."""
+        """Return the least times of this run and another one of the same workload."""
         least = self.least | {
             name: min(seconds, self.least.get(name, seconds))
             for name, seconds in other.least.items()
@@ -48,16 +48,16 @@ class Result:
         )
 
     def peers(self) -> dict[str, float]:
-        """Returns the least seconds of all but this project's."""
+        """Return the least seconds of all but this project's."""
         return {name: t for name, t in self.least.items() if not name.startswith(OWN)}
 
     def best_peer(self) -> str | None:
-        """Returns the fastest of the others; None if there is none."""
+        """Return the fastest of the others; None if there is none."""
         peers = self.peers()
         return min(peers, key=peers.__getitem__, default=None)
 
     def ratio(self, name: str) -> float:
-        """Returns how long a contender takes in terms of the best peer; NaN if there is none."""
+        """Return how long a contender takes in terms of the best peer; NaN if there is none."""
         best = self.best_peer()
         return float("nan") if best is None else self.least[name] / self.least[best]
 

@@ -29,7 +29,7 @@ _CONTENDERS = ("own", "torch", "jax")
 
 
 def processor_seconds() -> float:
-    """Returns what this process and its finished children have used."""
+    """Return what this process and its finished children have used."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -71,7 +71,7 @@ class Stages:
 
 
 def run(contender: str, name: str) -> dict[str, list[float]]:
-    """Returns the seconds by stage of one contender's start."""
+    """Return the seconds by stage of one contender's start."""
     stages = Stages()
     with stages.stage("import"):
         import numpy as np  # noqa: F401
@@ -99,7 +99,7 @@ def run(contender: str, name: str) -> dict[str, list[float]]:
 
 
 def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
-    """Returns what makes a workload ready; its first call may compile."""
+    """Return what makes a workload ready; its first call may compile."""
     if contender == "torch":
         from workloads import in_torch
 
@@ -158,7 +158,7 @@ class Options:
 
 
 def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, list[float]]:
-    """Returns the seconds by stage, of a new process."""
+    """Return the seconds by stage, of a new process."""
     folders = ("OCANNL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
     eager = {
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -175,7 +175,7 @@ def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, 
 
 
 def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Returns the least seconds of each stage."""
+    """Return the least seconds of each stage."""
     return {
         stage: [min(each[stage][k] for each in samples if stage in each) for k in range(2)]
         for stage in dict.fromkeys(stage for each in samples for stage in each)
@@ -183,7 +183,7 @@ def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
 
 
 def compare(name: str, contenders: list[str], options: Options) -> None:
-    """Prints the stages of every contender's cold and warm start."""
+    """Print the stages of every contender's cold and warm start."""
     print(name)
     samples: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
     for _ in range(options.rounds):

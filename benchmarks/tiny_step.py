@@ -20,7 +20,7 @@ import ocannl_core as oc
 
 
 def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
-    """Returns calls of a routine that has nothing to do."""
+    """Return calls of a routine that has nothing to do."""
     with oc.Session():
         number = oc.static_index("minibatch", range=calls)
         one = oc.tensor(np.arange(calls, dtype=np.float32), batch_axes=1)[number]

@@ -29,7 +29,7 @@ class Run(Protocol):
 
 
 def save_picture(runs: Sequence[Run], data: Digits, path: Path) -> None:
-    """Draws all runs' curves, and the last run's predictions: every wrong one first."""
+    """Draw all runs' curves, and the last run's predictions: every wrong one first."""
     figure: Any = plt.figure(figsize=(13, 8), layout="constrained")
     curves, gallery = figure.subfigures(2, 1, height_ratios=[1, 1.15])
     _draw_curves(curves.subplots(1, 2), runs)

@@ -42,7 +42,7 @@ class Options:
 
 
 def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, Numbers]:
-    """Returns rows that repeat with some period, and which of `PERIODS` it is, one-hot."""
+    """Return rows that repeat with some period, and which of `PERIODS` it is, one-hot."""
     classes = random.integers(len(PERIODS), size=count)
     rows = np.empty((count, LENGTH), np.int32)
     for row, each in zip(rows, classes, strict=True):
@@ -55,7 +55,7 @@ def rows_of_symbols(count: int, random: np.random.Generator) -> tuple[Symbols, N
 
 @oc.op
 def classifier(symbols: oc.Tensor) -> oc.Tensor:
-    """Returns a score for each period."""
+    """Return a score for each period."""
     vectors = Rows()(oc.param("table", output=[SYMBOLS, WIDTH]), symbols)
     spectrum = FourierTransform()(vectors)
     power = oc.einsum("...|n, w, c; ...|n, w, c => ...|n", spectrum, spectrum)
@@ -64,7 +64,7 @@ def classifier(symbols: oc.Tensor) -> oc.Tensor:
 
 
 def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, examples: int) -> oc.Tensor:
-    """Returns the mean of `-log softmax(scores)` at the true class."""
+    """Return the mean of `-log softmax(scores)` at the true class."""
     shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
     log_total = oc.log(oc.einsum("...|... => ...|0", oc.exp(shifted)))
     loss: oc.Tensor = oc.einsum("...|... => 0", targets * (log_total - shifted)) / examples
@@ -73,7 +73,7 @@ def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, examples: int) -> oc.Te
 
 @oc.cd
 def momentum_update(loss: oc.Tensor, *, learning_rate: float) -> None:
-    """Updates every parameter in place; the operation keeps the velocity in a tensor of its own."""
+    """Update every parameter in place; the operation keeps the velocity in a tensor of its own."""
     for parameter in sorted(loss.params, key=lambda tensor: tensor.id):
         velocity = oc.declare("velocity")
         Momentum(learning_rate, 0.9)(parameter, parameter.grad, velocity)
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def train(options: Options) -> Outcome:
-    """Returns how training went."""
+    """Return how training went."""
     random = np.random.default_rng(options.seed)
     with oc.Session(seed=options.seed):
         symbols = oc.placeholder("symbols", batch=[options.batch], output=[LENGTH], dtype="int32")
@@ -112,7 +112,7 @@ def train(options: Options) -> Outcome:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Returns the options of a command line."""
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     defaults = Options()
     parser.add_argument("--steps", type=int, default=defaults.steps)
@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains, prints the result, and returns the exit status."""
+    """Train, prints the result, and returns the exit status."""
     options = parse(arguments)
     outcome = train(options)
     print(f"loss {outcome.losses[0]:.3f} at first, {outcome.losses[-1]:.3f} at last")

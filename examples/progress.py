@@ -31,7 +31,7 @@ class ProgressBar:
         self._start = time.perf_counter()
 
     def advance(self, note: str) -> None:
-        """Counts one step and shows the note beside the bar."""
+        """Count one step and shows the note beside the bar."""
         self._done += 1
         if self._quiet:
             return

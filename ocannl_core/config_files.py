@@ -148,7 +148,7 @@ def warn_refused(file: ConfigFile, name: str, variable: str) -> None:
 
 @lru_cache(maxsize=32)
 def _is_below(folder: str, trusted: tuple[str, ...]) -> bool:
-    """True if a directory is one of others, or in one."""
+    """Return True if a directory is one of others, or in one."""
     real = os.path.realpath(folder)
     each = [os.path.realpath(os.path.expanduser(each)) for each in trusted]
     return any(os.path.join(real, "").startswith(os.path.join(other, "")) for other in each)

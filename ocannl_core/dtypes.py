@@ -99,7 +99,7 @@ class DType:
 def _float(
     name: str, nbytes: int, precedence: int, significand: int, greatest: float, least: float
 ) -> DType:
-    """Returns a float format with infinities."""
+    """Return a float format with infinities."""
     return DType(name, Kind.FLOAT, nbytes, precedence, significand, greatest, least, True)
 
 
@@ -136,7 +136,7 @@ _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
 
 def _named(name: str) -> DType:
-    """Returns the format that a pickled or copied one is."""
+    """Return the format that a pickled or copied one is."""
     return _BY_NAME[name]
 
 
@@ -160,7 +160,7 @@ def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
-    """Returns the number format that a name, a NumPy dtype or a scalar type stands for.
+    """Return the number format that a name, a NumPy dtype or a scalar type stands for.
 
     Raises:
         UsageError: if there is none.
@@ -178,7 +178,7 @@ def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
 
 
 def is_format(value: np.dtype[Any]) -> bool:
-    """True if a NumPy dtype is one of the number formats."""
+    """Return True if a NumPy dtype is one of the number formats."""
     return _of_numpy(value) is not None
 
 
@@ -191,7 +191,7 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """Returns the format in which an operation over operands of these formats works."""
+    """Return the format in which an operation over operands of these formats works."""
     return max(dtypes, key=lambda dtype: dtype.precedence)
 
 
@@ -203,7 +203,7 @@ On its way to rounding it may also be a `Fraction`.
 
 
 def round_to(value: Number, dtype: DType) -> Number:
-    """Returns `value` as the nearest number of the format (ties to even).
+    """Return `value` as the nearest number of the format (ties to even).
 
     Integers wrap modulo their width; fractional parts are cut off on the way to an integer format,
     and NaN and infinities become 0 there. Floats narrower than single precision are rounded to
@@ -243,7 +243,7 @@ def _nearest_double(value: Number) -> float:
 
 
 def _odd_double(value: Fraction) -> float:
-    """Returns an exact number as a double, rounded to odd when it does not fit.
+    """Return an exact number as a double, rounded to odd when it does not fit.
 
     A later rounding to a format of at most 51 bits then sees on which side of every tie the exact
     number lay.
@@ -259,7 +259,7 @@ def _odd_double(value: Fraction) -> float:
 
 
 def extremes(dtype: DType) -> tuple[Number, Number]:
-    """Returns the least and the greatest number of a format, infinities included."""
+    """Return the least and the greatest number of a format, infinities included."""
     if dtype.is_float:
         greatest = math.inf if dtype.has_infinities else dtype.greatest
         return -greatest, greatest
@@ -270,7 +270,7 @@ def extremes(dtype: DType) -> tuple[Number, Number]:
 
 
 def constant_limit(dtype: DType, cutoff: float) -> float:
-    """Returns the least magnitude that constants of a format with a short range may not have.
+    """Return the least magnitude that constants of a format with a short range may not have.
 
     Args:
         dtype: The format.
@@ -294,14 +294,14 @@ def _wrap_integer(value: Number, dtype: DType) -> int:
 
 
 def from_bits(bits: int, dtype: DType) -> Number:
-    """Returns the number whose little-endian pattern is the low bytes of a 128-bit integer."""
+    """Return the number whose little-endian pattern is the low bytes of a 128-bit integer."""
     pattern = np.frombuffer(bits.to_bytes(16, "little")[: dtype.nbytes], dtype.numpy)
     # the scalars of ml_dtypes are no Python numbers
     return float(pattern[0]) if dtype.is_float else pattern.item()
 
 
 def bits_of(value: Number, dtype: DType) -> int:
-    """Returns the bit pattern of a number of a format; every NaN has that of the positive quiet
+    """Return the bit pattern of a number of a format; every NaN has that of the positive quiet
     one.
     """
     if dtype.is_float and value != value:

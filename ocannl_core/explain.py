@@ -99,7 +99,7 @@ class KernelExplanation:
 
     @property
     def is_parallel(self) -> bool:
-        """True if several threads may share it."""
+        """Return True if several threads may share it."""
         return bool(self.parallel)
 
 
@@ -156,7 +156,7 @@ def explain(subject: Routine) -> RoutineExplanation: ...
 
 
 def explain(subject: object) -> Explanation:
-    """Returns why a tensor has its shape, or what a routine consists of; `print` shows it.
+    """Return why a tensor has its shape, or what a routine consists of; `print` shows it.
 
     For a tensor: which constraint of which operation and line decided each axis, what bounds an
     axis that is open, and which guesses closing made. For a routine: the memory mode, the reason
@@ -260,7 +260,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
 
 
 def _measured_text(found: TuningResult) -> str:
-    """Returns what is remembered of a kernel, and whether it is used."""
+    """Return what is remembered of a kernel, and whether it is used."""
     times = f"{duration(found.seconds)}, best of {found.tried}"
     if found.problem:
         return f"what is remembered is not used: {found.problem}"
@@ -284,7 +284,7 @@ def _node_cells(node: NodeExplanation) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Returns lines with the columns aligned."""
+    """Return lines with the columns aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value, /, **changes):
-        """Returns a value with some fields changed, as `dataclasses.replace` does, in half the
+        """Return a value with some fields changed, as `dataclasses.replace` does, in half the
         time.
         """
         cls = value.__class__
@@ -35,7 +35,7 @@ else:
         return cls(**changes)
 
     def dataclass(*, frozen=False, slots=False, eq=True, repr=True, kw_only=False):
-        """Returns what makes a dataclass of a class, as `dataclasses.dataclass` does."""
+        """Return what makes a dataclass of a class, as `dataclasses.dataclass` does."""
 
         def make(cls):
             if slots and not kw_only and _is_plain(cls):
@@ -49,7 +49,7 @@ else:
 
 @cache
 def _given(cls: type[Any]) -> tuple[str, ...]:
-    """Returns the fields that a class is called with."""
+    """Return the fields that a class is called with."""
     return tuple(each.name for each in dataclasses.fields(cls) if each.init)
 
 
@@ -74,7 +74,7 @@ def _is_plain(cls: type) -> bool:
 
 
 def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
-    """Returns a class like `cls` with slots for its fields, and with methods."""
+    """Return a class like `cls` with slots for its fields, and with methods."""
     fields = _fields_of(cls)
     content = {key: value for key, value in vars(cls).items() if key not in fields}
     for inherent in ("__dict__", "__weakref__"):
@@ -121,7 +121,7 @@ def _fields_of(cls: type) -> dict[str, Field[Any]]:
 
 @cache
 def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
-    """Returns a class of the standard library, of which others get what does not depend on them."""
+    """Return a class of the standard library, of which others get what does not depend on them."""
 
     return dataclasses.make_dataclass(
         "Model", [("field", "None", None)], frozen=frozen, eq=eq, repr=shown, slots=True
@@ -168,7 +168,7 @@ def _add_initialiser(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> 
 def _compiled(
     name: str, parameters: Sequence[str], lines: Sequence[str], given: dict[str, object], made: type
 ) -> Callable[..., Any]:
-    """Returns a method that is compiled now."""
+    """Return a method that is compiled now."""
     body = "\n  ".join(lines)
     text = f"def make({', '.join(given)}):\n def {name}({', '.join(parameters)}):\n  {body}\n"
     found: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
 def _add_comparison(
     made: Any, fields: dict[str, Field[Any]], frozen: bool, content: dict[str, Any]
 ) -> None:
-    """Adds methods that put compiled ones in their place when they are first called."""
+    """Add methods that put compiled ones in their place when they are first called."""
     compared = [name for name, each in fields.items() if each.compare]
     hashed = [n for n, each in fields.items() if (each.compare if each.hash is None else each.hash)]
 

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def interior(array: Array, info: NodeInfo) -> Array:
-    """Returns the view of a stored array that leaves out its margins."""
+    """Return the view of a stored array that leaves out its margins."""
     if not info.padding:
         return array
     axes = zip(info.dims, info.padding, strict=True)
@@ -26,7 +26,7 @@ def interior(array: Array, info: NodeInfo) -> Array:
 
 
 def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
-    """Checks host data on its way into a tensor. Infinities pass: masks are made of them.
+    """Check host data on its way into a tensor. Infinities pass: masks are made of them.
 
     Raises:
         TransferError: if a cell is NaN, unless the setting `allow_nan` is on.
@@ -49,14 +49,14 @@ def refuse_nan(array: np.ndarray[Any, Any], where: str) -> None:
 
 
 def _first(is_wrong: Array) -> str:
-    """Returns where the first of the cells is that a message is about."""
+    """Return where the first of the cells is that a message is about."""
     if not is_wrong.ndim:
         return ""
     return f", the first at {[int(position) for position in np.argwhere(is_wrong)[0]]}"
 
 
 def refuse_mask(value: object, where: str) -> None:
-    """Checks that no cell of host data is masked: NumPy drops masks, and what is below shows.
+    """Check that no cell of host data is masked: NumPy drops masks, and what is below shows.
 
     Args:
         value: An array, or lists of arrays and numbers.
@@ -89,7 +89,7 @@ def refuse_mask(value: object, where: str) -> None:
 
 
 def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
-    """Returns an array with its number format, which NumPy forgets of narrow floats in its files:
+    """Return an array with its number format, which NumPy forgets of narrow floats in its files:
     it loads their bytes.
 
     Args:
@@ -119,7 +119,7 @@ def numbers_of(array: Array, dtype: DType | None, where: str) -> Array:
 
 
 def check_kind(array: Array, dtype: DType, name: str) -> None:
-    """Raises TransferError unless the array's kind of number can become the node's."""
+    """Raise TransferError unless the array's kind of number can become the node's."""
     is_whole, is_real = array.dtype.kind in "iub", _is_real(array)
     if is_whole or (is_real and dtype.kind is Kind.FLOAT):
         return
@@ -151,7 +151,7 @@ def _is_real(array: Array) -> bool:
 
 
 def plain_number(value: Real, where: str) -> int | float:
-    """Returns a number of any kind as one of Python's: integers exactly, others rounded.
+    """Return a number of any kind as one of Python's: integers exactly, others rounded.
 
     Raises:
         UsageError: if no number format is large enough.
@@ -168,7 +168,7 @@ def plain_number(value: Real, where: str) -> int | float:
 
 
 def check_number(value: float, dtype: DType, name: str) -> None:
-    """Raises TransferError unless a number of the program is one of an integer format; floats round
+    """Raise TransferError unless a number of the program is one of an integer format; floats round
     numbers.
     """
     if not dtype.is_integer:

@@ -61,7 +61,7 @@ class PrintedNames:
         self._scopes: list[list[LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
-        """Returns the name of a node; a gradient is called after its value: `w1_grad`."""
+        """Return the name of a node; a gradient is called after its value: `w1_grad`."""
         value = node.gradient_of
         if value is None or node in self._names:
             return self.of(node, node.name)
@@ -77,7 +77,7 @@ class PrintedNames:
                 assert_never(var)
 
     def of(self, thing: Hashable, hint: str) -> str:
-        """Returns the name of a thing: its hint, numbered when something else has that name."""
+        """Return the name of a thing: its hint, numbered when something else has that name."""
         if thing in self._names:
             return self._names[thing]
         hint = hint if hint.isidentifier() else "x"
@@ -104,7 +104,7 @@ class PrintedNames:
                 self._taken.discard(self._names.pop(var))
 
     def index(self, index: AxisIndex) -> str:
-        """Returns an axis index as text: `2*o + k - 1`."""
+        """Return an axis index as text: `2*o + k - 1`."""
         match index:
             case FixedIndex(value):
                 return str(value)
@@ -127,12 +127,12 @@ class PrintedNames:
         return text + (_signed(offset, str(abs(offset)), True) if offset else "")
 
     def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
-        """Returns a cell as text: `w[o, i]`; a node without axes is its name alone."""
+        """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
         return bracketed(self.node(node), map(self.index, indices))
 
 
 def _numbered(hint: str, number: int) -> str:
-    """Returns `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
+    """Return `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
     if number == 0:
         return hint
     return f"{hint}_{number}" if hint[-1].isdigit() else f"{hint}{number}"
@@ -145,13 +145,13 @@ def _signed(sign: int, text: str, follows: bool) -> str:
 
 
 def bracketed(name: str, indices: Iterable[str]) -> str:
-    """Returns `name[i, j]`, or the name alone when there are no indices."""
+    """Return `name[i, j]`, or the name alone when there are no indices."""
     inside = ", ".join(indices)
     return f"{name}[{inside}]" if inside else name
 
 
 def number_text(value: float, dtype: DType | None = None) -> str:
-    """Returns the shortest text that denotes the number in its format."""
+    """Return the shortest text that denotes the number in its format."""
     if dtype is not None and dtype.is_integer:
         return str(int(value))
     if dtype is float32:
@@ -161,12 +161,12 @@ def number_text(value: float, dtype: DType | None = None) -> str:
 
 
 def parenthesized(text: Text, minimum: int) -> str:
-    """Returns the text, in parentheses if its operator binds less tightly than `minimum`."""
+    """Return the text, in parentheses if its operator binds less tightly than `minimum`."""
     return text[0] if text[1] >= minimum else f"({text[0]})"
 
 
 def applied(op: Op, args: Sequence[Text]) -> Text:
-    """Returns a primitive applied to printed operands, infix where it has a symbol."""
+    """Return a primitive applied to printed operands, infix where it has a symbol."""
     match op, args:
         case UnaryOp.IDENTITY, [arg]:
             return arg
@@ -181,14 +181,14 @@ def applied(op: Op, args: Sequence[Text]) -> Text:
 
 
 def infix(symbol: str, left: Text, right: Text) -> Text:
-    """Returns `left symbol right`, with the parentheses that keep the order of evaluation."""
+    """Return `left symbol right`, with the parentheses that keep the order of evaluation."""
     level = _PRECEDENCE[symbol]
     loose = level if symbol in _ASSOCIATES_LEFT else level + 1
     return f"{parenthesized(left, loose)} {symbol} {parenthesized(right, level + 1)}", level
 
 
 def accumulation_symbol(op: BinaryOp) -> str:
-    """Returns how `target = target op value` is written between target and value: `+=`, `max=`."""
+    """Return how `target = target op value` is written between target and value: `+=`, `max=`."""
     match op:
         case BinaryOp.SECOND:
             return "="

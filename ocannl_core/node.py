@@ -352,7 +352,7 @@ class Placement:
         return f"{self.mode.value} because {self.reason.text} ({self.reason.value})"
 
     def refine(self, requested: Placement, node: TensorNode) -> Placement:
-        """Returns the decision that leaves the places which both leave.
+        """Return the decision that leaves the places which both leave.
 
         Raises:
             LinkError: if the decisions exclude each other; the message gives both reasons.
@@ -371,7 +371,7 @@ class Placement:
         )
 
     def settled(self) -> Placement:
-        """Returns the decision for the most local of the places that are left."""
+        """Return the decision for the most local of the places that are left."""
         mode = next(mode for mode in _MOST_LOCAL_FIRST if mode in self.mode.places)
         return self if mode is self.mode else Placement(mode, self.reason)
 

@@ -47,7 +47,7 @@ class Origin:
     detail: str = ""
 
     def at(self, detail: str) -> Origin:
-        """Returns this origin narrowed to one part of the operation."""
+        """Return this origin narrowed to one part of the operation."""
         return replace(self, detail=detail)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Origin:
 
 
 def caller_depth() -> int:
-    """Returns the `stacklevel` with which a warning of the calling function points at the innermost
+    """Return the `stacklevel` with which a warning of the calling function points at the innermost
     line outside this package.
     """
     depth = 1
@@ -72,7 +72,7 @@ def _is_inside(filename: str) -> bool:
 
 
 def caller_location() -> Location | None:
-    """Returns the innermost line on the call stack that lies outside this package."""
+    """Return the innermost line on the call stack that lies outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
@@ -85,7 +85,7 @@ def caller_location() -> Location | None:
 
 
 def returns_of(function: Callable[..., object]) -> tuple[Location, ...]:
-    """Returns the lines at which a function returns something other than nothing.
+    """Return the lines at which a function returns something other than nothing.
 
     What has no byte code of its own, such as a class, has no lines.
     """

@@ -182,7 +182,7 @@ def _check_rounds(value: object) -> object:
 
 
 def _one_of(values: tuple[str, ...], check: Callable[[object], object]) -> _Format:
-    """Returns the format of names, which in variables are read without regard to case."""
+    """Return the format of names, which in variables are read without regard to case."""
     return _Format("one of " + ", ".join(values), lambda text: check(text.lower()), check)
 
 
@@ -220,7 +220,7 @@ _ROUNDS = _Format("20 or 12", _read_rounds, _check_rounds)
 
 
 def _setting(default: object, form: _Format, doc: str, *, needs_trust: bool = False) -> Any:
-    """Returns a setting.
+    """Return a setting.
 
     Args:
         default: The value where nothing else says one.
@@ -432,7 +432,7 @@ _overrides: ContextVar[Mapping[str, object]] = ContextVar("ocannl settings overr
 
 
 def current() -> Settings:
-    """Returns the settings in force here and now.
+    """Return the settings in force here and now.
 
     Raises:
         SettingsError: if a configuration file or a variable holds something that is no setting.
@@ -442,7 +442,7 @@ def current() -> Settings:
 
 
 def describe() -> list[Described]:
-    """Returns every setting with its value, the place that the value came from, and its meaning."""
+    """Return every setting with its value, the place that the value came from, and its meaning."""
     resolved = _resolve()
     return [
         Described(each.name, *resolved[each.name], doc=each.metadata["doc"])
@@ -452,7 +452,7 @@ def describe() -> list[Described]:
 
 @contextmanager
 def overrides(**values: object) -> Iterator[Settings]:
-    """Puts values above every other source for the duration of a `with` statement.
+    """Put values above every other source for the duration of a `with` statement.
 
     Raises:
         SettingsError: for an unknown name or an impossible value.
@@ -468,7 +468,7 @@ def overrides(**values: object) -> Iterator[Settings]:
 
 
 def cache_directory() -> Path:
-    """Returns where compiled code is kept; the directory need not exist yet.
+    """Return where compiled code is kept; the directory need not exist yet.
 
     Raises:
         SettingsError: if there is no home directory to keep it in, or its name is no UTF-8.
@@ -491,7 +491,7 @@ def _no_cache_directory(rule: str, path: str) -> SettingsError:
 
 
 def _resolve() -> Resolved:
-    """Returns value and source of every setting.
+    """Return value and source of every setting.
 
     Raises:
         SettingsError: if a configuration file or a variable holds something that is no setting.

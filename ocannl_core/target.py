@@ -127,7 +127,7 @@ class Event(Protocol):
     """A point in the work of a device."""
 
     def wait(self) -> None:
-        """Returns when everything before the event has finished."""
+        """Return when everything before the event has finished."""
         ...
 
 
@@ -153,7 +153,7 @@ class Executable(Protocol):
         buffers: Mapping[TensorNode, Buffer],
         merge_buffers: Mapping[TensorNode, Buffer] | None = None,
     ) -> Launcher:
-        """Returns a callable that runs the routine over these buffers; all addresses resolve here.
+        """Return a callable that runs the routine over these buffers; all addresses resolve here.
 
         Args:
             buffers: The memory of the plan's `params`; scratch nodes belong to the executable.
@@ -212,5 +212,5 @@ class NativeOp(Protocol):
     """An external operation that may have code in the language of a backend."""
 
     def native(self, language: str) -> NativeCode | None:
-        """Returns the code in a language such as `c`; None if there is none."""
+        """Return the code in a language such as `c`; None if there is none."""
         ...

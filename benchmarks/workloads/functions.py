@@ -52,7 +52,7 @@ class Function:
     flops: float | None = None
 
     def weights(self) -> Array:
-        """Returns the weights with which cells of the value are summed up to be differentiated."""
+        """Return the weights with which cells of the value are summed up to be differentiated."""
         return np.random.default_rng(2).standard_normal(self.result, dtype=np.float32)
 
 
@@ -97,7 +97,7 @@ Workload = Function | Step
 
 
 def classes(count: int, batches: int, batch: int) -> Array:
-    """Returns a class for every example of every minibatch."""
+    """Return a class for every example of every minibatch."""
     return np.random.default_rng(1).integers(0, count, (batches, batch))
 
 
@@ -120,7 +120,7 @@ Attempts = Mapping[str, Callable[[], Contender]]
 
 
 def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
-    """Returns what calls a function so many times."""
+    """Return what calls a function so many times."""
 
     def run(times: int) -> None:
         for _ in range(times):
@@ -130,7 +130,7 @@ def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
 
 
 def stepping(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
-    """Returns what takes so many steps, through minibatches in turn."""
+    """Return what takes so many steps, through minibatches in turn."""
     done = 0
 
     def run(times: int) -> None:

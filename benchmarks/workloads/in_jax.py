@@ -13,7 +13,7 @@ from workloads.functions import Attempts, Contender, Function, Step, repeated, s
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload compiled."""
+    """Return the workload compiled."""
     match work:
         case Function():
             return {"jax": functools.partial(function, work)}
@@ -22,7 +22,7 @@ def contenders(work: Function | Step) -> Attempts:
 
 
 def function(work: Function) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: jnp.asarray(cells) for name, cells in work.arrays().items()}
 
     def value(arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def function(work: Function) -> Contender:
 
 
 def step(work: Step) -> Contender:
-    """Returns the training step; parameters and velocities are updated in their memory."""
+    """Return the training step; parameters and velocities are updated in their memory."""
     parameters = {name: jnp.asarray(cells) for name, cells in work.parameters().items()}
     velocities = jax.tree.map(jnp.zeros_like, parameters) if work.momentum else {}
     value_and_gradients = jax.value_and_grad(functools.partial(_loss, work))
@@ -79,7 +79,7 @@ def step(work: Step) -> Contender:
 
 
 def _narrow(targets: Any) -> Any:
-    """Returns integers in 32 bits, which is what JAX works with."""
+    """Return integers in 32 bits, which is what JAX works with."""
     return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
 
 

@@ -10,7 +10,7 @@ from workloads.functions import Attempts, Contender, Function, Step, repeated
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload, if NumPy does it."""
+    """Return the workload, if NumPy does it."""
     if isinstance(work, Step) or work.numpy is None:
         return {}
     return {"numpy": partial(_function, work)}

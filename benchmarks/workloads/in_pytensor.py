@@ -19,7 +19,7 @@ _MODES = {"pytensor": "NUMBA", "pytensor C": "CVM"}
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload by each linker, if PyTensor can do it."""
+    """Return the workload by each linker, if PyTensor can do it."""
     if work.pytensor is None:
         return {}
     match work:
@@ -30,7 +30,7 @@ def contenders(work: Function | Step) -> Attempts:
 
 
 def function(work: Function, mode: str) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: _shared(cells) for name, cells in work.arrays().items()}
     assert work.pytensor is not None
     value = work.pytensor(**arguments)
@@ -45,7 +45,7 @@ def function(work: Function, mode: str) -> Contender:
 
 
 def step(work: Step, mode: str) -> Contender:
-    """Returns the training step as one function with updates."""
+    """Return the training step as one function with updates."""
     inputs, targets = list(work.batches()), list(work.targets())
     x, y = (pt.as_tensor(each[0]).type() for each in (inputs, targets))
     parameters = {name: _shared(cells.copy()) for name, cells in work.parameters().items()}

@@ -17,7 +17,7 @@ from workloads.functions import Attempts, Contender, Function, Step, stepping
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload captured."""
+    """Return the workload captured."""
     beam = getenv("BEAM", 0)
     name = f"tinygrad, beam {beam}" if beam else "tinygrad"
     match work:
@@ -28,7 +28,7 @@ def contenders(work: Function | Step) -> Attempts:
 
 
 def function(work: Function) -> Contender:
-    """Returns the function, with its gradients if it has any."""
+    """Return the function, with its gradients if it has any."""
     arguments = {name: Tensor(cells).realize() for name, cells in work.arrays().items()}
     weights = Tensor(work.weights()).realize() if work.gradients else None
 
@@ -50,7 +50,7 @@ def function(work: Function) -> Contender:
 
 
 def step(work: Step) -> Contender:
-    """Returns the training step with the library's optimiser."""
+    """Return the training step with the library's optimiser."""
     parameters = {
         name: Tensor(cells.copy()).realize().is_param_()
         for name, cells in work.parameters().items()

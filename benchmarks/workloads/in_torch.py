@@ -18,7 +18,7 @@ _compiled = partial(torch.compile, dynamic=False)  # extents never change here
 
 
 def contenders(work: Function | Step) -> Attempts:
-    """Returns the workload as written and compiled; a step also compiled as a whole."""
+    """Return the workload as written and compiled; a step also compiled as a whole."""
     match work:
         case Function():
             return {
@@ -34,7 +34,7 @@ def contenders(work: Function | Step) -> Attempts:
 
 
 def function(work: Function, compiled: Any) -> Contender:
-    """Returns the function, on tensors whose last axis is next to itself in memory."""
+    """Return the function, on tensors whose last axis is next to itself in memory."""
     apply = compiled(work.torch)
     arguments = {
         key: torch.from_numpy(cells).requires_grad_(work.gradients)
@@ -65,7 +65,7 @@ def function(work: Function, compiled: Any) -> Contender:
 
 
 def step(work: Step, compiled: Any) -> Contender:
-    """Returns the training step with the fused optimiser."""
+    """Return the training step with the fused optimiser."""
     parameters = {
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
         for key, cells in work.parameters().items()
@@ -88,7 +88,7 @@ def step(work: Step, compiled: Any) -> Contender:
 
 
 def whole_step(work: Step) -> Contender:
-    """Returns the training step as one compiled function, gradients and optimiser included."""
+    """Return the training step as one compiled function, gradients and optimiser included."""
     parameters = {key: torch.from_numpy(cells.copy()) for key, cells in work.parameters().items()}
     velocities = {key: torch.zeros_like(cells) for key, cells in parameters.items()}
     gradients_of = torch.func.grad_and_value(partial(_loss, work))

@@ -17,7 +17,7 @@ _HIDDEN, _BATCH, _BATCHES, _RATE = 16, 32, 8, 0.1
 
 
 def _data() -> tuple[Array, Array]:
-    """Returns points `minibatch, example, 2`, and 1 or -1 for each."""
+    """Return points `minibatch, example, 2`, and 1 or -1 for each."""
     random = np.random.default_rng(4)
     count = _BATCHES * _BATCH
     angle, label = random.uniform(0, np.pi, count), random.integers(0, 2, count)
@@ -88,7 +88,7 @@ MOONS = Step(
 
 
 def by_hand_in_numpy() -> Attempts:
-    """Returns the step as somebody writes it with the derivatives at hand."""
+    """Return the step as somebody writes it with the derivatives at hand."""
     return {"numpy": _numpy}
 
 
@@ -113,7 +113,7 @@ def _numpy() -> Contender:
 
 
 def by_hand_in_numba() -> Attempts:
-    """Returns loops that somebody wrote for these very extents, compiled by Numba.
+    """Return loops that somebody wrote for these very extents, compiled by Numba.
 
     With `fastmath`, which allows what IEEE arithmetic does not, as Numba's guide to speed advises,
     and without.

@@ -37,7 +37,7 @@ class Work:
 
 
 def workloads() -> Iterator[Work]:
-    """Yields products, functions along rows, and a training step."""
+    """Yield products, functions along rows, and a training step."""
     for size in _SIZES:
         yield _function_work(_product(size))
     for each in rows.workloads():

@@ -14,7 +14,7 @@ from workloads.functions import Attempts, Contender, Function, Step, repeated, s
 
 
 def contenders(work: Function | Step, backend: str | None) -> Attempts:
-    """Returns the workload compiled; a step with and without its intermediate values kept."""
+    """Return the workload compiled; a step with and without its intermediate values kept."""
     match work:
         case Function():
             return {OWN: partial(function, work, backend)}
@@ -26,7 +26,7 @@ def contenders(work: Function | Step, backend: str | None) -> Attempts:
 
 
 def function(work: Function, backend: str | None) -> Contender:
-    """Returns a compiled function of parameters."""
+    """Return a compiled function of parameters."""
     with oc.Session():
         arguments = {
             name: oc.tensor(
@@ -52,7 +52,7 @@ def function(work: Function, backend: str | None) -> Contender:
 
 
 def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
-    """Returns a compiled training step."""
+    """Return a compiled training step."""
     with oc.Session():
         batches = work.batches()
         count = len(batches)
@@ -80,7 +80,7 @@ def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> C
 
 
 def _targets(work: Step) -> Any:
-    """Returns them as scores are: `minibatch, example, class`."""
+    """Return them as scores are: `minibatch, example, class`."""
     targets = work.targets()
     if work.loss == "hinge":
         return targets[..., np.newaxis]
@@ -88,7 +88,7 @@ def _targets(work: Step) -> Any:
 
 
 def _loss(work: Step, scores: Any, targets: Any) -> Any:
-    """Returns the sum over the examples."""
+    """Return the sum over the examples."""
     if work.loss == "hinge":
         return oc.einsum("...|... => 0", oc.relu(1 - targets * scores))
     shifted = scores - oc.stop_gradient(oc.einmax("...|... => ...|0", scores))

@@ -14,7 +14,7 @@ from workloads.functions import Array, Step, classes
 
 
 def workloads() -> Iterator[Step]:
-    """Yields a perceptron and a convolutional network."""
+    """Yield a perceptron and a convolutional network."""
     yield _PERCEPTRON
     yield _LENET
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "backends",
         help="list the installed backends and what keeps each from working",
@@ -27,7 +27,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the list; returns 0, or 1 when nothing can be used or the chosen backend cannot."""
+    """Print the list; returns 0, or 1 when nothing can be used or the chosen backend cannot."""
     rows = inventory()
     _, error = default_target()
     if arguments.json:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(rows: list[BackendRow], *, verbose: bool) -> str:
-    """Returns the backends as aligned text, each followed by why it cannot be used."""
+    """Return the backends as aligned text, each followed by why it cannot be used."""
     if not rows:
         return "no backend is installed; try: pip install 'ocannl-core[all]'"
     cells = [("backend", "status", "devices", "priority", "plugin")]
@@ -66,7 +66,7 @@ def table(rows: list[BackendRow], *, verbose: bool) -> str:
 
 
 def as_json(row: BackendRow) -> dict[str, Any]:
-    """Returns a backend as JSON data."""
+    """Return a backend as JSON data."""
     return {
         "name": row.entry.name,
         "entry_point": row.entry.value,
@@ -106,7 +106,7 @@ def _notes(row: BackendRow, verbose: bool) -> list[str]:
 
 
 def _titled(title: str, text: str) -> list[str]:
-    """Returns the lines of a text behind its title; nothing for no text."""
+    """Return the lines of a text behind its title; nothing for no text."""
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
     ]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "config",
         help="show every setting and where its value came from",
@@ -22,7 +22,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the settings; returns 0."""
+    """Print the settings; returns 0."""
     described = settings.describe()
     width = max(len(each.name) for each in described)
     for each in described:

@@ -57,7 +57,7 @@ class Check:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "doctor",
         help="check the installation and say how to repair it",
@@ -68,7 +68,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the checks as they are made; returns 0 if none failed."""
+    """Print the checks as they are made; returns 0 if none failed."""
     failed = 0
     for check in checks(arguments.backend):
         print(check, flush=True)
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checks(only: str | None = None) -> Iterator[Check]:
-    """Yields the checks of the installation.
+    """Yield the checks of the installation.
 
     Args:
         only: A backend that must work; None checks all, and wants one of them to work.
@@ -131,7 +131,7 @@ def _default_check() -> Check:
 
 
 def _schedule_checks() -> Iterator[Check]:
-    """Yields whether remembered schedules can be read; nothing if nothing is remembered."""
+    """Yield whether remembered schedules can be read; nothing if nothing is remembered."""
     target, _ = default_target()
     memory = tuning_cache(target) if target is not None else None
     entries = list(memory.entries()) if memory is not None else []
@@ -152,7 +152,7 @@ def _schedule_checks() -> Iterator[Check]:
 
 
 def _cache_check() -> Check:
-    """Returns whether compiled code can be kept; makes the directory if it is missing."""
+    """Return whether compiled code can be kept; makes the directory if it is missing."""
     folder = settings.cache_directory()
     try:
         open_private(folder, create=True).write("doctor", b"")

@@ -54,7 +54,7 @@ class BackendRow:
 
 
 def inventory() -> list[BackendRow]:
-    """Returns every installed backend: available ones by falling priority, then the others."""
+    """Return every installed backend: available ones by falling priority, then the others."""
     loaded = {each.name: each for each in load_all()}
     default, _ = default_target()
     rows = []
@@ -69,7 +69,7 @@ def inventory() -> list[BackendRow]:
 
 
 def default_target() -> tuple[Target | None, BackendNotFoundError | None]:
-    """Returns the device of new contexts, or the error that making one would raise."""
+    """Return the device of new contexts, or the error that making one would raise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reasons are part of the report
         try:

@@ -18,7 +18,7 @@ EXTENT = 96
 
 
 def multiply_and_add() -> Plan:
-    """Returns a routine of one kernel: `c[i] = a[i] * b[i] + a[i]`."""
+    """Return a routine of one kernel: `c[i] = a[i] * b[i] + a[i]`."""
     a, b, c = (TensorNode(ordinal, (name,)) for ordinal, name in enumerate("abc"))
     var = fresh_var()
     at = (VarIndex(var),)
@@ -37,7 +37,7 @@ def multiply_and_add() -> Plan:
 
 
 def check(backend: Backend, target: Target) -> None:
-    """Compiles and runs the kernel on a device, and compares its cells with NumPy's, bit by bit.
+    """Compile and runs the kernel on a device, and compares its cells with NumPy's, bit by bit.
 
     Raises:
         LinkError: if the device computes something else.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = subparsers.add_parser(
         "tune",
         help="find the fastest schedules for a program on this machine, and remember them",
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
-    """Runs a program with tuning on; returns its exit code."""
+    """Run a program with tuning on; returns its exit code."""
     variables = {"OCANNL_TUNE": "search"}
     if budget is not None:
         variables["OCANNL_TUNE_BUDGET"] = str(budget)
@@ -102,7 +102,7 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets variables; processes that the program starts have them too."""
+    """Set variables; processes that the program starts have them too."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -117,7 +117,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Makes the program see the arguments and the modules that it would see if it were run."""
+    """Make the program see the arguments and the modules that it would see if it were run."""
     before = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
@@ -128,7 +128,7 @@ def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _show(memory: TuningCache) -> int:
-    """Prints what is remembered; returns 0."""
+    """Print what is remembered; returns 0."""
     entries = list(memory.entries())
     print(f"{len(entries)} kernels in {memory.folder}")
     for entry in entries:
@@ -151,6 +151,6 @@ def _lines(entry: TuningEntry) -> Iterator[str]:
 
 
 def _forget(memory: TuningCache) -> int:
-    """Removes what is remembered; returns 0."""
+    """Remove what is remembered; returns 0."""
     print(f"{memory.forget()} kernels forgotten in {memory.folder}")
     return 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def checked(subject: object) -> Tensor:
-    """Returns what is to be printed, if it is a tensor."""
+    """Return what is to be printed, if it is a tensor."""
     if isinstance(subject, Tensor):
         return subject
     raise UsageError(
@@ -65,7 +65,7 @@ class ShownCells:
             self._copy = _recomputed(ctx, root, indices)
 
     def of(self, tensor: Tensor) -> Array:
-        """Returns the cells of a tensor.
+        """Return the cells of a tensor.
 
         Raises:
             LinkError: if the context does not have them.
@@ -81,7 +81,7 @@ class ShownCells:
         raise _needs_context(tensor)
 
     def known(self, tensor: Tensor | None) -> Array | None:
-        """Returns the cells of a tensor, or None where there are none.
+        """Return the cells of a tensor, or None where there are none.
 
         A tensor without a node is in no context; asking for the node would make its label final.
         """
@@ -103,7 +103,7 @@ def _needs_context(tensor: Tensor) -> UsageError:
 
 
 def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
-    """Returns a new context in which a tensor, what it is computed from and their gradients have
+    """Return a new context in which a tensor, what it is computed from and their gradients have
     been computed from the values of another one.
     """
     copy = type(ctx)(ctx.target.backend, device=ctx.target.device)
@@ -128,7 +128,7 @@ def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) 
 
 @contextmanager
 def _aside(session: Session) -> Iterator[None]:
-    """Compiles code that is no part of the program: what is recorded does not contain it, and must
+    """Compile code that is no part of the program: what is recorded does not contain it, and must
     not rely on it later.
     """
     recorder, consumed = session.recorder, session.consumed.copy()

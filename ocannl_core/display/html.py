@@ -19,7 +19,7 @@ def tables(
     down: Heads | None,
     blocks: Sequence[tuple[str, Sequence[Sequence[str]]]],
 ) -> str:
-    """Returns tables under a title.
+    """Return tables under a title.
 
     Args:
         title: What they show.
@@ -59,7 +59,7 @@ def _rows(cells: Sequence[Sequence[str]], down: Heads | None) -> Iterator[str]:
 
 
 def outline(lines: Sequence[tuple[int, str, str]]) -> str:
-    """Returns nested lists of lines, each with a depth, a name and details; branches fold."""
+    """Return nested lists of lines, each with a depth, a name and details; branches fold."""
     parts = ['<div style="font-family:monospace">']
     depths = [depth for depth, _, _ in lines]
     open_branches: list[int] = []

@@ -16,7 +16,7 @@ _GREATEST_FIXED = 1e7
 
 
 def numerals(cells: Array, decimals: int) -> Array:
-    """Returns an array of texts, one per cell.
+    """Return an array of texts, one per cell.
 
     Floats have the same number of decimals, no more than are needed and at least one. Great ones,
     and those that would be printed as zero but are not, have an exponent.
@@ -39,13 +39,13 @@ def _texts(cells: Array, decimals: int) -> list[str]:
 
 
 def numeral(cell: Any, decimals: int) -> str:
-    """Returns one cell as a text."""
+    """Return one cell as a text."""
     text: str = numerals(np.asarray(cell).reshape(1), decimals)[0]
     return text
 
 
 def _digits(numbers: Sequence[float], decimals: int) -> int:
-    """Returns how many decimals the numbers need, from one to the given number."""
+    """Return how many decimals the numbers need, from one to the given number."""
     fixed = [n for n in numbers if _is_fixed(n, decimals)]
     for digits in range(1, decimals):
         if all(f"{n:.{digits}f}{'0' * (decimals - digits)}" == f"{n:.{decimals}f}" for n in fixed):
@@ -69,7 +69,7 @@ def _float_text(number: float, digits: int, decimals: int) -> str:
 
 
 def summary(cells: Array, decimals: int, most: int = 8) -> str:
-    """Returns a few cells in brackets, `;` between the rows of the last axis; of more, their range
+    """Return a few cells in brackets, `;` between the rows of the last axis; of more, their range
     and mean.
     """
     if cells.ndim == 0:

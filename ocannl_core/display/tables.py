@@ -113,7 +113,7 @@ def table(
     recompute: bool = False,
     indices: Mapping[StaticIndex, int] | None = None,
 ) -> TensorTable:
-    """Returns a tensor's cells as a table; `print` shows it, and notebooks do.
+    """Return a tensor's cells as a table; `print` shows it, and notebooks do.
 
     The last axis goes across and the one before it down, in the order batch, output, input; so that
     a weight has its outputs down and its inputs across. There is a block for each position of the
@@ -160,7 +160,7 @@ def table(
 
 
 def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
-    """Returns the axes in buffer order."""
+    """Return the axes in buffer order."""
     axes = []
     for kind, row in tensor.shape.rows():
         count = len(row.trailing)
@@ -172,14 +172,14 @@ def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
 
 
 def _shown(n: int, edge: int) -> tuple[int | None, ...]:
-    """Returns the positions of an axis to show, and None where some are left out."""
+    """Return the positions of an axis to show, and None where some are left out."""
     if n <= 2 * edge + 1:
         return tuple(range(n))
     return (*range(edge), None, *range(n - edge, n))
 
 
 def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> list[TableAxis]:
-    """Returns the axes that blocks go over: of many blocks the outermost ones only."""
+    """Return the axes that blocks go over: of many blocks the outermost ones only."""
     if prod(dims[: len(axes)]) <= 2 * edge:
         return list(axes)
     return [replace(axis, positions=_shown(n, 1)) for axis, n in zip(axes, dims, strict=False)]
@@ -188,7 +188,7 @@ def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> 
 def _blocks(
     texts: Array, outer: Sequence[TableAxis], down: TableAxis | None, across: TableAxis
 ) -> Iterator[TableBlock]:
-    """Yields the parts of a tensor; one without cells stands for parts left out.
+    """Yield the parts of a tensor; one without cells stands for parts left out.
 
     Args:
         texts: The cells at the positions shown.
@@ -209,7 +209,7 @@ def _blocks(
 
 
 def _caption(outer: Sequence[TableAxis], place: Sequence[int | None]) -> str:
-    """Returns where a block is: `batch 0, 3, output 1`."""
+    """Return where a block is: `batch 0, 3, output 1`."""
     texts = []
     for number, (axis, position) in enumerate(zip(outer, place, strict=True)):
         is_next = number > 0 and outer[number - 1].kind is axis.kind
@@ -236,7 +236,7 @@ def _with_gaps(line: list[str], across: TableAxis) -> tuple[str, ...]:
 def _grid(
     down: TableAxis | None, across: TableAxis | None, cells: tuple[tuple[str, ...], ...]
 ) -> Iterator[str]:
-    """Yields the lines of one block.
+    """Yield the lines of one block.
 
            │ input
     output │   0    1

@@ -80,7 +80,7 @@ def tree(
     recompute: bool = False,
     indices: Mapping[StaticIndex, int] | None = None,
 ) -> ExpressionTree:
-    """Returns the expression that a tensor is, as a tree; `print` shows it, and notebooks do.
+    """Return the expression that a tensor is, as a tree; `print` shows it, and notebooks do.
 
     Every tensor is shown with its shape as far as it is known, and with the values and gradients
     that the context stores. What several operations use is shown once, with a number, and referred
@@ -105,7 +105,7 @@ def tree(
 
 
 def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) -> Iterator[Line]:
-    """Yields tensors before their operands."""
+    """Yield tensors before their operands."""
     numbers = _shared(root)
     shown: set[Tensor] = set()
     pending = [(root, 0, True)]
@@ -130,7 +130,7 @@ def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) ->
 
 
 def _shared(root: Tensor) -> dict[Tensor, int]:
-    """Returns numbers for the tensors that several operations use, or one of them twice.
+    """Return numbers for the tensors that several operations use, or one of them twice.
 
     Constants of one cell are as short as a reference to them.
     """
@@ -147,7 +147,7 @@ def _name(tensor: Tensor) -> str:
 
 
 def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
-    """Returns what a line says behind the name: operation, shape, value, gradient."""
+    """Return what a line says behind the name: operation, shape, value, gradient."""
     shape = _brief(tensor.shape)
     text = _kind(tensor) + (f" ({shape})" if shape else "")
     value = cells.known(tensor)
@@ -160,7 +160,7 @@ def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
 
 
 def _brief(shape: Shape) -> str:
-    """Returns a shape with `...` for axes and `?` for sizes that are not known yet."""
+    """Return a shape with `...` for axes and `?` for sizes that are not known yet."""
     rows = {kind: _brief_row(row) for kind, row in shape.rows()}
     text = rows[RowKind.OUTPUT]
     if rows[RowKind.INPUT]:
@@ -180,7 +180,7 @@ def _brief_size(dim: Dim) -> str:
 
 
 def _kind(tensor: Tensor) -> str:
-    """Returns how a tensor comes about, as far as its name does not say it."""
+    """Return how a tensor comes about, as far as its name does not say it."""
     match tensor.definition:
         case Applied(operation, _, logic):
             spec = getattr(logic, "spec", None)
@@ -205,7 +205,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _drawn(lines: tuple[Line, ...]) -> Iterator[str]:
-    """Yields lines with branches in front.
+    """Yield lines with branches in front.
 
     root
     ├─ first

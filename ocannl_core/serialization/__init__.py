@@ -1,1 +1,1 @@
-"""Records as bytes and back: data only, for what is kept on disk and for keys."""
+"""Record as bytes and back: data only, for what is kept on disk and for keys."""

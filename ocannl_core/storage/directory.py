@@ -72,7 +72,7 @@ class PrivateDirectory:
         return root._scratch
 
     def is_current(self) -> bool:
-        """True if the directory still exists and is still private."""
+        """Return True if the directory still exists and is still private."""
         try:
             trust.check_private(self.descriptor, str(self.path))
             is_there = os.fstat(self.descriptor).st_nlink > 0
@@ -237,7 +237,7 @@ def _machine() -> str:
 
 
 def _is_stale(name: str, last_use: float) -> bool:
-    """True if the process is gone that an unfinished file was named after."""
+    """Return True if the process is gone that an unfinished file was named after."""
     machine, _, rest = name.partition("-")
     number = rest.partition("-")[0]
     if machine == _machine() and number.isdecimal():

@@ -274,7 +274,7 @@ def _check_closed(descriptor: int, status: os.stat_result, path: str) -> None:
 
 @cache
 def _has_one_member(group: int) -> bool:
-    """True if the user is the only member of a group; False if that is not sure."""
+    """Return True if the user is the only member of a group; False if that is not sure."""
     import grp
     import pwd
 
@@ -288,7 +288,7 @@ def _has_one_member(group: int) -> bool:
 
 
 def _has_access_list(descriptor: int) -> bool:
-    """True if other users than those of the mode may write, as far as Linux tells."""
+    """Return True if other users than those of the mode may write, as far as Linux tells."""
     if not hasattr(os, "getxattr"):
         return False
     try:

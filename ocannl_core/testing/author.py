@@ -49,7 +49,7 @@ from ocannl_core.testing.primitives import accumulators, exact_primitives, telli
 
 
 def random_cells(info: NodeInfo, seed: int) -> Array:
-    """Returns cells of a node, margins included: telling values and ordinary numbers, mixed."""
+    """Return cells of a node, margins included: telling values and ordinary numbers, mixed."""
     random = np.random.default_rng(seed)
     telling = np.array(telling_values(info.dtype), info.dtype.numpy)
     cells = telling[random.integers(0, len(telling), info.size)]
@@ -101,7 +101,7 @@ class Author:
     # ----- statements ------------------------------------------------------------------------
 
     def nest(self, depth: int) -> list[Stmt]:
-        """Returns statements that write one new node, which can be read afterwards."""
+        """Return statements that write one new node, which can be read afterwards."""
         loops: list[tuple[LoopVar, int]] = [
             (fresh_var("i"), self.count(1, 4)) for _ in range(self.count(0, 3))
         ]
@@ -131,7 +131,7 @@ class Author:
     def _result_axes(
         self, loops: Sequence[tuple[LoopVar, int]]
     ) -> tuple[list[AxisIndex], tuple[int, ...]]:
-        """Returns one position for each loop, so that no cell is written twice, and the extents."""
+        """Return one position for each loop, so that no cell is written twice, and the extents."""
         indices: list[AxisIndex] = []
         dims = []
         for var, extent in loops:
@@ -165,7 +165,7 @@ class Author:
         bounds: Bounds,
         depth: int,
     ) -> list[Stmt]:
-        """Returns `result = result combine value` in place, under an extra loop anywhere."""
+        """Return `result = result combine value` in place, under an extra loop anywhere."""
         op = self.choose(accumulators(dtype))
         reduced, extent = fresh_var("k"), self.count(0, 3)
         value = self.expr(dtype, bounds | {reduced: max(extent, 1)}, depth)
@@ -183,7 +183,7 @@ class Author:
         bounds: Bounds,
         depth: int,
     ) -> list[Stmt]:
-        """Returns a reduction into a variable, and an expression of it stored."""
+        """Return a reduction into a variable, and an expression of it stored."""
         total, body = self._reduction(dtype, bounds, depth - 1)
         self.locals.append(total)
         store = Store(result, indices, self.expr(dtype, bounds, depth - 1))
@@ -192,7 +192,7 @@ class Author:
         return [Fill(result, 0.0), self._looped(loops, stmts, self.kinds)]
 
     def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
-        """Returns a variable, and statements that reduce into it."""
+        """Return a variable, and statements that reduce into it."""
         op = self.choose(accumulators(dtype))
         total = Local(self.local_count, dtype)
         self.local_count += 1
@@ -221,7 +221,7 @@ class Author:
         return node
 
     def _position(self, bounds: Bounds) -> tuple[AxisIndex, int]:
-        """Returns a position along an axis that is never negative, and its largest value."""
+        """Return a position along an axis that is never negative, and its largest value."""
         terms, low, high = [], 0, 0
         if self.count(0, 9) == 0:
             static = StaticIndex(f"s{len(self.statics)}", self.count(1, 3))
@@ -237,7 +237,7 @@ class Author:
         return affine(terms, offset), high + offset
 
     def _access(self, dtype: DType, bounds: Bounds) -> tuple[TensorNode, tuple[AxisIndex, ...]]:
-        """Returns a cell of a node that is written already, or of a new parameter."""
+        """Return a cell of a node that is written already, or of a new parameter."""
         positions = [self._position(bounds) for _ in range(self.count(0, 3))]
         needed = tuple(largest + 1 for _, largest in positions)
         indices = tuple(index for index, _ in positions)
@@ -261,7 +261,7 @@ class Author:
     # ----- expressions -----------------------------------------------------------------------
 
     def expr(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        """Returns an expression of a format over the variables in scope."""
+        """Return an expression of a format over the variables in scope."""
         if depth <= 0 or self.count(0, 5) == 0:
             return self._leaf(dtype, bounds)
         make = self.choose([self._operation] * 4 + [self._conversion, self._scoped, self._gather])
@@ -313,6 +313,6 @@ class Author:
 
 
 def _shifted(index: AxisIndex, offset: int) -> AxisIndex:
-    """Returns an index moved along its axis."""
+    """Return an index moved along its axis."""
     terms, start = as_affine(index)
     return affine(terms, start + offset)

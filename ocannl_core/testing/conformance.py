@@ -53,7 +53,7 @@ def agree(
     arrays: Mapping[TensorNode, Array] | None = None,
     indices: Sequence[int] = (),
 ) -> dict[TensorNode, Array]:
-    """Returns the result of a program after comparing its bits with the oracle's."""
+    """Return the result of a program after comparing its bits with the oracle's."""
     found = subject.run(program, arrays, indices)
     for node, expected in oracle.run(program, arrays, indices).items():
         assert_same(found[node], expected, program.nodes[node].dtype, EXACT, node.name)
@@ -61,7 +61,7 @@ def agree(
 
 
 def check(subject: Subject, oracle: Subject, example: Example) -> None:
-    """Raises AssertionError unless subject and oracle give the known result."""
+    """Raise AssertionError unless subject and oracle give the known result."""
     found = agree(subject, oracle, example.program, example.arrays, example.indices)
     for node, expected in example.expected.items():
         info = example.program.nodes[node]
@@ -342,14 +342,14 @@ class BackendConformance:
 
 
 def _cells(data: Array, info: NodeInfo) -> Array:
-    """Returns bytes as cells of a node."""
+    """Return bytes as cells of a node."""
     return np.ascontiguousarray(data).view(info.dtype.numpy).reshape(info.buffer_dims)
 
 
 def _operands_of_first_difference(
     found: Array, expected: Array, arrays: Mapping[TensorNode, Array]
 ) -> str:
-    """Returns what was computed with at the first cell whose bits differ."""
+    """Return what was computed with at the first cell whose bits differ."""
     pairs = zip(found, expected, strict=True)
     position = next(k for k, (a, b) in enumerate(pairs) if a.tobytes() != b.tobytes())
     return ", ".join(f"{node.name} = {array[position]}" for node, array in arrays.items())

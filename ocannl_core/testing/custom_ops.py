@@ -1,4 +1,4 @@
-"""Checks for authors of user-written operations: does an op keep its contract?
+"""Check for authors of user-written operations: does an op keep its contract?
 
 oc.testing.check_op(Fft(), [np.random.default_rng(0).normal(size=(4, 8))])
 """
@@ -44,7 +44,7 @@ def check_op(
     ulps: int = 4,
     backends: Sequence[str] | None = None,
 ) -> None:
-    """Raises AssertionError with all that an op does against its contract.
+    """Raise AssertionError with all that an op does against its contract.
 
     Tried are: equality and hash; nodes made anew from the same inputs and from other tensors of the
     same types; `perform` on storage that is empty, left over, or full of rubbish, and on inputs
@@ -81,7 +81,7 @@ class _Sample:
     shape: Shape
 
     def tensor(self, array: Array | None = None) -> Tensor:
-        """Returns a literal of this shape, with other cells if given."""
+        """Return a literal of this shape, with other cells if given."""
         return literal(
             self.array if array is None else array,
             batch_axes=len(self.shape.batch.sizes),
@@ -90,7 +90,7 @@ class _Sample:
         )
 
     def placeholder(self, name: str) -> Tensor:
-        """Returns a tensor of the same type without cells."""
+        """Return a tensor of the same type without cells."""
         shape = self.shape
         return placeholder(
             name,
@@ -233,7 +233,7 @@ class _Check:
             return self.run(node, [sample.array.copy() for sample in self.samples])
 
     def run(self, node: Apply, arrays: list[Array]) -> list[Array]:
-        """Returns the outputs of `perform` that are tensors."""
+        """Return the outputs of `perform` that are tensors."""
         storage: list[list[Any]] = [[None] for _ in node.outputs]
         self.op.perform(node, arrays, storage)
         return [
@@ -263,7 +263,7 @@ class _Check:
     # ----- gradients ------------------------------------------------------------------------------
 
     def gradient(self) -> None:
-        """Compares the gradient of a weighted sum of all outputs with central differences.
+        """Compare the gradient of a weighted sum of all outputs with central differences.
 
         Where no input has a format of which differences mean something, there is nothing to compare
         with.
@@ -291,7 +291,7 @@ class _Check:
             )
 
     def gradients(self, backend: str) -> list[Array | None]:
-        """Returns the gradients of the weighted sum for the inputs that are float numbers."""
+        """Return the gradients of the weighted sum for the inputs that are float numbers."""
         with Session():
             variables = []
             for position, sample in enumerate(self.samples):
@@ -321,7 +321,7 @@ class _Check:
             ]
 
     def differences(self, position: int, step: float) -> Array:
-        """Returns central differences of the weighted sum in the cells of one input."""
+        """Return central differences of the weighted sum in the cells of one input."""
         arrays = [sample.array for sample in self.samples]
         with Session():
             node = self.node()
@@ -346,7 +346,7 @@ class _Check:
 
 
 def _weights(node: Apply) -> list[Tensor | None]:
-    """Returns a tensor of different numbers for each output that has a gradient."""
+    """Return a tensor of different numbers for each output that has a gradient."""
     found: list[Tensor | None] = []
     for result in node.results:
         dims = result.shape.dims
@@ -363,7 +363,7 @@ def _close(node: Apply) -> None:
 
 
 def forward_code(node: Apply) -> Computation:
-    """Returns the code that computes all outputs."""
+    """Return the code that computes all outputs."""
     return functools.reduce(operator.add, [forward(result) for result in node.results])
 
 
@@ -417,7 +417,7 @@ class _Runs:
         )
 
     def run(self, storage: list[list[Any]], what: str) -> tuple[list[list[Any]], list[Array]]:
-        """Returns the storage and the tensors' arrays after a run; no arrays if it fails."""
+        """Return the storage and the tensors' arrays after a run; no arrays if it fails."""
         destroyed = self.node.destroyed
         given = [array.copy() for array in self.arrays]
         for position, array in enumerate(self.arrays):
@@ -447,7 +447,7 @@ class _Runs:
         return cells, self.results(cells, given)
 
     def results(self, cells: list[list[Any]], given: list[Array]) -> list[Array]:
-        """Returns the arrays of the outputs that are tensors, copied; none if one is wrong."""
+        """Return the arrays of the outputs that are tensors, copied; none if one is wrong."""
         found = []
         maps = (self.check.op.destroy_map, self.check.op.view_map)
         for position, (output, cell) in enumerate(zip(self.node.outputs, cells, strict=True)):
@@ -489,7 +489,7 @@ class _Runs:
             )
 
     def apart(self, cells: list[list[Any]], earlier: list[Array]) -> None:
-        """Requires that what was put into empty storage is not memory given away before."""
+        """Require that what was put into empty storage is not memory given away before."""
         for cell in cells:
             shared = isinstance(cell[0], np.ndarray) and any(
                 np.may_share_memory(cell[0], each) for each in earlier

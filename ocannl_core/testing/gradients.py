@@ -27,7 +27,7 @@ def check_gradients(
     step: float = 1e-6,
     tolerance: float = 1e-5,
 ) -> None:
-    """Compares the gradients of a function of tensors with the slopes that it really has.
+    """Compare the gradients of a function of tensors with the slopes that it really has.
 
     The function is differentiated at the points, weighted with numbers that differ from cell to
     cell, so that no error cancels. It must be smooth there: keep away from kinks by more than the
@@ -81,7 +81,7 @@ def check_gradients(
 
 
 def _weighted(result: Tensor) -> Tensor:
-    """Returns the sum of the cells, each with a weight of its own."""
+    """Return the sum of the cells, each with a weight of its own."""
     dims = result.info.dims
     weights = np.random.default_rng(5).uniform(0.5, 1.5, dims)
     batch, inputs = len(result.shape.batch.sizes), len(result.shape.input.sizes)

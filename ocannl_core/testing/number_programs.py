@@ -38,7 +38,7 @@ from ocannl_core.testing.programs import Example
 def every_primitive(
     dtype: DType, ops: Sequence[Op]
 ) -> tuple[LoopProgram, dict[TensorNode, Array], dict[Op, TensorNode]]:
-    """Returns a program that applies each primitive to each pair of telling values.
+    """Return a program that applies each primitive to each pair of telling values.
 
     The first two operands take every pair; the third is a value chosen at random. Also returns the
     operands' cells, and the node that holds the result of each primitive.
@@ -95,7 +95,7 @@ def rounds_each_operation() -> Example:
 
 
 def fused_multiply_add() -> Example:
-    """Sums so close to the middle between two numbers that two roundings go wrong."""
+    """Sum so close to the middle between two numbers that two roundings go wrong."""
     draft = Draft("fma")
     arrays: dict[TensorNode, Array] = {}
     expected, stores = {}, []
@@ -121,7 +121,7 @@ def fused_multiply_add() -> Example:
 
 
 def random_words(count: int) -> Array:
-    """Returns 128-bit words; the first have all bits clear and all bits set."""
+    """Return 128-bit words; the first have all bits clear and all bits set."""
     lanes = np.random.default_rng(0).integers(0, 2**32, (count, 4), np.uint32)
     lanes[0], lanes[1] = 0, 0xFFFFFFFF
     return lanes.view(uint4x32.numpy).reshape(count)

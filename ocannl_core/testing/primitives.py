@@ -16,12 +16,12 @@ _MISSING_ON_INTEGERS = frozenset(
 
 
 def exact_primitives(dtype: DType) -> tuple[Op, ...]:
-    """Returns the primitives whose result in this format is the same on every backend."""
+    """Return the primitives whose result in this format is the same on every backend."""
     return tuple(op for op in primitives(dtype) if tolerance(op, dtype) is EXACT)
 
 
 def primitives(dtype: DType) -> tuple[Op, ...]:
-    """Returns the primitives whose operands and result are numbers of this format."""
+    """Return the primitives whose operands and result are numbers of this format."""
     on_numbers = tuple(op for op in PRIMITIVES if op.value.signature is Signature.NUMBERS)
     match dtype.kind:
         case Kind.FLOAT:
@@ -33,7 +33,7 @@ def primitives(dtype: DType) -> tuple[Op, ...]:
 
 
 def tolerance(op: Op, dtype: DType) -> Tolerance:
-    """Returns how far one application of a primitive may be from the reference.
+    """Return how far one application of a primitive may be from the reference.
 
     Formats narrower than float32 compute in float32 and round, which may move a result by 1 ulp.
     """
@@ -43,13 +43,13 @@ def tolerance(op: Op, dtype: DType) -> Tolerance:
 
 
 def accumulators(dtype: DType) -> tuple[BinaryOp, ...]:
-    """Returns the accumulating primitives that are exact in this format."""
+    """Return the accumulating primitives that are exact in this format."""
     finite = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.OR, BinaryOp.AND)
     return (*finite, BinaryOp.MAX, BinaryOp.MIN) if dtype.is_float else finite
 
 
 def telling_values(dtype: DType) -> tuple[Any, ...]:
-    """Returns numbers of the format at which implementations go wrong, as Python numbers."""
+    """Return numbers of the format at which implementations go wrong, as Python numbers."""
     if dtype.kind is Kind.WORD:
         return ((0, 0, 0, 0), (1, 2, 3, 4), (2**32 - 1, 0, 2**31, 0xDEADBEEF))
     if dtype.is_float:

@@ -69,12 +69,12 @@ class Example:
     tolerance: Tolerance = EXACT
 
     def __repr__(self) -> str:
-        """Returns the program as text."""
+        """Return the program as text."""
         values = f"\nindices = {list(self.indices)}" if self.indices else ""
         return to_text(self.program) + values
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Makes Hypothesis show the text instead of nested data classes."""
+        """Make Hypothesis show the text instead of nested data classes."""
         printer.text(repr(self))
 
 
@@ -82,7 +82,7 @@ _random = np.random.default_rng(1)
 
 
 def _small_integers(*dims: int) -> Array:
-    """Returns floats whose sums and products are exact in float32."""
+    """Return floats whose sums and products are exact in float32."""
     return _random.integers(-8, 9, dims).astype(np.float32)
 
 
@@ -320,7 +320,7 @@ def awkward_names() -> Example:
 
 
 def row_of() -> tuple[LoopProgram, TensorNode, TensorNode]:
-    """Returns a program that copies part of a row, and the node it reads and the one it writes.
+    """Return a program that copies part of a row, and the node it reads and the one it writes.
 
     Its two static indices are the row and the first column; the last cell receives a number made of
     both.

@@ -29,7 +29,7 @@ def random_programs(
     depth: int = 3,
     max_nests: int = 3,
 ) -> Example:
-    """Returns programs over numbers of these formats, with the cells that they start from.
+    """Return programs over numbers of these formats, with the cells that they start from.
 
     Args:
         draw: Hypothesis's.
@@ -53,7 +53,7 @@ def loop_programs(
     depth: int = 2,
     max_nests: int = 4,
 ) -> Example:
-    """Returns programs for passes: what `random_programs` has, and nests that follow one another.
+    """Return programs for passes: what `random_programs` has, and nests that follow one another.
 
     Nodes, parameters included, are overwritten in full, in part, repeatedly and by recurrences;
     some have margins; computations repeat in one statement, in siblings and in later nests; loads

@@ -22,7 +22,7 @@ Scheduler = Callable[[Plan, Target], Plan]
 
 
 def unscheduled(plan: Plan, target: Target) -> Plan:
-    """Returns the plan as it is."""
+    """Return the plan as it is."""
     return plan
 
 
@@ -37,23 +37,23 @@ class Subject:
         return str(self.target)
 
     def generate(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Source:
-        """Returns the backend's code for a program, scheduled by a function of the plan."""
+        """Return the backend's code for a program, scheduled by a function of the plan."""
         plan = split_kernels(run_passes(program, self.backend.passes(self.target)))
         return self.backend.generate(schedule(plan, self.target), self.target)
 
     def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:
-        """Returns the program as something that runs on buffers of this device."""
+        """Return the program as something that runs on buffers of this device."""
         return self.backend.compile(self.generate(program, schedule), self.target)
 
     def upload(self, array: Array, info: NodeInfo) -> Buffer:
-        """Returns new memory of the device with these cells; the array includes margins."""
+        """Return new memory of the device with these cells; the array includes margins."""
         buffer = self.backend.allocate(info, self.target)
         whole = np.ascontiguousarray(array, info.dtype.numpy).reshape(info.buffer_dims)
         self.backend.transfer(buffer, HostBuffer(whole, info)).wait()
         return buffer
 
     def download(self, buffer: Buffer) -> Array:
-        """Returns a copy of a buffer's cells, margins included, once all work has finished."""
+        """Return a copy of a buffer's cells, margins included, once all work has finished."""
         self.backend.synchronize(self.target)
         info = buffer.info
         array = np.empty(info.buffer_dims, info.dtype.numpy)
@@ -67,7 +67,7 @@ class Subject:
         indices: Sequence[int] = (),
         schedule: Scheduler = unscheduled,
     ) -> dict[TensorNode, Array]:
-        """Returns the cells of all parameters after one run.
+        """Return the cells of all parameters after one run.
 
         Args:
             program: What to run.
@@ -87,7 +87,7 @@ class Subject:
 
 
 def subject_named(name: str) -> Subject:
-    """Returns a device by the name of its backend, or as `NAME:DEVICE`.
+    """Return a device by the name of its backend, or as `NAME:DEVICE`.
 
     Raises:
         BackendNotFoundError: if the backend is not installed, is broken, or has no such device.
@@ -96,7 +96,7 @@ def subject_named(name: str) -> Subject:
 
 
 def installed_targets() -> tuple[str, ...]:
-    """Returns `NAME:DEVICE` for every device of every backend that is installed and works."""
+    """Return `NAME:DEVICE` for every device of every backend that is installed and works."""
     return tuple(
         str(target) for backend in manager.load_all() for target in backend.targets().targets
     )

@@ -65,7 +65,7 @@ def check(
     reference: Callable[..., Array],
     *arrays: Array,
 ) -> None:
-    """Compares an expression and its gradients, in float64, with a function of arrays."""
+    """Compare an expression and its gradients, in float64, with a function of arrays."""
     expected = reference(*arrays)
     weights = np.random.default_rng(7).uniform(0.5, 1.5, expected.shape)
     with oc.Session():

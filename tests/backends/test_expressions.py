@@ -236,7 +236,7 @@ def test_transposed_products_and_static_slices(target: str) -> None:
 def test_a_choice_between_cells_is_right_in_every_cell(
     target: str, dims: tuple[int, ...], dtype: oc.DType
 ) -> None:
-    """Loads that depend on conditions are miscompiled by some compilers when loops are unrolled."""
+    """Load that depend on conditions are miscompiled by some compilers when loops are unrolled."""
     rng = np.random.default_rng(1)
     a, b = (rng.integers(1, 100, dims).astype(dtype.name) for _ in range(2))
     condition = (rng.random(dims) < 0.5).astype(dtype.name)
@@ -276,7 +276,7 @@ def test_a_conjunction_of_cells_is_right_in_every_cell(
 def test_short_sums_are_right_in_every_cell(
     target: str, dims: tuple[int, ...], schedule: str
 ) -> None:
-    """Stores through masks, which compilers make of short loops, hide others from some of them."""
+    """Store through masks, which compilers make of short loops, hide others from some of them."""
     cells = np.random.default_rng(1).integers(-3, 4, dims).astype(np.float64)
     with oc.Session(dtype="float64"), oc.settings.overrides(schedule=schedule):
         x = oc.tensor(cells, batch_axes=1, input_axes=2)

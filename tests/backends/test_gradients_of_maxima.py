@@ -21,7 +21,7 @@ INF, NAN = np.inf, np.nan
 
 
 def windows(numbers: Array, axis: int, size: int, *, stride: int = 1, gap: int = 1, left: int = 0):
-    """Returns windows over an axis, whose cells are the last axis; -1 outside."""
+    """Return windows over an axis, whose cells are the last axis; -1 outside."""
     span = gap * (size - 1) + 1
     length = numbers.shape[axis]
     count = length // stride if left else (length - span) // stride + 1
@@ -97,7 +97,7 @@ MAXIMA = {
 
 
 def expected(maximum: Maximum, cells: Array, weights: Array) -> Array:
-    """Returns the gradient of a weighted sum of the maxima."""
+    """Return the gradient of a weighted sum of the maxima."""
     numbers = maximum.cells(np.arange(cells.size).reshape(maximum.shape))
     found = np.where(numbers < 0, -INF, cells.ravel()[numbers])
     chosen = np.take_along_axis(numbers, found.argmax(axis=-1)[..., None], -1).ravel()
@@ -109,7 +109,7 @@ def expected(maximum: Maximum, cells: Array, weights: Array) -> Array:
 def gradient_of(
     target: str, take: Callable[[oc.Tensor], oc.Tensor], cells: Array, weights: Array | float = 1.0
 ) -> Array:
-    """Returns the gradient of a weighted sum of results in the cells of their operand."""
+    """Return the gradient of a weighted sum of results in the cells of their operand."""
     with oc.Session(dtype="float64"), settings.overrides(allow_nan=True):
         x = oc.param("x", init=oc.tensor(cells, dtype=str(cells.dtype)))
         factor = weights if isinstance(weights, float) else oc.tensor(weights, dtype="float64")

@@ -60,7 +60,7 @@ def relays(draw: st.DrawFn) -> Example:
 
 
 def packed(subject: Subject, example: Example) -> np.ndarray:
-    """Returns the rows after a run of the plan that a compilation makes."""
+    """Return the rows after a run of the plan that a compilation makes."""
     (rows,) = example.program.params
     plan = sink_fills(split_kernels(example.program))
     buffer = subject.upload(example.arrays[rows], example.program.nodes[rows])

@@ -17,7 +17,7 @@ SECONDS = 30
 
 
 def calling(target: str, perform: Callable[[], None]) -> tuple[Any, Callable[[], list[float]]]:
-    """Returns a routine in the middle of which a function is called, and what reads its result."""
+    """Return a routine in the middle of which a function is called, and what reads its result."""
 
     def double(inputs: Any, storage: Any) -> None:
         perform()

@@ -151,7 +151,7 @@ class Run:
     admitted: list[bool] = field(default_factory=list)
 
     def attempt(self, action: Callable[[], Any]) -> Any:
-        """Returns what an action returns; None if it is refused or not allowed."""
+        """Return what an action returns; None if it is refused or not allowed."""
         if self.allowed is not None and not self.allowed[len(self.admitted)]:
             self.admitted.append(False)
             return None
@@ -165,7 +165,7 @@ class Run:
         return result
 
     def cells(self, target: str, plan: Plan) -> dict[str, Array]:
-        """Returns what the parameters, their gradients and the other kept tensors hold."""
+        """Return what the parameters, their gradients and the other kept tensors hold."""
         with oc.Session(seed=3):
             model = Model(plan)
             context = oc.Context(target)

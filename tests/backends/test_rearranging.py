@@ -19,7 +19,7 @@ def check(
     reference: Callable[..., Array],
     *shapes: tuple[int, ...],
 ) -> None:
-    """Compares an expression and its gradients with a function of arrays.
+    """Compare an expression and its gradients with a function of arrays.
 
     Cells are whole numbers, so that differences are exact.
     """

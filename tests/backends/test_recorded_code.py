@@ -19,7 +19,7 @@ Code = Callable[..., None]
 
 
 def run(target: str, code: Code, initial: dict[str, Array]) -> dict[str, Array]:
-    """Returns the tensors' values after the code ran once on declared tensors of these values."""
+    """Return the tensors' values after the code ran once on declared tensors of these values."""
     with oc.Session():
         tensors = {
             name: oc.declare(name, batch=[], input=[], output=cells.shape, dtype=oc.float64)
@@ -225,7 +225,7 @@ def form(
 
 
 def in_place(symbol: str) -> tuple[Code, Code]:
-    """Returns the code `c += e` and `c[oc.neutral] += e` for an operator."""
+    """Return the code `c += e` and `c[oc.neutral] += e` for an operator."""
     names: dict[str, Any] = {"oc": oc}
     exec(
         f"def keeping(c, e):\n    c {symbol}= e\n"

@@ -18,7 +18,7 @@ Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 
 @pytest.fixture(scope="session")
 def interpret() -> Run:
-    """Returns `(program, arrays, indices) -> cells of all parameters`, margins included.
+    """Return `(program, arrays, indices) -> cells of all parameters`, margins included.
 
     Parameters without an array start at zero; memory of the routine starts with rubbish.
     """

@@ -77,7 +77,7 @@ class Broken:
 
 
 def shown(*, verbose: bool) -> str:
-    """Returns the printed backends, without the installed ones."""
+    """Return the printed backends, without the installed ones."""
     rows = [row for row in inventory() if row.state != "disabled"]
     return table(rows, verbose=verbose)
 

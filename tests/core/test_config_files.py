@@ -42,7 +42,7 @@ def source_of(name: str) -> str:
 
 
 def warning(tmp_path: Path) -> str:
-    """Returns the one warning of looking at the settings twice."""
+    """Return the one warning of looking at the settings twice."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings.current()

@@ -251,7 +251,7 @@ ACCUMULATING = [op for op in BinaryOp if op.value.neutral is not None]
 
 
 def operands(dtype: DType, count: int) -> list[tuple[float, ...]]:
-    """Returns telling numbers of a format in every combination that matters."""
+    """Return telling numbers of a format in every combination that matters."""
     values = telling_values(dtype)
     if count < 3:
         return list(product(values, repeat=count))

@@ -1,4 +1,4 @@
-"""Records as bytes: what is equal, what is told apart, what is copied, and what is refused."""
+"""Record as bytes: what is equal, what is told apart, what is copied, and what is refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def anonymous(value: object) -> bytes:
 
 
 def scaled(prefix: str, extent: int = 4, local: int = 0, factor: int = 1) -> For:
-    """Returns `t = x[factor * i + s]; y[i] = t + t` in a loop."""
+    """Return `t = x[factor * i + s]; y[i] = t + t` in a loop."""
     i, s = fresh_var(prefix + "i"), StaticIndex(prefix + "s", 8)
     x, y = TensorNode(0, (prefix, "x")), TensorNode(1, (prefix, "y"))
     t = Local(local, float32, x)
@@ -196,7 +196,7 @@ def some_kept(draw: st.DrawFn) -> Kept:
 
 
 def exact(value: Any) -> Any:
-    """Returns what tells values apart that are equal: the classes of numbers, and signs of zeros."""
+    """Return what tells values apart that are equal: the classes of numbers, and signs of zeros."""
     if isinstance(value, float):
         return "float", struct.pack("<d", value)
     if isinstance(value, int | str | None):

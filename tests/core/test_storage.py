@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to
 
 
 def reason(path: Path) -> str:
-    """Returns why a directory is not private."""
+    """Return why a directory is not private."""
     with pytest.raises(UntrustedError) as caught:
         open_private(path)
     return str(caught.value).replace(str(path), "PATH")

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "write_a_backend
 
 
 def tiny_c() -> ModuleType:
-    """Returns the page's program as a module."""
+    """Return the page's program as a module."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )

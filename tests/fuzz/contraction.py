@@ -70,7 +70,7 @@ class Expected:
     def admits(
         self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
     ) -> bool:
-        """True if a result may have this row.
+        """Return True if a result may have this row.
 
         Args:
             row: The row.
@@ -123,7 +123,7 @@ class Read:
     inside: Array
 
     def values(self, cells: Array, beyond: float) -> Array:
-        """Returns the operand's cells, and what there is beyond them."""
+        """Return the operand's cells, and what there is beyond them."""
         if not cells.size:
             return np.full(self.at.shape, beyond)
         return np.where(self.inside, cells.reshape(-1)[self.at], beyond)
@@ -216,7 +216,7 @@ class Contraction:
                 raise Undetermined  # nothing here says which axes it has beyond those of operands
 
     def expected(self) -> tuple[Expected, Expected, Expected]:
-        """Returns the rows that the result must have."""
+        """Return the rows that the result must have."""
         batch, output, inputs = (
             self._expected(pattern, kind) for kind, pattern in enumerate(self._result)
         )
@@ -284,7 +284,7 @@ class Contraction:
         return Expected(tuple(sizes), tuple(freedoms), open_at, longer_at)
 
     def _computed(self, axis: Formula | Parts) -> int | None:
-        """Returns the size of an axis that follows from labels; None if they are not known."""
+        """Return the size of an axis that follows from labels; None if they are not known."""
         if isinstance(axis, Parts):
             found = [n for n in axis.sizes(self.sizes) if n is not None]
             return sum(found) if len(found) == len(axis.parts) else None
@@ -300,7 +300,7 @@ class Contraction:
     # ----- rows and sizes -------------------------------------------------------------------------
 
     def _flat(self, pattern: Pattern, rank: int) -> list[Axis]:
-        """Returns the axes of a pattern; rows without a variable are open to their left."""
+        """Return the axes of a pattern; rows without a variable are open to their left."""
         if pattern.variable is None:
             more = max(0, rank - pattern.known)
             middle: list[Axis] = [Unrelated()] * more
@@ -310,7 +310,7 @@ class Contraction:
         return [*pattern.leading, *middle, *pattern.trailing]
 
     def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
-        """Returns the axes that an operand has, with their sizes.
+        """Return the axes that an operand has, with their sizes.
 
         Those with names come first; a row variable has what is left of the operand's, at the right.
         """
@@ -335,7 +335,7 @@ class Contraction:
                         raise Invalid(f"position {index} of {size}")
 
     def _operand_axes(self) -> list[tuple[Axis, int]]:
-        """Returns the axes that say something about sizes: those that are not repeated."""
+        """Return the axes that say something about sizes: those that are not repeated."""
         return [
             (axis, size)
             for pairs in self.operands
@@ -348,7 +348,7 @@ class Contraction:
             raise Invalid(f"{label} is {self.sizes[label]} and {size}")
 
     def _infer_formulas(self, pairs: Iterable[tuple[Axis, int]]) -> bool:
-        """Finds the labels in formulas; returns whether all were found."""
+        """Find the labels in formulas; returns whether all were found."""
         pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | Parts)]
         progress = True
         while progress:
@@ -412,7 +412,7 @@ class Contraction:
         apart: bool = False,
         most: int = LARGEST_DOMAIN,
     ) -> Iterator[Points]:
-        """Yields what is multiplied, and the cells of a result of the given shape it belongs to.
+        """Yield what is multiplied, and the cells of a result of the given shape it belongs to.
 
         Args:
             operands: The shapes of the operands.
@@ -518,7 +518,7 @@ class Contraction:
         *,
         is_repeated: bool | None = None,
     ) -> Callable[[dict[Hashable, Array]], Array]:
-        """Returns which position of an axis each point of the grid touches.
+        """Return which position of an axis each point of the grid touches.
 
         Args:
             grid: Where the variables are.

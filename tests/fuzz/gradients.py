@@ -47,7 +47,7 @@ POINTWISE: dict[str, Callable[..., tuple[Array | None, ...]]] = {
 def pulled_back(
     call: Call, operands: Sequence[Value], result: Value, gradient: Array
 ) -> list[Array]:
-    """Returns the gradient of each operand, given that of the result.
+    """Return the gradient of each operand, given that of the result.
 
     Raises:
         TooLarge: if sums may be inexact.
@@ -73,13 +73,13 @@ def pulled_back(
 
 
 def _places(value: Value, first: int = 0) -> Value:
-    """Returns a value whose cells are their own numbers."""
+    """Return a value whose cells are their own numbers."""
     numbers = np.arange(first, first + value.cells.size).reshape(value.cells.shape)
     return Value(numbers, value.rows)
 
 
 def _gathered(operand: Value, places: Array, gradient: Array) -> Array:
-    """Returns what arrives at each cell of an operand; `places` are the cells by number."""
+    """Return what arrives at each cell of an operand; `places` are the cells by number."""
     found = np.zeros(operand.cells.size)
     np.add.at(found, places.astype(int).ravel(), gradient.ravel())
     return found.reshape(operand.cells.shape)

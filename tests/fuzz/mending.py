@@ -25,7 +25,7 @@ _ROUNDS = 6
 
 
 def mended(program: Program, random: Random) -> Program:
-    """Returns the program, or one like it that is probably not refused."""
+    """Return the program, or one like it that is probably not refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # labels that are summed at once are meant here
         for _ in range(_ROUNDS):
@@ -39,7 +39,7 @@ def mended(program: Program, random: Random) -> Program:
 
 
 def _accepted(program: Program, names: dict[str, Any]) -> Program:
-    """Returns the program without operations that are refused at once, and makes its tensors."""
+    """Return the program without operations that are refused at once, and makes its tensors."""
     kept: list[Statement] = []
     instead: dict[str, str] = {}
     for line in [index.declaration() for index in program.indices] + program.declarations():
@@ -64,7 +64,7 @@ def _accepted(program: Program, names: dict[str, Any]) -> Program:
 
 
 def _hides(program: Program, names: dict[str, Any]) -> bool:
-    """True if the program as a whole is refused."""
+    """Return True if the program as a whole is refused."""
     try:
         reduce(add, (oc.train.forward(names[root]) for root in program.roots)).resolve()
     except oc.ShapeError:
@@ -73,7 +73,7 @@ def _hides(program: Program, names: dict[str, Any]) -> bool:
 
 
 def _stated(program: Program, random: Random) -> Program:
-    """Returns the program with rows for the last parameter that leaves some open; without its last
+    """Return the program with rows for the last parameter that leaves some open; without its last
     result if there is none.
     """
     for position in range(len(program.statements) - 1, -1, -1):

@@ -43,18 +43,18 @@ class Formula:
 
     @property
     def coupled(self) -> bool:
-        """True if the window's length bears on the axis's size."""
+        """Return True if the window's length bears on the axis's size."""
         return self.kernel is not None and not self.padded
 
     def size(self, over: int, kernel: int | None) -> int:
-        """Returns the size of the axis."""
+        """Return the size of the axis."""
         if not self.coupled:
             return self.stride * over
         assert kernel is not None
         return self.stride * (over - 1) + 1 + (kernel - 1) * self.dilation
 
     def solve(self, size: int, kernel: int | None) -> int:
-        """Returns the size of `over`."""
+        """Return the size of `over`."""
         if not self.coupled:
             over, rest = divmod(size, self.stride)
         else:
@@ -69,14 +69,14 @@ class Formula:
         return over
 
     def solve_kernel(self, size: int, over: int) -> int:
-        """Returns the size of the window."""
+        """Return the size of the window."""
         span = size - self.stride * (over - 1)
         if span < 1 or (span - 1) % self.dilation:
             raise Invalid("no window fits")
         return (span - 1) // self.dilation + 1
 
     def left(self, kernel: int) -> int:
-        """Returns how many cells lie in front of the first window's centre."""
+        """Return how many cells lie in front of the first window's centre."""
         span = 1 + (kernel - 1) * self.dilation
         return span - (span + 1) // 2 if self.padded else 0
 
@@ -92,11 +92,11 @@ class Parts:
         return tuple(part for part in self.parts if isinstance(part, str))
 
     def sizes(self, known: Mapping[Hashable, int]) -> list[int | None]:
-        """Returns the size of each part, as far as they are known."""
+        """Return the size of each part, as far as they are known."""
         return [part if isinstance(part, int) else known.get(part) for part in self.parts]
 
     def left(self, place: int, known: Mapping[Hashable, int]) -> int:
-        """Returns how many cells lie in front of a part."""
+        """Return how many cells lie in front of a part."""
         return sum(size or 0 for size in self.sizes(known)[:place])
 
 
@@ -139,7 +139,7 @@ class Context:
     rows: tuple[tuple[str, int], ...] = ()
 
     def used_in(self, spec: str) -> set[str]:
-        """Returns the names with values that occur in a spec."""
+        """Return the names with values that occur in a spec."""
         words = bool(re.search(r"[,*+^<]|=(?!>)", spec))
         return {
             name
@@ -148,7 +148,7 @@ class Context:
         }
 
     def number(self, text: str | None) -> int:
-        """Returns a coefficient."""
+        """Return a coefficient."""
         if text is None or text.isdigit():
             return int(text or 1)
         if text not in dict(self.values):
@@ -161,20 +161,20 @@ ALONE = Context()
 
 
 def parse(spec: str, context: Context = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
-    """Returns the rows of each operand and of the result, in buffer order."""
+    """Return the rows of each operand and of the result, in buffer order."""
     reader = _Reader(bool(re.search(r"[,*+^<]|=(?!>)", spec)), context)
     left, right = spec.split("=>")
     return [reader.rows(part) for part in left.split(";")], reader.rows(right)
 
 
 def axes_of(patterns: list[Pattern]) -> Iterator[Axis]:
-    """Yields the axes of a shape."""
+    """Yield the axes of a shape."""
     for pattern in patterns:
         yield from (*pattern.leading, *pattern.trailing)
 
 
 def names_of(axis: Axis) -> tuple[str, ...]:
-    """Returns the labels that an axis is made of."""
+    """Return the labels that an axis is made of."""
     match axis:
         case Name(label):
             return (str(label),)

@@ -12,7 +12,7 @@ Choice = dict[Parts, int]
 
 
 def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
-    """Yields the parts of concatenated axes that some cells lie at together.
+    """Yield the parts of concatenated axes that some cells lie at together.
 
     Axes that share a part are all at it, or none is; a label that stands alone is at its part. So
     `a^b => b^a` has two choices, and `a^b => a` one.
@@ -37,7 +37,7 @@ def choices(axes: Iterable[Axis], parted: set[str]) -> Iterator[Choice]:
 
 
 def is_reachable(spec: str, context: Context) -> bool:
-    """True if there is a choice of parts for which all axes of a spec have cells."""
+    """Return True if there is a choice of parts for which all axes of a spec have cells."""
     patterns, result = parse(spec, context)
     axes = [axis for rows in (*patterns, result) for axis in axes_of(rows)]
     return next(choices(axes, parted(axes)), None) is not None

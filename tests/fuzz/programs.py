@@ -41,7 +41,7 @@ class Leaf:
     basis: tuple[int, str] | None = None
 
     def cells(self, dims: Sequence[int]) -> Array:
-        """Returns small integers."""
+        """Return small integers."""
         return np.random.default_rng(self.seed).integers(-2, 4, dims).astype(np.float64)
 
     def source(self) -> str:
@@ -190,7 +190,7 @@ class Program:
         return Program(tuple(kept))
 
     def without(self, root: str) -> Program:
-        """Returns the program without a result and all that only this result uses; without
+        """Return the program without a result and all that only this result uses; without
         demands on dimensions that nothing captures then.
         """
         needed: set[str] = set(self.roots) - {root}
@@ -224,7 +224,7 @@ class Program:
         return [index for step in self.steps for index in step.indices if index.name]
 
     def source(self) -> str:
-        """Returns the statements that build the tensors."""
+        """Return the statements that build the tensors."""
         lines = [index.declaration() for index in self.indices]
         lines += self.declarations()
         lines += [statement.source() for statement in self.statements]
@@ -235,7 +235,7 @@ class Program:
         return [f"{dim} = oc.dim({dim!r})" for dim in self.dims]
 
     def script(self, backend: str = "interp", root: str | None = None) -> str:
-        """Returns a whole program that builds, runs and prints.
+        """Return a whole program that builds, runs and prints.
 
         Args:
             backend: Where it runs.
@@ -269,7 +269,7 @@ class Program:
         return "\n".join(lines)
 
     def reordered(self, random: Random) -> Program:
-        """Returns the same program with independent statements in another order."""
+        """Return the same program with independent statements in another order."""
         pending = list(self.statements)
         done: list[Statement] = []
         names: set[str] = set()
@@ -312,7 +312,7 @@ class Author:
     """The shapes of tensors; None for those that inference has to find."""
 
     def program(self, most_steps: int = 12) -> Program:
-        """Returns a program of leaves and at most so many operations."""
+        """Return a program of leaves and at most so many operations."""
         self.has_bases = self._chance(0.1)
         for _ in range(self.random.randint(1, 3)):
             self._leaf()
@@ -354,7 +354,7 @@ class Author:
         return name
 
     def _basis(self) -> tuple[int, str] | None:
-        """Returns what the axes of some size mean, mostly the same in all tensors."""
+        """Return what the axes of some size mean, mostly the same in all tensors."""
         if not self.has_bases or self._chance(0.5):
             return None
         size = self.random.choice([1, 2, 3])
@@ -363,7 +363,7 @@ class Author:
     # ----- steps ----------------------------------------------------------------------------------
 
     def _pick(self) -> str:
-        """Returns an operand, a late one rather than an early one."""
+        """Return an operand, a late one rather than an early one."""
         names = list(self.shapes)
         return self.random.choice(names[-4:] if self._chance(0.7) else names)
 
@@ -388,7 +388,7 @@ class Author:
             self.dims[dim] = is_row(name, step.spec)
 
     def _capturing(self, step: Step) -> Step:
-        """Returns the step, sometimes with names of its spec captured."""
+        """Return the step, sometimes with names of its spec captured."""
         if step.operation not in ("einsum", "outer_sum") or not self._chance(0.12):
             return step
         names = capturable(step.spec, step.context)
@@ -452,7 +452,7 @@ class Author:
                 return self._slice(name)
 
     def _fitting(self, name: str) -> tuple[str, str]:
-        """Returns the tensor and another one that it probably broadcasts with."""
+        """Return the tensor and another one that it probably broadcasts with."""
         candidates = [other for other in self.shapes if self._fits("add", name, other)]
         other = (
             self.random.choice(candidates) if candidates and self._chance(0.95) else self._pick()
@@ -520,7 +520,7 @@ class Author:
     # ----- specs ----------------------------------------------------------------------------------
 
     def _contraction(self, name: str, operation: str, operands: tuple[str, ...]) -> Step:
-        """Returns a step with a spec for which all parts of concatenated axes have a place."""
+        """Return a step with a spec for which all parts of concatenated axes have a place."""
         shapes = [self.shapes[each] for each in operands]
         while True:
             spec, context = SpecAuthor(self.random, self.formulas).spec(shapes)
@@ -531,7 +531,7 @@ class Author:
                 continue
 
     def _stack(self) -> Step:
-        """Returns a stack of one to three tensors, mostly of one shape."""
+        """Return a stack of one to three tensors, mostly of one shape."""
         first = self._pick()
         rows = self.shapes[first]
         more = self.random.choice([0, 1, 1, 2])
@@ -543,7 +543,7 @@ class Author:
         return Step(f"x{len(self.statements)}", "stack", tuple(operands), kind)
 
     def _concat(self) -> Step:
-        """Returns a concatenation of two or three tensors, or of up to four blocks."""
+        """Return a concatenation of two or three tensors, or of up to four blocks."""
         operand = self._pick()
         rows = self.shapes[operand]
         kind = self.random.randrange(3)
@@ -569,7 +569,7 @@ class Author:
         return Step(name, "concat", tuple(operands), f"{'; '.join(texts)} => {result}")
 
     def _resized(self, operand: str, rows: Rows, axes: Sequence[tuple[int, int]]) -> str:
-        """Returns the tensor, or a new one that differs in the sizes of some axes."""
+        """Return the tensor, or a new one that differs in the sizes of some axes."""
         if self._chance(0.3):
             return operand
         changed = [list(row) for row in rows]

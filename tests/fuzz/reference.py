@@ -42,7 +42,7 @@ class Value:
 
 
 def broadcast(rows: Sequence[Row]) -> Row:
-    """Returns the row of a pointwise result: aligned at the right, 1 and missing axes stretch."""
+    """Return the row of a pointwise result: aligned at the right, 1 and missing axes stretch."""
     sizes = []
     for axis in range(max(map(len, rows), default=0)):
         here = {row[-1 - axis] for row in rows if axis < len(row)} - {1}
@@ -58,7 +58,7 @@ def is_scalar(own: Row, wanted: Row) -> bool:
 
 
 def stretched(value: Value, rows: Rows) -> Array:
-    """Returns the cells repeated along what the rows have more."""
+    """Return the cells repeated along what the rows have more."""
     dims = [
         n
         for own, wanted in zip(value.rows, rows, strict=True)
@@ -125,7 +125,7 @@ class Call:
 
 
 def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expected, Expected]:
-    """Returns the shape that a result has; raises Invalid if the operation is impossible."""
+    """Return the shape that a result has; raises Invalid if the operation is impossible."""
     match call.operation:
         case operation if operation in CONTRACTIONS:
             contraction = Contraction(call.spec, operands, call.context)
@@ -166,7 +166,7 @@ KINDS = ("batch", "output", "input")
 
 
 def with_new_axis(rows: Rows, kind: str, size: int) -> Rows:
-    """Returns rows with one more axis on the left of a row of some kind."""
+    """Return rows with one more axis on the left of a row of some kind."""
     found = list(rows)
     found[KINDS.index(kind)] = (size, *found[KINDS.index(kind)])
     return found[0], found[1], found[2]
@@ -178,7 +178,7 @@ def _pointwise_rows(operands: Sequence[Rows]) -> Rows:
 
 
 def _composed(left: Rows, right: Rows) -> Rows:
-    """Returns the rows of `left @ right`: the outputs of the right one go into the left one."""
+    """Return the rows of `left @ right`: the outputs of the right one go into the left one."""
     meeting, arriving = left[2], right[1]
     if (meeting, arriving) != ((), (1,)) and broadcast([meeting, arriving]) != meeting:
         raise Invalid(f"{arriving} goes into {meeting}")
@@ -186,7 +186,7 @@ def _composed(left: Rows, right: Rows) -> Rows:
 
 
 def evaluate(call: Call, operands: Sequence[Value], result: Rows) -> Value:
-    """Returns the value of an operation whose result has the given rows."""
+    """Return the value of an operation whose result has the given rows."""
     if prod(n for row in result for n in row) > LARGEST_DOMAIN:
         raise TooLarge
     with np.errstate(all="ignore"):
@@ -228,7 +228,7 @@ def _contracted(call: Call, operands: Sequence[Value], result: Rows) -> Array:
 
 
 def rearranged(call: Call, operands: Sequence[Value], result: Rows) -> Array:
-    """Returns the cells of an operation that only puts cells elsewhere."""
+    """Return the cells of an operation that only puts cells elsewhere."""
     own = operands[0]
     match call.operation:
         case "transpose":

@@ -116,7 +116,7 @@ def outcome_of(
     gradient: bool = False,
     seconds: int = SECONDS,
 ) -> Outcome:
-    """Returns what becomes of a program.
+    """Return what becomes of a program.
 
     Args:
         program: The program.
@@ -138,7 +138,7 @@ def outcome_of(
 
 
 def differentiated(program: Program, tensors: dict[str, Any]) -> str | None:
-    """Returns the first result that has a gradient."""
+    """Return the first result that has a gradient."""
     return next((root for root in program.roots if tensors[root].grad is not None), None)
 
 
@@ -210,7 +210,7 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
 def _gradients(
     program: Program, values: dict[str, Value], root: str, sizes: dict[str, int]
 ) -> dict[str, Any]:
-    """Returns the gradients of the sum of a result's cells in its parameters, where they are exact."""
+    """Return the gradients of the sum of a result's cells in its parameters, where they are exact."""
     if not all(np.isfinite(value.cells).all() for value in values.values()):
         return {}
     found = {name: np.zeros(value.cells.shape) for name, value in values.items()}
@@ -239,7 +239,7 @@ def _admits(
     *,
     may_stretch_first: bool = False,
 ) -> bool:
-    """True if a result may have some rows."""
+    """Return True if a result may have some rows."""
     return all(
         row.admits(
             found,
@@ -253,7 +253,7 @@ def _admits(
 def _admits_scalars(
     program: Program, step: Step, sizes: dict[str, int], operands: Sequence[Rows], rows: Rows
 ) -> bool:
-    """True if a result may have some rows once single axes of size 1 are taken for none: both are
+    """Return True if a result may have some rows once single axes of size 1 are taken for none: both are
     scalars.
     """
     forms = [
@@ -271,7 +271,7 @@ def _admits_scalars(
 
 
 def _leaves_its_axis(step: Step, operands: Sequence[Rows]) -> bool:
-    """True if a static index without a range has a value that its axis has no position for."""
+    """Return True if a static index without a range has a value that its axis has no position for."""
     batch = operands[0][0]
     return any(
         index.name and index.extent is None and index.value >= size
@@ -298,7 +298,7 @@ def _run(
 
 
 def _static_indices(tensors: dict[str, Any], program: Program) -> dict[str, Any]:
-    """Returns the static indices, as the slices hold them."""
+    """Return the static indices, as the slices hold them."""
     found = {}
     for step in program.steps:
         if step.operation == "slice":
@@ -331,7 +331,7 @@ def _dims(rows: Rows) -> list[int]:
 
 
 def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
-    """Returns what to think of a program being refused."""
+    """Return what to think of a program being refused."""
     text = f"{type(error).__name__}: {error}"
     if not any(name in error.where for name in OPERATIONS):
         return Outcome("unnamed", text)
@@ -343,7 +343,7 @@ def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
 
 
 def _is_surely_valid(program: Program) -> bool:
-    """True if all shapes follow from the leaves and fit."""
+    """Return True if all shapes follow from the leaves and fit."""
     shapes: dict[str, Rows] = {}
     if program.requires or any(leaf.basis for leaf in program.leaves):
         return False
@@ -368,12 +368,12 @@ def _is_surely_valid(program: Program) -> bool:
 
 
 def draft_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Returns one of the programs of a seed as it is written first; half of them are refused."""
+    """Return one of the programs of a seed as it is written first; half of them are refused."""
     return Author(Random(f"{seed} {number}"), formulas).program()
 
 
 def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Returns one of the programs of a seed: most of them without what is refused."""
+    """Return one of the programs of a seed: most of them without what is refused."""
     draft = draft_of(seed, number, formulas)
     if number % DRAFTS == 0:
         return draft
@@ -386,7 +386,7 @@ def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> P
 
 
 def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
-    """Returns what becomes of one program, in its own order and in another one."""
+    """Return what becomes of one program, in its own order and in another one."""
     program = program_of(seed, number, formulas)
     outcome = _outcome(program, number, backend)
     if outcome.is_failure:
@@ -408,7 +408,7 @@ def _in_another_order(program: Program, number: int, outcome: Outcome) -> Outcom
 
 
 def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Program:
-    """Returns the smallest program found with the same kind of failure."""
+    """Return the smallest program found with the same kind of failure."""
     kind = outcome.kind
 
     def fails(candidate: Program) -> bool:
@@ -437,7 +437,7 @@ def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Pr
 
 
 def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
-    """Returns a failure as text: what is wrong with the smallest program, and the program."""
+    """Return a failure as text: what is wrong with the smallest program, and the program."""
     small = reduced(program_of(seed, number, formulas), number, outcome, backend)
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
@@ -449,13 +449,13 @@ def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: fro
 
 
 def _root_of(program: Program, outcome: Outcome) -> str | None:
-    """Returns the result whose gradients are wrong."""
+    """Return the result whose gradients are wrong."""
     found = re.match(r"gradient of (\w+) in", outcome.detail)
     return found[1] if found else None
 
 
 def main() -> int:
-    """Runs the programs that the command line asks for; returns 1 if there were failures."""
+    """Run the programs that the command line asks for; returns 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

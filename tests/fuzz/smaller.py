@@ -13,7 +13,7 @@ from .specs import simpler_specs
 
 
 def smaller(program: Program) -> list[Program]:
-    """Returns programs for one of the results alone, with one statement less, or with a simpler
+    """Return programs for one of the results alone, with one statement less, or with a simpler
     one.
     """
     found = [program.without(root) for root in program.roots if len(program.roots) > 1]
@@ -42,7 +42,7 @@ def _using(statement: Statement, old: str, new: str) -> Statement:
 
 
 def _simpler(leaf: Leaf) -> list[Leaf]:
-    """Returns leaves with an axis less."""
+    """Return leaves with an axis less."""
     found = []
     for kind, row in enumerate(leaf.rows):
         for axis in range(len(row or ())):
@@ -61,7 +61,7 @@ def _simpler(leaf: Leaf) -> list[Leaf]:
 
 
 def _plainer(step: Statement) -> Sequence[Statement]:
-    """Returns smaller leaves, steps with a simpler spec, or with less stated beside it."""
+    """Return smaller leaves, steps with a simpler spec, or with less stated beside it."""
     if isinstance(step, Leaf):
         return _simpler(step)
     if isinstance(step, Require) or step.operation not in CONTRACTIONS:

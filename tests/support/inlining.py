@@ -14,17 +14,17 @@ KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
 
 
 def times(value: Expr, number: float = 2.0) -> Expr:
-    """Returns a value times a constant."""
+    """Return a value times a constant."""
     return Binary(BinaryOp.MUL, value, Const(number, value.dtype), value.dtype)
 
 
 def plus(left: Expr, right: Expr) -> Expr:
-    """Returns a sum."""
+    """Return a sum."""
     return Binary(BinaryOp.ADD, left, right, left.dtype)
 
 
 def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None) -> Inlined:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
+    """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
     stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}

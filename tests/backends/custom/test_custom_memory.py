@@ -325,7 +325,7 @@ def test_an_input_is_not_destroyed_and_read_by_one_op() -> None:
 
 
 def failure(ctx: oc.Context, op: Op, *inputs: Any) -> str:
-    """Returns the message of a routine that fails; later ones of the context still run."""
+    """Return the message of a routine that fails; later ones of the context still run."""
     y = op(*inputs)
     step = ctx.compile(oc.train.forward(y))
     with pytest.raises(oc.OpError) as error:

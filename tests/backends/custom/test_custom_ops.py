@@ -355,7 +355,7 @@ def doubled(inputs: Any) -> Array:
 
 
 def nothing(inputs: Any, storage: Any) -> None:
-    """Sets nothing, and does not look at the storage."""
+    """Set nothing, and does not look at the storage."""
 
 
 def in_the_first_call(inputs: Any, storage: Any) -> None:
@@ -384,7 +384,7 @@ FORMATS = ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "int64", 
 
 
 def repeated(ctx: oc.Context, op: Op, cells: Array) -> Array:
-    """Returns what an op gives in the second call of a routine, for other cells than in the first."""
+    """Return what an op gives in the second call of a routine, for other cells than in the first."""
     x = oc.placeholder("x", output=list(cells.shape), dtype=str(cells.dtype))
     y = op(x)
     step = ctx.compile(oc.train.forward(y))

@@ -41,7 +41,7 @@ class Builder:
 
     @staticmethod
     def loop(axes: list[tuple[LoopVar, int]], *stmts: Stmt) -> Stmt:
-        """Returns the statements inside loops over these axes, the first one outermost."""
+        """Return the statements inside loops over these axes, the first one outermost."""
         body = Block(stmts)
         for var, extent in reversed(axes):
             body = Block((For(var, 0, extent, body),))
@@ -55,17 +55,17 @@ class Builder:
         return render_kernel(nest, self.table, dialect or Dialect())
 
     def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns a C file with the one kernel of these statements."""
+        """Return a C file with the one kernel of these statements."""
         kernel = self.kernel(*stmts, indices=indices)
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 
     def body(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns what stands between the parameters of a kernel and its end."""
+        """Return what stands between the parameters of a kernel and its end."""
         lines = self.kernel(*stmts, indices=indices).text.partition("\n}\n")[0].splitlines()
         return "\n".join(line.removeprefix("  ") for line in lines[1:])
 
     def written(self, expr: Expr) -> str:
-        """Returns the right-hand side that stores an expression."""
+        """Return the right-hand side that stores an expression."""
         out = self.node("out", 1, dtype=expr.dtype)
         line = self.body(Store(out, (FixedIndex(0),), expr)).splitlines()[-1]
         return line.partition(" = ")[2].removesuffix(";")

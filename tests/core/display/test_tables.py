@@ -19,7 +19,7 @@ def session() -> Iterator[oc.Session]:
 
 
 def text(tensor: oc.Tensor, **options: int) -> str:
-    """Returns a table without the spaces that end its lines."""
+    """Return a table without the spaces that end its lines."""
     lines = str(oc.table(tensor, **options)).splitlines()
     return "\n".join(line.rstrip() for line in lines)
 

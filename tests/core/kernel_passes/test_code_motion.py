@@ -29,7 +29,7 @@ def joined(plan: Plan, target: Target | None = None) -> Plan:
 
 
 def kernels(draft: Draft, *stmts: Stmt) -> list[str]:
-    """Returns the kernels of statements as text, only the lines that store something."""
+    """Return the kernels of statements as text, only the lines that store something."""
     program = draft.program(*stmts)
     plan = joined(split_kernels(program))
     found = []

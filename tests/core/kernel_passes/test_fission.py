@@ -40,7 +40,7 @@ I, K = fresh_var("i"), fresh_var("k")  # noqa: E741
 
 
 def total(number: int, term: Expr) -> Scoped:
-    """Returns the sum of a term over k, inlined."""
+    """Return the sum of a term over k, inlined."""
     local = Local(number, float32)
     more = SetLocal(local, Binary(BinaryOp.ADD, LocalRead(local), term, float32))
     start = SetLocal(local, Const(0.0, float32))
@@ -145,7 +145,7 @@ class Differences:
         return split_kernels(self.draft.program(Allocate(self.d, Scope.ROUTINE), *body))
 
     def nodes_left(self, cache: int) -> frozenset[TensorNode]:
-        """Returns the nodes that the kernels mention."""
+        """Return the nodes that the kernels mention."""
         plan = self.plan()
         steps = [(each,) for each in plan.steps]  # one by one: neighbours would join
         parts = [part for step in steps for part in fuse_kernels(step, plan.nodes)]

@@ -70,7 +70,7 @@ def nest_of(stmt: Stmt) -> KernelNest:
 
 
 def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
-    """Returns the loops of nests together as text."""
+    """Return the loops of nests together as text."""
     result = fuse_rows(nests, parse_schedule(schedule), draft.nodes)
     draft.nodes.update(result.nodes)
     text = program_text(draft.program(*result.body.stmts))
@@ -262,7 +262,7 @@ def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
 
 
 def by_rows(near: int, far: int = 1) -> Scheduler:
-    """Returns what schedules plans for a processor with these caches, and wide vectors."""
+    """Return what schedules plans for a processor with these caches, and wide vectors."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
@@ -272,7 +272,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
 
 def kernels(stmts: Sequence[Stmt], draft: Draft, scratch: Sequence[TensorNode], far: int) -> int:
-    """Returns how many kernels statements become."""
+    """Return how many kernels statements become."""
     allocations = [Allocate(node, Scope.ROUTINE) for node in scratch]
     plan = split_kernels(draft.program(*allocations, *stmts))
     target = subject_named("interp").target

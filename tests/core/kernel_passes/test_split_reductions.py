@@ -24,7 +24,7 @@ Interpret = Callable[..., dict[TensorNode, Any]]
 
 
 def column_sums(rows: int, columns: int) -> KernelNest:
-    """Returns `c[j] += a[i, j]`."""
+    """Return `c[j] += a[i, j]`."""
     draft, i, j = Draft("sums"), fresh_var("i"), fresh_var("j")
     a, c = draft.node("a", float32, rows, columns), draft.node("c", float32, columns)
     body = draft.accumulate(c, j, op=BinaryOp.ADD, value=draft.load(a, i, j))
@@ -34,7 +34,7 @@ def column_sums(rows: int, columns: int) -> KernelNest:
 
 
 def extents(divided: SplitNest | None) -> list[list[int]]:
-    """Returns the extents of the axes of each nest: cells, then those that are reduced."""
+    """Return the extents of the axes of each nest: cells, then those that are reduced."""
     assert divided is not None
     return [[axis.extent for axis in (*nest.cells, *nest.reduced)] for nest in divided.nests]
 

@@ -1,4 +1,4 @@
-"""Sums of narrow floats in float32, and products of pairs."""
+"""Sum of narrow floats in float32, and products of pairs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAIRS = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, first: str = "ik"
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
     draft = Draft("product")
     extents = {"i": rows, "k": terms}
     places: dict[str, Place] = {"i": I, "k": K}
@@ -66,7 +66,7 @@ def part(nest: KernelNest) -> AnalysedKernel:
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
-    """Returns a nest in float32; adds what that needs to a draft."""
+    """Return a nest in float32; adds what that needs to a draft."""
     parts, made = widen_accumulators([part(nest)], draft.nodes, may_pair=may_pair)
     draft.nodes.update(made)
     return [each.cells for each in parts if each.cells is not None]

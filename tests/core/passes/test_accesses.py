@@ -43,7 +43,7 @@ ONE = Const(1.0, float32)
 
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
-    """Returns what a program does to a node."""
+    """Return what a program does to a node."""
     found = trace(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 
@@ -121,7 +121,7 @@ def test_reading_the_cell_that_is_written_is_no_visit() -> None:
 
 
 def run_order(program: LoopProgram) -> list[tuple[AccessSite, tuple[int, ...]]]:
-    """Returns every access of a program with its cell, in order: the slow and certain way."""
+    """Return every access of a program with its cell, in order: the slow and certain way."""
     happened: list[tuple[AccessSite, tuple[int, ...]]] = []
     for unit in analyse_statements(program):
         sites = [*unit.reads, *unit.writes]

@@ -510,7 +510,7 @@ def check(
     *,
     request: bool = False,
 ) -> None:
-    """Raises AssertionError unless inlining leaves the cells of some stored nodes as they are."""
+    """Raise AssertionError unless inlining leaves the cells of some stored nodes as they are."""
     program = example.program
     written = [node for node in writes(program.body) if node in program.params]
     kept = {*written[-1:], *data.draw(st.lists(st.sampled_from(written or [None]), max_size=1))}

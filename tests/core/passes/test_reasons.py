@@ -59,12 +59,12 @@ def plus(left: Expr, right: Expr) -> Expr:
 
 
 def folded(read: Load) -> Expr:
-    """Returns a cell plus the one that mirrors it."""
+    """Return a cell plus the one that mirrors it."""
     return plus(read, replace(read, indices=(affine([(-1, J)], 3),)))
 
 
 def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
+    """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
     stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}
@@ -84,7 +84,7 @@ class _Copy:
 
 
 def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
-    """Returns, for every reason, statements after which node `t` needs memory for it.
+    """Return, for every reason, statements after which node `t` needs memory for it.
 
     Node `x` has four cells and `c` keeps four; `t` has four unless the statements make another.
     """
@@ -298,7 +298,7 @@ def _place(
     value: Callable[[Load], Expr] = lambda read: read,
     **keywords: Any,
 ) -> Reason | None:
-    """Returns why node `t` is where it is, after all passes.
+    """Return why node `t` is where it is, after all passes.
 
     Args:
         definition: Gives the statements that compute it, from a draft, `x` and `t`.

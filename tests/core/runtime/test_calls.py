@@ -37,7 +37,7 @@ class Recording:
         self.found: list[object] = []
 
     def __call__(self, /, **indices: Any) -> None:
-        """Takes whatever is given."""
+        """Take whatever is given."""
         self.found.append(("general", indices))
 
     def _launch(self, values: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ VALUES = st.one_of(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Accepted, tuple[str, ...], dict[str, Any]]:
-    """Returns indices, the order of those that the code uses, and what a call gives."""
+    """Return indices, the order of those that the code uses, and what a call gives."""
     accepted = draw(ACCEPTED)
     used = draw(st.sets(st.sampled_from(sorted(accepted)))) if accepted else set()
     order = tuple(draw(st.permutations(sorted(used))))

@@ -31,14 +31,14 @@ def is_gone(*references: weakref.ref[Any]) -> bool:
 
 
 def memory_of(ctx: oc.Context, tensor: oc.Tensor) -> Any:
-    """Returns the array in which a context has the cells of a tensor."""
+    """Return the array in which a context has the cells of a tensor."""
     stored = ctx._store.find(tensor.node)
     assert stored is not None
     return stored.buffer.array
 
 
 def array_of(tensor: oc.Tensor) -> weakref.ref[Array]:
-    """Returns a reference to the host's array behind a literal."""
+    """Return a reference to the host's array behind a literal."""
     assert isinstance(tensor.definition, Literal)
     return weakref.ref(tensor.definition.array)
 
@@ -233,7 +233,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rebuilt(times: int) -> list[bool]:
-    """Returns which literals are left of programs that were built one after the other."""
+    """Return which literals are left of programs that were built one after the other."""
     ctx = oc.Context("interp")
     arrays = []
     for _ in range(times):

@@ -29,7 +29,7 @@ class Model:
         self.t, self.y, self.z = (toy.tensor(name, 3, needs=[self.w]) for name in "tyz")
 
     def first(self, *, updates: bool = False, name: str = "first") -> ToyComputation:
-        """Returns the code of `t` and `y`; with an update of `w` at its end on request."""
+        """Return the code of `t` and `y`; with an update of `w` at its end on request."""
         toy = self.toy
         statements = [
             toy.statement("i,i->i", self.t, BinaryOp.MUL, self.x, self.w),
@@ -53,7 +53,7 @@ class Model:
         return self.toy.code(self._update(), uses=[self.w], name="update")
 
     def second(self) -> ToyComputation:
-        """Returns code that reads `t` and does not compute it."""
+        """Return code that reads `t` and does not compute it."""
         statement = self.toy.statement("i->i", self.z, UnaryOp.NEG, self.t)
         return self.toy.code(statement, uses=[self.t], defines=[self.z], name="second")
 

@@ -105,7 +105,7 @@ def by_blocks(plan: Plan, target: Target) -> Plan:
 
 
 def joined_kernels(attention: Attention) -> list[Kernel]:
-    """Returns the kernels of several nests."""
+    """Return the kernels of several nests."""
     plan = by_blocks(split_kernels(attention.program), subject_named("interp").target)
     steps = [step for step in plan.steps if isinstance(step, Kernel)]
     return [step for step in steps if sum(isinstance(t, FuseRows) for t in step.schedule) > 1]
@@ -157,7 +157,7 @@ def planned(example: Example) -> Plan:
 
 
 def in_blocks(plan: Plan) -> list[Kernel]:
-    """Returns the kernels that run together a block of rows at a time."""
+    """Return the kernels that run together a block of rows at a time."""
     steps = [step for step in plan.steps if isinstance(step, Kernel) and step.schedule]
     return [s for s in steps if isinstance(s.schedule[0], FuseRows) and s.schedule[0].size > 1]
 

@@ -50,7 +50,7 @@ TILES = Target(
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, may_pair: bool = True
 ) -> tuple[Draft, KernelNest]:
-    """Returns `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
+    """Return `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
     draft = Draft("product")
     a, b = draft.node("a", dtype, rows, terms), draft.node("b", dtype, terms, columns)
     c = draft.node("c", dtype, rows, columns)

@@ -45,7 +45,7 @@ def product(
     op: BinaryOp = BinaryOp.ADD,
     start: int = 0,
 ) -> tuple[KernelNest, Nodes]:
-    """Returns `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
+    """Return `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
     draft, body = drafted(*labels, rows=rows, dtype=dtype, op=op, start=start)
     nest = kernel_nest(Block((body,)))
     assert nest is not None
@@ -55,7 +55,7 @@ def product(
 def drafted(
     *labels: str, rows: int, dtype: DType, op: BinaryOp = BinaryOp.ADD, start: int = 0
 ) -> tuple[Draft, Stmt]:
-    """Returns the loops of a product and their nodes."""
+    """Return the loops of a product and their nodes."""
     draft = Draft("product")
     first, second, result = labels or ("a", "b", "c")
     i, j, k = fresh_var(first), fresh_var("j"), fresh_var("k")

@@ -89,7 +89,7 @@ def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> Pa
 
 
 def computed(build: Any) -> Array:
-    """Returns the cells of a tensor that is built in a session of its own."""
+    """Return the cells of a tensor that is built in a session of its own."""
     with project.overrides(warn_summed_once=False), oc.Session(seed=1, dtype="float64"):
         tensor = build()
         context = oc.Context("interp")

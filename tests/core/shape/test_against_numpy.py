@@ -39,7 +39,7 @@ class Example:
         ]
 
     def numpy(self) -> Array:
-        """Returns what NumPy makes of it."""
+        """Return what NumPy makes of it."""
         return np.asarray(np.einsum(f"{','.join(self.operands)}->{self.result}", *self.arrays()))
 
 
@@ -57,7 +57,7 @@ def _examples(draw: st.DrawFn, most_operands: int = 3, *, is_diagonal: bool = Tr
 
 
 def _value(build: Any) -> Array:
-    """Returns the cells of a tensor that is built in a session of its own."""
+    """Return the cells of a tensor that is built in a session of its own."""
     with project.overrides(warn_summed_once=False), oc.Session(seed=1, dtype="float64"):
         tensor = build()
         context = oc.Context("interp")
@@ -188,7 +188,7 @@ class Slide:
         return f"{self.stride}*{over}{mark}+{shift}{self.dilation}*{kernel}"
 
     def touched(self) -> Array:
-        """Returns which cell each position and window cell touch: `position, kernel, size`, 0 or 1."""
+        """Return which cell each position and window cell touch: `position, kernel, size`, 0 or 1."""
         span = 1 + (self.kernel - 1) * self.dilation
         left = span - (span + 1) // 2 if self.padded else 0
         found = np.zeros((self.positions, self.kernel, self.size))

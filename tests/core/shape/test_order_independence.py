@@ -175,7 +175,7 @@ def _requiring(draw: st.DrawFn) -> _Program:
 
 
 def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
-    """Returns the closed shapes, or None when there is a contradiction."""
+    """Return the closed shapes, or None when there is a contradiction."""
     environment = Environment()
     shapes = [environment.fresh_shape(batch=b, input=i, output=o) for b, i, o in program.shapes]
     references = [DimRef(), DimRef(), DimRef()]

@@ -56,7 +56,7 @@ def projected(
 
 
 def points(projections: Projections) -> list[dict[IndexVar, int]]:
-    """Returns the values of the loop variables, iteration by iteration."""
+    """Return the values of the loop variables, iteration by iteration."""
     names = [var for var, _ in projections.domain]
     ranges = (range(extent) for _, extent in projections.domain)
     return [dict(zip(names, values, strict=True)) for values in product(*ranges)]
@@ -71,7 +71,7 @@ def padded_operand(array: Array, margins: Sequence[Margin]) -> Array:
 
 
 def correlate(projections: Projections, *operands: Array) -> Array:
-    """Returns the sum of products over the domain; every cell must lie in the padded buffers."""
+    """Return the sum of products over the domain; every cell must lie in the padded buffers."""
     margins = projections.margins or tuple((Margin(),) * array.ndim for array in operands)
     buffers = [padded_operand(a, m) for a, m in zip(operands, margins, strict=True)]
     found = np.zeros(projections.lhs_dims, dtype=np.int64)
@@ -221,7 +221,7 @@ def test_one_part_is_taken_at_its_offset() -> None:
 
 
 def nests(projections: Projections, operand: int) -> dict[Sizes, Sizes]:
-    """Returns which cell of an operand goes to which cell of the result, part by part."""
+    """Return which cell of an operand goes to which cell of the result, part by part."""
     indices = (projections.lhs, projections.rhs[operand])
     parts = {i.parts for m in indices for i in m if isinstance(i, ConcatIndex)}
     (components,) = parts

@@ -13,7 +13,7 @@ from ocannl_core.assign.traverse import leaves
 
 
 def targets(computation: oc.Computation) -> list[str]:
-    """Returns the names of what a computation writes, in program order."""
+    """Return the names of what a computation writes, in program order."""
     return [each.target.name for each in leaves(computation.resolve().body)]
 
 
@@ -214,7 +214,7 @@ def test_a_gradient_that_two_losses_share_is_not_passed_on_twice() -> None:
 
 
 def backpropagating() -> tuple[oc.Context, oc.Tensor, oc.Tensor, Callable[[], None]]:
-    """Returns a context, a parameter, a loss, and what sets the gradients of both."""
+    """Return a context, a parameter, a loss, and what sets the gradients of both."""
     p = oc.param("p", init=[3.0])
     loss = oc.einsum("i=>0", p * p)
 

@@ -1,4 +1,4 @@
-"""Writes random programs whose axes have sizes at which schedules cut, pack and share."""
+"""Write random programs whose axes have sizes at which schedules cut, pack and share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Author:
     formats: dict[str, str] = field(default_factory=dict)
 
     def case(self) -> Case:
-        """Returns a program of a few operations, in many cases with gradients and updates."""
+        """Return a program of a few operations, in many cases with gradients and updates."""
         form = self.random.choices(
             ["float32", "float64", "bfloat16", "float16", "int32", "uint8"], [12, 2, 2, 2, 1, 1]
         )[0]
@@ -89,7 +89,7 @@ class Author:
         return self._dealt(sizes)
 
     def _dealt(self, axes: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-        """Returns axes dealt out to three rows, in their order."""
+        """Return axes dealt out to three rows, in their order."""
         first, second = sorted(self.random.randint(0, len(axes)) for _ in range(2))
         if self._chance(0.5):
             first = 0
@@ -130,7 +130,7 @@ class Author:
         spec: str = "",
         context: Context = ALONE,
     ) -> str | None:
-        """Adds an operation; returns the name of its result, or None if it is not possible."""
+        """Add an operation; returns the name of its result, or None if it is not possible."""
         call = Call(operation, spec, (), context)
         try:
             rows = shape_of(call, [self.shapes[name] for name in operands])
@@ -170,7 +170,7 @@ class Author:
         self._apply(operation, [name], "0.5" if operation == "times" else "")
 
     def _partner(self, name: str) -> str:
-        """Returns a tensor that broadcasts with another one: an earlier one, or a new one."""
+        """Return a tensor that broadcasts with another one: an earlier one, or a new one."""
         candidates = [
             each
             for each in self.shapes
@@ -344,7 +344,7 @@ class Author:
             self._apply(self.random.choice(["einmax", "einsum"]), [result], pooled, values)
 
     def _tamed(self, name: str, terms: int) -> str:
-        """Returns a tensor whose cells are not much larger than the terms of the sums."""
+        """Return a tensor whose cells are not much larger than the terms of the sums."""
         if self._is_integer(name):
             return name
         if self.is_exact:
@@ -426,7 +426,7 @@ class _Draft:
     terms: int = 1
 
     def written(self) -> tuple[list[str], str, Context] | None:
-        """Returns the operands, the specification, and what is stated beside it."""
+        """Return the operands, the specification, and what is stated beside it."""
         author, random = self.author, self.author.random
         count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
         if self.operation in ("outer_sum", "tropical"):
@@ -471,7 +471,7 @@ class _Draft:
         return label
 
     def _given(self, rows: Rows, *, may_window: bool = True) -> str:
-        """Returns how an operand with a shape is written."""
+        """Return how an operand with a shape is written."""
         own: set[str] = set()
         return _text([[self._axis(n, own, may_window=may_window) for n in row] for row in rows])
 
@@ -497,7 +497,7 @@ class _Draft:
         return label
 
     def _formula(self, size: int) -> str:
-        """Returns a window or a stride over an axis."""
+        """Return a window or a stride over an axis."""
         random = self.author.random
         stride = random.choice([1, 1, 1, 2, 3])
         dilation = random.choice([1, 1, 2])
@@ -521,7 +521,7 @@ class _Draft:
         return f"{over_axis}{label}{mark}+{f'{dilation}*' if dilation > 1 else ''}{window}"
 
     def _other(self, windows: set[str]) -> list[list[str]]:
-        """Returns the rows of a new operand: some labels, and perhaps new ones."""
+        """Return the rows of a new operand: some labels, and perhaps new ones."""
         author, random = self.author, self.author.random
         labels = [k for k in self.sizes if k in windows or random.random() < 0.5]
         work = prod(self.sizes.values())
@@ -537,7 +537,7 @@ class _Draft:
         return [list(row) for row in author._dealt(labels)]
 
     def _result(self, texts: Sequence[str]) -> list[list[str]]:
-        """Returns the rows of the result; labels that it does not mention are summed."""
+        """Return the rows of the result; labels that it does not mention are summed."""
         author, random = self.author, self.author.random
         seen = {k: sum(k in text for text in texts) for k in self.sizes}
         kept = [k for k in self.sizes if random.random() < (0.8 if seen[k] == 1 else 0.4)]
@@ -555,7 +555,7 @@ class _Draft:
         return [list(row) for row in author._dealt(axes)]
 
     def _scattered(self, axes: list[str]) -> list[str]:
-        """Returns the axes of a result that is written with strides, on a diagonal or in windows."""
+        """Return the axes of a result that is written with strides, on a diagonal or in windows."""
         random = self.author.random
         if not axes:
             return axes
@@ -575,7 +575,7 @@ class _Draft:
 
 
 def case_of(seed: int, number: int) -> Case:
-    """Returns one of the cases of a seed: most are small, some large."""
+    """Return one of the cases of a seed: most are small, some large."""
     random = Random(f"sized {seed} {number}")
     most_cells, most_work = random.choice(
         [

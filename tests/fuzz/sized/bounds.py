@@ -85,7 +85,7 @@ class Bounded:
 
 
 def exact(value: Array, form: Format) -> Bounded:
-    """Returns cells that the format holds."""
+    """Return cells that the format holds."""
     value = value.astype(np.int64 if form.is_integer else np.float64)
     return Bounded(value, np.zeros(value.shape), _step(value, form), form)
 
@@ -108,7 +108,7 @@ def rounded(
     rounds: Array | float,
     step: float = 0.0,
 ) -> Bounded:
-    """Returns what a format makes of results.
+    """Return what a format makes of results.
 
     Args:
         form: The format.
@@ -134,12 +134,12 @@ def rounded(
 
 
 def wrapped(value: Array, form: Format) -> Array:
-    """Returns whole numbers modulo the width of a format of integers."""
+    """Return whole numbers modulo the width of a format of integers."""
     return value.astype(form.name).astype(np.int64)
 
 
 def converted(a: Bounded, form: Format) -> Bounded:
-    """Returns the cells in another format; from floats to integers there is no way."""
+    """Return the cells in another format; from floats to integers there is no way."""
     if form == a.format:
         return a
     assert not (form.is_integer and not a.format.is_integer)
@@ -148,7 +148,7 @@ def converted(a: Bounded, form: Format) -> Bounded:
 
 
 def widened(a: Bounded, form: Format) -> Bounded:
-    """Returns the cells in a format that holds them."""
+    """Return the cells in a format that holds them."""
     return converted(a, form)
 
 
@@ -181,7 +181,7 @@ def mul(a: Bounded, b: Bounded) -> Bounded:
 
 
 def product_error(a: Array, error_a: Array, b: Array, error_b: Array) -> Array:
-    """Returns how far a product may be from that of the exact factors."""
+    """Return how far a product may be from that of the exact factors."""
     with np.errstate(invalid="ignore"):
         error = np.abs(a) * error_b + np.abs(b) * error_a + error_a * error_b
     return np.where(np.isnan(error), np.inf, error)
@@ -249,7 +249,7 @@ def not_equal(a: Bounded, b: Bounded) -> Bounded:
 
 
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
-    """Returns `a` where the condition is not 0, else `b`; both bounds where it may be either."""
+    """Return `a` where the condition is not 0, else `b`; both bounds where it may be either."""
     chosen = condition.value != 0
     error = np.where(chosen, a.error, b.error)
     either = np.maximum(a.error, b.error) + np.abs(a.value - b.value)

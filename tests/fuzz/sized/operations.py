@@ -39,14 +39,14 @@ def _dims(rows: Rows) -> tuple[int, ...]:
 
 
 def _spread(operand: Cells, rows: Rows) -> Bounded:
-    """Returns the cells repeated along what the rows have more."""
+    """Return the cells repeated along what the rows have more."""
     own = operand.cells
     value, error = (stretched(Value(each, operand.rows), rows) for each in (own.value, own.error))
     return Bounded(value, error, own.step, own.format)
 
 
 def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
-    """Returns the value of an operation whose result has the given rows.
+    """Return the value of an operation whose result has the given rows.
 
     Raises:
         TooLarge: if there are too many products to enumerate.
@@ -62,7 +62,7 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
 
 
 def _specified(call: Call) -> Call:
-    """Returns a composition as what its specification says."""
+    """Return a composition as what its specification says."""
     return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
 
 
@@ -112,7 +112,7 @@ def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 
 def _summed(size: int, at: Array, parts: Array) -> Array:
-    """Returns what falls on each of so many cells, added up."""
+    """Return what falls on each of so many cells, added up."""
     if parts.dtype == np.int64:
         found = np.zeros(size, dtype=np.int64)
         np.add.at(found, at, parts)
@@ -131,7 +131,7 @@ def _read(points: Points, operands: Sequence[Bounded], beyond: float) -> list[Bo
 
 
 def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
-    """Returns the products, and their errors but for what rounding them adds."""
+    """Return the products, and their errors but for what rounding them adds."""
     value, error = terms[0].value, terms[0].error
     for term in terms[1:]:
         error = bounds.product_error(value, error, term.value, term.error)
@@ -202,7 +202,7 @@ class Slope:
         )
 
     def add(self, at: Array, part: Bounded, more_rounds: float = 0.0) -> None:
-        """Adds what falls on cells.
+        """Add what falls on cells.
 
         Args:
             at: The cells, flat.
@@ -232,7 +232,7 @@ class Slope:
 def pull_back(
     call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
 ) -> None:
-    """Adds to the gradient of each operand what that of the result makes of it."""
+    """Add to the gradient of each operand what that of the result makes of it."""
     call = _specified(call)
     if call.operation in SPECIFIED:
         _pull_contraction(call, operands, result, gradient, slopes)
@@ -288,7 +288,7 @@ def _pull_contraction(
 def _where_greatest(
     terms: Sequence[Bounded], target: Array, result: Bounded, arriving: Bounded
 ) -> Bounded:
-    """Returns the gradients that reach cells that are the greatest, as far as that is sure.
+    """Return the gradients that reach cells that are the greatest, as far as that is sure.
 
     A term and the greatest of all, which may both be rounded, can become equal.
     """
@@ -306,7 +306,7 @@ def _where_greatest(
 def _pointwise_slopes(
     call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded
 ) -> tuple[Bounded | None, ...]:
-    """Returns the gradient of each operand, in the shape of the result."""
+    """Return the gradient of each operand, in the shape of the result."""
     form = gradient.format
     g = gradient
     wide = [

@@ -142,7 +142,7 @@ class Case:
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
 
     def source(self) -> str:
-        """Returns the statements that build the tensors and `code`, which is to be compiled."""
+        """Return the statements that build the tensors and `code`, which is to be compiled."""
         lines = [self.program.source()]
         codes = []
         training = self.training
@@ -160,7 +160,7 @@ class Case:
         return "\n".join([*lines, f"code = {' + '.join(codes)}"])
 
     def script(self, overrides: dict[str, object], keep: Sequence[str] | None) -> str:
-        """Returns a whole program that runs and prints."""
+        """Return a whole program that runs and prints."""
         stated = "".join(f", {name}={value!r}" for name, value in overrides.items())
         names = None if keep is None else f"[{', '.join(keep)}]"
         fills = [
@@ -190,7 +190,7 @@ def _operands(step: Step) -> tuple[str, ...]:
 
 
 def differentiable(step: Step) -> tuple[str, ...]:
-    """Returns the operands that a gradient flows into."""
+    """Return the operands that a gradient flows into."""
     match step.operation:
         case "less" | "less_equal" | "equal" | "not_equal" | "stop_gradient":
             return ()
@@ -201,7 +201,7 @@ def differentiable(step: Step) -> tuple[str, ...]:
 
 
 def shapes_of(program: Program) -> dict[str, Rows]:
-    """Returns the shapes of all tensors.
+    """Return the shapes of all tensors.
 
     Raises:
         Invalid: if operands do not fit.
@@ -223,7 +223,7 @@ def shapes_of(program: Program) -> dict[str, Rows]:
 
 
 def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
-    """Returns the shape of a result; raises Invalid or Undetermined."""
+    """Return the shape of a result; raises Invalid or Undetermined."""
     expected = expected_rows(call, operands)
     if not all(row.is_certain for row in expected):
         raise Undetermined
@@ -237,7 +237,7 @@ _SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 
 
 
 def smaller_cases(case: Case) -> list[Case]:
-    """Returns cases that are simpler in one way."""
+    """Return cases that are simpler in one way."""
     found = []
     if case.calls > 1:
         found.append(replace(case, calls=case.calls - 1))
@@ -267,7 +267,7 @@ def _is_whole(case: Case) -> bool:
 
 
 def _cut(program: Program) -> list[Program]:
-    """Returns programs in which a result is given instead of computed."""
+    """Return programs in which a result is given instead of computed."""
     try:
         shapes = shapes_of(program)
     except (Invalid, Undetermined):
@@ -289,7 +289,7 @@ def _cut(program: Program) -> list[Program]:
 
 
 def formats_of(program: Program) -> dict[str, str]:
-    """Returns the number formats of all tensors."""
+    """Return the number formats of all tensors."""
     formats: dict[str, str] = {}
     for statement in program.statements:
         if isinstance(statement, Given):
@@ -304,7 +304,7 @@ def formats_of(program: Program) -> dict[str, str]:
 
 
 def _shrunk(program: Program) -> list[Program]:
-    """Returns programs in which all axes of some size are shorter."""
+    """Return programs in which all axes of some size are shorter."""
     sizes = {n for leaf in program.leaves for row in leaf.rows for n in row or ()}
     sizes |= {n for step in program.steps for _, n in step.context.values}
     found = []

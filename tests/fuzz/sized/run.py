@@ -107,7 +107,7 @@ class Outcome:
 
 
 def setups_of(seed: int, number: int) -> list[Setup]:
-    """Returns how a case is compiled: with a schedule, and in other ways."""
+    """Return how a case is compiled: with a schedule, and in other ways."""
     random = Random(f"setups {seed} {number}")
     chosen: dict[str, object] = {
         "threads": random.choice([1, 2]),
@@ -160,7 +160,7 @@ class Expected:
 
 
 def expected_of(case: Case) -> Expected:
-    """Returns the results of a case with their bounds.
+    """Return the results of a case with their bounds.
 
     Raises:
         TooLarge: if there is too much to enumerate.
@@ -237,7 +237,7 @@ def _updated(
 
 
 def outcome_of(case: Case, setups: Sequence[Setup], seconds: int = SECONDS) -> Outcome:
-    """Returns what becomes of a case that is compiled in some ways."""
+    """Return what becomes of a case that is compiled in some ways."""
     try:
         with _limited(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
@@ -291,7 +291,7 @@ def _scale(right: Bounded) -> float:
 
 
 def difference(name: str, cells: Array, right: Bounded) -> str:
-    """Returns what is wrong with cells; empty if nothing is."""
+    """Return what is wrong with cells; empty if nothing is."""
     if cells.shape != right.value.shape:
         return f"{name} has the shape {cells.shape} instead of {right.value.shape}"
     if cells.dtype.name != right.format.name:
@@ -315,7 +315,7 @@ def difference(name: str, cells: Array, right: Bounded) -> str:
 
 
 def run(case: Case, setup: Setup) -> dict[str, Array]:
-    """Returns all that can be read after the last call, by name; gradients as `name.grad`."""
+    """Return all that can be read after the last call, by name; gradients as `name.grad`."""
     names: dict[str, Any] = {"oc": oc, "np": np}
     with ExitStack() as stack:
         stack.enter_context(oc.Session(seed=7))
@@ -350,7 +350,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
 
 
 def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Schedule | None]:
-    """Returns a rule that takes any of the schedules near the default one."""
+    """Return a rule that takes any of the schedules near the default one."""
     random = Random(seed)
 
     def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
@@ -380,7 +380,7 @@ def _wanted(case: Case, keep: str) -> list[str]:
 
 
 def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case, list[Setup]]:
-    """Returns the smallest case found, and the fewest settings, that fail in the same way."""
+    """Return the smallest case found, and the fewest settings, that fail in the same way."""
     until = time.monotonic() + SECONDS_TO_SHRINK
 
     def fails(candidate: Case, ways: Sequence[Setup]) -> bool:
@@ -405,7 +405,7 @@ def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case
 
 
 def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
-    """Returns ways to compile with fewer settings that still fail."""
+    """Return ways to compile with fewer settings that still fail."""
     for name in {name for setup in ways for name, _ in setup.overrides}:
         if name != "tune":
             without = [
@@ -421,7 +421,7 @@ def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
 
 
 def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome: Outcome) -> str:
-    """Returns a failure as text: what is wrong with the smallest case, and the case."""
+    """Return a failure as text: what is wrong with the smallest case, and the case."""
     small, ways = reduced(case, setups, outcome)
     again = outcome_of(small, ways, 60)
     told = again if again.is_failure else outcome
@@ -432,7 +432,7 @@ def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome:
 
 
 def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool = True) -> int:
-    """Runs cases, prints failures and counts; returns how many failed."""
+    """Run cases, prints failures and counts; returns how many failed."""
     kinds: Counter[str] = Counter()
     tight = 0.0
     failures = 0
@@ -461,7 +461,7 @@ def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool
 
 
 def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
-    """Runs cases in a process whose kernels the address and undefined-behaviour sanitizers watch.
+    """Run cases in a process whose kernels the address and undefined-behaviour sanitizers watch.
 
     Little is optimised there: the compiler takes several times as long with sanitizers.
     """
@@ -500,7 +500,7 @@ def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cases that the command line asks for; returns 1 if there were failures."""
+    """Run the cases that the command line asks for; returns 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
