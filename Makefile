@@ -34,6 +34,7 @@ lint: $(VENV)/.for-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose_lint.py
 
 types: $(VENV)/.for-lint
 	$(BIN)/mypy
@@ -50,7 +51,7 @@ peers: $(VENV)/.for-peers
 clean:
 	rm -rf $(VENV) build dist docs/_build .coverage htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find ocannl_core plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ocannl_core plugins tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 1; }

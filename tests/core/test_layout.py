@@ -12,7 +12,7 @@ from ocannl_core.hooks.specs import ALL_SPECS
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path
-    for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests")
+    for folder in ("ocannl_core", "plugins", "examples", "benchmarks", "tests", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
 LONGEST = 600
