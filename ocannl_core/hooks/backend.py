@@ -1,4 +1,4 @@
-"""A backend as the rest of the core sees it: one typed method for each hook."""
+"""A loaded backend: one typed method for each hook."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Backend:
 
     Attributes:
         name: The name of its entry point.
-        distribution: What was installed to get it.
+        distribution: The installed distribution.
         version: The version of that distribution.
-        manager: The plugins that answer for it.
+        manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     def targets(self) -> TargetReport:
-        """Return the devices that can be used now; a hook that fails makes a report of why."""
+        """Return the usable devices; an exception of the hook becomes the reason of the report."""
         try:
             report: object = self.manager.hook.ocannl_targets()
         except (Exception, SystemExit) as error:
@@ -67,7 +67,7 @@ class Backend:
         return [each for answer in answers for each in answer]
 
     def expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """State of a kernel before the plan is there that it belongs to."""
+        """Start work on a kernel before its plan is complete."""
         self.manager.hook.ocannl_expect(nest=nest, nodes=nodes, target=target)
 
     def generate(self, plan: Plan, target: Target) -> Source:
@@ -106,10 +106,10 @@ class Backend:
         candidates: tuple[MemoryMode, ...],
         target: Target,
     ) -> MemoryMode:
-        """Return where the backend wants a node; the first candidate if it has no opinion.
+        """Return the memory mode that the backend chooses; without a choice, the first candidate.
 
         Raises:
-            CodegenError: if the backend chooses something that was not offered.
+            CodegenError: if the backend returns none of the candidates.
         """
         chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
             node=node, info=info, candidates=candidates, target=target
@@ -142,7 +142,7 @@ class Backend:
         return transfer(self, self, destination, source)
 
     def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copy cells if this backend serves the pair; returns None if it does not."""
+        """Copy cells if this backend serves the pair; return None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
         )
@@ -172,15 +172,15 @@ def transfer(
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
-    The destination's backend is asked first, then the source's; a pair that neither serves goes
-    through the host.
+    The hook of the destination's backend runs first, then that of the source's; a pair that neither
+    serves is copied through the host.
 
     Args:
-        destination_backend: Whose memory the destination is; None for an array of this process.
-        source_backend: Whose memory the source is; None for an array of this process.
+        destination_backend: The owner of the destination; None for an array of this process.
+        source_backend: The owner of the source; None for an array of this process.
 
     Raises:
-        TransferError: if the buffers differ, or there is no way from one to the other.
+        TransferError: if the buffers differ, or no backend connects them.
     """
     _check_equal(destination, source)
     asked: list[Backend] = []

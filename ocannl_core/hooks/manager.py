@@ -1,7 +1,7 @@
-"""Which backends are installed, which of them work, and which one to use.
+"""Discovery of plugins, and the choice of a backend and a device.
 
-Entry points are listed without importing what they name, and loaded one by one: a broken plugin is
-remembered with its error and shown, and never stops the others.
+Entry points are listed without importing their modules, and loaded one by one: a broken plugin is
+kept with its error for reports, and never stops the others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ WRAPPER_GROUP = "ocannl.wrappers"
 
 
 class Status(Enum):
-    """How far a plugin has come."""
+    """The state of a plugin."""
 
     INSTALLED = "installed"
     """Found, not imported yet."""
@@ -89,12 +89,12 @@ class PluginEntry:
 
     Attributes:
         name: The name of the entry point, which is the backend's name.
-        value: What the entry point names: a module, or an object in one.
-        distribution: What was installed to get it.
+        value: The module, or object in one, that the entry point names.
+        distribution: The installed distribution.
         version: The version of that distribution.
         editable: True if it runs from a source checkout.
-        status: How far it has come.
-        error: Why it is broken.
+        status: Its state.
+        error: The reason why it is broken.
     """
 
     name: str
@@ -107,7 +107,7 @@ class PluginEntry:
 
     @property
     def repair(self) -> str:
-        """What to do when it is broken."""
+        """The repair of a broken plugin, for messages."""
         return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group: what was found, and what became of it."""
+    """The plugins of one entry-point group, their loaders and their errors."""
 
     entries: dict[str, PluginEntry]
     readers: dict[str, Callable[[], object]]
@@ -147,7 +147,7 @@ _lock = threading.RLock()
 
 
 def _known() -> _Registry:
-    """Return the registry, after looking for plugins if that has not been done."""
+    """Return the registry; scan entry points on the first call."""
     global _registry
     with _lock:
         if _registry is None:
@@ -181,10 +181,7 @@ def _entry(point: EntryPoint) -> PluginEntry:
         return PluginEntry(point.name, point.value, "unknown distribution", "")
     try:
         origin = distribution.origin
-    except (
-        AttributeError,
-        ValueError,
-    ):  # no, or a malformed, record of where it was installed from
+    except (AttributeError, ValueError):  # the record of the origin is missing or malformed
         origin = None
     editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
     name, version = (_header(distribution, header) for header in ("Name", "Version"))
@@ -192,14 +189,14 @@ def _entry(point: EntryPoint) -> PluginEntry:
 
 
 class _Texts(Protocol):
-    """A distribution, as far as its texts are asked for."""
+    """The part of a distribution that reads its files."""
 
     def read_text(self, filename: str, /) -> str | None: ...
 
 
 def _header(distribution: _Texts, header: str) -> str:
-    """Return what a distribution's metadata says under a header, or nothing."""
-    # `distribution.metadata` would import the library for e-mail: as long as the whole search takes
+    """Return the value of a header in a distribution's metadata, or an empty text."""
+    # `distribution.metadata` would import `email`, which takes as long as the whole scan
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     for line in text.partition("\n\n")[0].splitlines():
         key, colon, value = line.partition(":")
@@ -259,7 +256,7 @@ def _load_each() -> Iterator[Backend]:
 
 
 def _load_backend(name: str) -> Backend:
-    """Return a backend that is installed, loading it if need be.
+    """Return an installed backend; load it on the first call.
 
     Raises:
         PluginError: if it is broken.
@@ -282,7 +279,7 @@ def _load_backend(name: str) -> Backend:
 
 
 def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
-    """Return the wrapper plugins that work and are enabled; warns once about a broken one."""
+    """Return the wrapper plugins that work and are enabled; warn once about each broken one."""
     with _lock:
         for name, entry in registry.wrappers.entries.items():
             if name in registry.loaded_wrappers or not _is_enabled(name):
@@ -324,7 +321,7 @@ def register(name: str, plugin: object) -> None:
 
 
 def refresh() -> None:
-    """Forget everything that was found, loaded or registered; the next question looks again."""
+    """Forget all scanned, loaded and registered plugins; the next call scans again."""
     global _registry
     with _lock:
         _registry = None
@@ -346,15 +343,15 @@ def backend(name: str) -> Backend:
 def select(name: str | None = None) -> tuple[Backend, Target]:
     """Return the backend and the device to use.
 
-    A backend that is asked for by name, here or in the settings, is that one or an error. Otherwise
-    it is the available device of highest priority; passing over a plugin that is broken, or whose
-    devices would have had a higher priority, warns once.
+    A name, passed or set, selects that backend or raises. Otherwise the available device of highest
+    priority is chosen; a warning is issued once for each broken plugin, and for each plugin whose
+    missing devices would have had a higher priority.
 
     Args:
         name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
 
     Raises:
-        BackendNotFoundError: if the backend or the device asked for cannot be used, or there is
+        BackendNotFoundError: if the requested backend or device cannot be used, or there is
             none at all.
         UsageError: if the device is no number.
     """
@@ -399,7 +396,7 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
 
 
 def _requested(name: str, by: str) -> Backend:
-    """Return a backend that was asked for by name.
+    """Return a backend that was requested by name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
@@ -433,8 +430,9 @@ def _requested(name: str, by: str) -> Backend:
 
 
 def _installation(name: str) -> str:
-    """Return how to install a backend of this project. Under any other name, anybody may have
-    published something.
+    """Return the command that installs a backend of this project.
+
+    Other names are not suggested: anybody may have published a package under them.
     """
     listed = "`ocannl backends` lists what is installed"
     from importlib_metadata import PackageNotFoundError, requires
@@ -489,7 +487,7 @@ def _request(name: str, by: str) -> str:
 
 
 def _others(name: str) -> str:
-    """Return a line naming the backends that could be used instead."""
+    """Return a line with the names of the other usable backends."""
     names = []
     for entry in discovered():
         if entry.name == name or entry.status is Status.DISABLED:

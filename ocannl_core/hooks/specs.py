@@ -1,8 +1,8 @@
-"""The hooks of a backend, grouped by what they serve.
+"""Hook specifications of a backend, grouped by purpose.
 
 A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered
 under the entry-point group `ocannl.backends`; the entry point's name is the backend's name. The
-module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can hold a plugin
+module states `OCANNL_API = (1, 0)`. The classes are protocols, so a type checker can check a plugin
 against them. Hooks run on cold paths only: compiling, allocating, copying. Running a compiled
 routine calls the `Launcher` that `Executable.link` returned.
 """
@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DeviceHooks(Protocol):
-    """What there is on this machine."""
+    """Hooks that list the devices of this machine."""
 
     @hookspec(firstresult=True)
     def ocannl_targets(self) -> TargetReport:
@@ -37,7 +37,7 @@ class DeviceHooks(Protocol):
 
 
 class CodegenHooks(Protocol):
-    """From a scheduled program to something that runs."""
+    """Hooks that generate and compile code."""
 
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
@@ -46,12 +46,11 @@ class CodegenHooks(Protocol):
 
     @hookspec
     def ocannl_expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Is told of a kernel of the next plan as soon as it is scheduled, so that it can be
-        compiled while the others are scheduled.
+        """Start work on a kernel of the next plan as soon as it is scheduled.
 
-        The plan comes in the same thread, by `ocannl_generate`, with the same objects as steps; it
-        never comes if something fails in between. Backends that start from plans leave this hook
-        out.
+        The backend can compile it while other kernels are scheduled. The plan follows in the same
+        thread, by `ocannl_generate`, with the same objects as steps; if scheduling fails, it never
+        follows. The hook is optional.
         """
         ...
 
@@ -66,23 +65,23 @@ class CodegenHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_compile(self, source: Source, target: Target) -> Executable:
-        """Return the compiled form of what `ocannl_generate` of the same backend returned.
+        """Return the compiled form of a source that `ocannl_generate` of the same backend returned.
 
         Raises:
-            CompileError: with the command, its output and where the source was kept.
+            CompileError: with the command, its output and the path of the source.
         """
         ...
 
 
 class MemoryHooks(Protocol):
-    """Where cells live."""
+    """Hooks that place and allocate memory."""
 
     @hookspec(firstresult=True)
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
-        """Return one of `candidates`, the modes that the core left open (local, on device), or
-        None for no opinion.
+        """Return one of `candidates`, the modes that the core left open (local, on device), or None
+        for the default.
         """
         ...
 
@@ -95,22 +94,21 @@ class MemoryHooks(Protocol):
 
 
 class TransferHooks(Protocol):
-    """Moving cells."""
+    """Hooks that copy cells."""
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copy cells between buffers of equal format and extents, or returns None for pairs it
-        does not serve.
+        """Copy cells between buffers of equal format and extents.
 
-        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the
-        destination's backend first, then the source's; pairs that neither serves go through the
-        host.
+        Return None for a pair that the backend does not serve. A backend must serve host to device
+        and device to host (`HostBuffer`). A transfer calls the hook of the destination's backend
+        first, then that of the source's; pairs that neither serves are copied through the host.
         """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_synchronize(self, target: Target) -> bool:
-        """Wait for all work of the device; returns True."""
+        """Wait for all work of the device; return True."""
         ...
 
 
