@@ -1,4 +1,4 @@
-"""The command `ocannl`: what is installed, whether it works, and what the settings are."""
+"""The command `ocannl`: lists backends, checks the installation, shows settings, tunes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
+    """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
     parsed = parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)

@@ -1,4 +1,4 @@
-"""`ocannl backends`: the installed backends, with what keeps each from working."""
+"""`ocannl backends`: lists the installed backends, and the reason why one cannot be used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list; returns 0, or 1 when nothing can be used or the chosen backend cannot."""
+    """Print the list; return 0, or 1 if no backend can be used or the chosen one cannot."""
     rows = inventory()
     _, error = default_target()
     if arguments.json:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(rows: list[BackendRow], *, verbose: bool) -> str:
-    """Return the backends as aligned text, each followed by why it cannot be used."""
+    """Return the backends as aligned text, each followed by the reason why it cannot be used."""
     if not rows:
         return "no backend is installed; try: pip install 'ocannl-core[all]'"
     cells = [("backend", "status", "devices", "priority", "plugin")]
@@ -106,7 +106,7 @@ def _notes(row: BackendRow, verbose: bool) -> list[str]:
 
 
 def _titled(title: str, text: str) -> list[str]:
-    """Return the lines of a text behind its title; nothing for no text."""
+    """Return the lines of a text behind its title; no lines for an empty text."""
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())
     ]

@@ -1,4 +1,4 @@
-"""`ocannl config`: every setting with its value and where the value came from."""
+"""`ocannl config`: lists every setting with its value and the source of the value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings; returns 0."""
+    """Print the settings; return 0."""
     described = settings.describe()
     width = max(len(each.name) for each in described)
     for each in described:

@@ -1,4 +1,4 @@
-"""`ocannl doctor`: checks the installation, with a line on how to repair whatever fails."""
+"""`ocannl doctor`: checks the installation, and prints a repair for each failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CheckOutcome(Enum):
-    """What a check came to."""
+    """The outcome of a check."""
 
     OK = "OK"
     WARN = "WARN"
@@ -39,10 +39,10 @@ class Check:
     """The result of one check.
 
     Attributes:
-        what: What was looked at.
-        outcome: What it came to.
-        found: What was found.
-        fix: How to repair it.
+        what: The subject of the check.
+        outcome: Its outcome.
+        found: The finding.
+        fix: The repair.
     """
 
     what: str
@@ -68,7 +68,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks as they are made; returns 0 if none failed."""
+    """Print the checks as they are made; return 0 if none failed."""
     failed = 0
     for check in checks(arguments.backend):
         print(check, flush=True)
@@ -81,14 +81,14 @@ def checks(only: str | None = None) -> Iterator[Check]:
     """Yield the checks of the installation.
 
     Args:
-        only: A backend that must work; None checks all, and wants one of them to work.
+        only: A backend that must work; None checks all, of which one must work.
 
     Raises:
         BackendNotFoundError: if the backend to check is not installed.
     """
     rows = inventory()
     if only is not None and only not in {row.entry.name for row in rows}:
-        backend_named(only)  # raises, and says what is installed
+        backend_named(only)  # raises, and lists the installed backends
     yield Check("Python", CheckOutcome.OK, f"{platform.python_version()} at {sys.executable}")
     yield Check("NumPy", CheckOutcome.OK, np.__version__)
     for row in rows:
@@ -131,7 +131,7 @@ def _default_check() -> Check:
 
 
 def _schedule_checks() -> Iterator[Check]:
-    """Yield whether remembered schedules can be read; nothing if nothing is remembered."""
+    """Yield a check that the tuning cache can be read; nothing if it is empty."""
     target, _ = default_target()
     memory = tuning_cache(target) if target is not None else None
     entries = list(memory.entries()) if memory is not None else []
@@ -152,7 +152,7 @@ def _schedule_checks() -> Iterator[Check]:
 
 
 def _cache_check() -> Check:
-    """Return whether compiled code can be kept; makes the directory if it is missing."""
+    """Return a check that compiled code can be cached; make the directory if it is missing."""
     folder = settings.cache_directory()
     try:
         open_private(folder, create=True).write("doctor", b"")

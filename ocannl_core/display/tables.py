@@ -1,5 +1,6 @@
-"""Tensors as tables: the last axis across, the one before it down, a block for each position of the
-others.
+"""Tensors as tables.
+
+The last axis goes across, the one before it down; there is a block for each position of the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
 GAP = "…"
-"""Stands for positions that are left out."""
+"""The mark of omitted positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class TableAxis:
 
     Attributes:
         kind: The row that it belongs to.
-        title: Its kind, which one it is if there are several of the kind, and its basis.
-        positions: The positions shown; None stands for those left out.
+        title: Its kind, its ordinal if there are several of the kind, and its basis.
+        positions: The positions shown; None marks omitted ones.
     """
 
     kind: RowKind
@@ -59,7 +60,7 @@ class TableBlock:
     """A part of a tensor: a grid of cells.
 
     Attributes:
-        caption: Where the part is; empty if it is the whole tensor.
+        caption: The position of the part; empty for the whole tensor.
         cells: The cells as texts, row by row.
     """
 
@@ -69,7 +70,7 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class TensorTable:
-    """A tensor's cells for people; `str` gives text, notebooks show HTML.
+    """A tensor's cells for printing; `str` gives text, notebooks show HTML.
 
     Attributes:
         title: The tensor's name, shape and number format; the value of a tensor without axes.
@@ -122,15 +123,15 @@ def table(
     Args:
         tensor: The tensor.
         ctx: The context that stores it; literals need none.
-        decimals: How many decimals numbers have at most; by default the setting `print_decimals`.
-        edge: How many positions at both ends of a long axis are shown; by default the setting
+        decimals: The largest number of decimals; by default the setting `print_decimals`.
+        edge: The number of positions shown at each end of a long axis; by default the setting
             `print_edge`.
-        recompute: Computes the tensor once more, in a context of its own, from the parameters and
-            the placeholders of `ctx`. Shapes and margins become final for that.
-        indices: The values of static indices that computing it again needs.
+        recompute: True to recompute the tensor in a new context from the parameters and the
+            placeholders of `ctx`. This makes shapes and margins final.
+        indices: The values of static indices that recomputation needs.
 
     Raises:
-        LinkError: if the context does not store the tensor; the message says what to do.
+        LinkError: if the context does not store the tensor; the message gives the repair.
         UsageError: if a context is needed, or a static index has no value.
     """
     tensor = checked(tensor)
@@ -172,14 +173,14 @@ def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
 
 
 def _shown(n: int, edge: int) -> tuple[int | None, ...]:
-    """Return the positions of an axis to show, and None where some are left out."""
+    """Return the positions of an axis to show, and None where some are omitted."""
     if n <= 2 * edge + 1:
         return tuple(range(n))
     return (*range(edge), None, *range(n - edge, n))
 
 
 def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> list[TableAxis]:
-    """Return the axes that blocks go over: of many blocks the outermost ones only."""
+    """Return the axes that blocks iterate over: of many blocks the outermost axes only."""
     if prod(dims[: len(axes)]) <= 2 * edge:
         return list(axes)
     return [replace(axis, positions=_shown(n, 1)) for axis, n in zip(axes, dims, strict=False)]
@@ -188,11 +189,11 @@ def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> 
 def _blocks(
     texts: Array, outer: Sequence[TableAxis], down: TableAxis | None, across: TableAxis
 ) -> Iterator[TableBlock]:
-    """Yield the parts of a tensor; one without cells stands for parts left out.
+    """Yield the parts of a tensor; a block without cells marks omitted parts.
 
     Args:
         texts: The cells at the positions shown.
-        outer: The axes that the blocks go over.
+        outer: The axes that the blocks iterate over.
         down: The axis of the rows.
         across: The axis of the columns.
     """
@@ -209,7 +210,7 @@ def _blocks(
 
 
 def _caption(outer: Sequence[TableAxis], place: Sequence[int | None]) -> str:
-    """Return where a block is: `batch 0, 3, output 1`."""
+    """Return the position of a block: `batch 0, 3, output 1`."""
     texts = []
     for number, (axis, position) in enumerate(zip(outer, place, strict=True)):
         is_next = number > 0 and outer[number - 1].kind is axis.kind
