@@ -1,7 +1,7 @@
-"""From bytes to a value.
+"""Decoding of values from bytes.
 
-All records of a class are made at once, then their fields are set, column by column. Every field is
-checked to hold what its annotation says.
+All records of a class are created at once, then their fields are set, column by column. Every field
+is checked against its annotation.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def decode(
 
     Args:
         content: The bytes.
-        form: What the value may consist of; None for more than data.
+        form: The form of the value; None if it contains more than data.
         things: The known identities, by number.
-        labels: Returns the label of a new node, given the one that was written.
+        labels: A function from the written label of a new node to its label.
 
     Raises:
-        DecodingError: if the bytes are no such value.
+        DecodingError: if the bytes encode no such value.
     """
     if form is None:
         raise DecodingError("the value holds more than data")
@@ -66,7 +66,7 @@ def decode(
 
 
 class _Decoder:
-    """The records of one value."""
+    """Decoder of one value and its records."""
 
     def __init__(self, reader: ColumnReader, things: Values[object], labels: Labels | None) -> None:
         self._reader = reader
@@ -95,7 +95,7 @@ class _Decoder:
         return value
 
     def _make_identities(self, count: int) -> None:
-        """Make the identities that a reader does not have."""
+        """Create the identities that the reader does not have."""
         names = self._reader.strings(count) if count else []
         made: dict[str, list[Any]] = {}
         for kind, forms in IDENTITY_FIELDS.items():
@@ -166,7 +166,7 @@ class _Decoder:
 
 
 def _records(names: Values[str], form: Form) -> Iterator[Record]:
-    """Yield the classes of these names, each of which the form or those before it mention."""
+    """Yield the classes of these names, each of which the form or earlier ones mention."""
     permitted = {name_of(kind): kind for kind in records_in(form)}
     for name in names:
         kind = permitted.get(name)
@@ -178,7 +178,7 @@ def _records(names: Values[str], form: Form) -> Iterator[Record]:
 
 
 def _of(kinds: frozenset[type], every: Values[Any], positions: Values[int]) -> list[Any]:
-    """Return some of the objects that there are, all of them of certain classes."""
+    """Select objects by position; check that all are of certain classes."""
     found = list(map(every.__getitem__, positions))
     wrong = set(map(type, found)) - kinds
     if wrong:
@@ -187,7 +187,7 @@ def _of(kinds: frozenset[type], every: Values[Any], positions: Values[int]) -> l
 
 
 def _set_all(kind: type, name: str, records: Values[Any], values: Values[Any]) -> None:
-    """Set a field of frozen records."""
+    """Set a field of frozen records, one value each."""
     slot: Any = getattr(kind, name, None)
     if hasattr(slot, "__set__"):
         deque(map(slot.__set__, records, values), maxlen=0)

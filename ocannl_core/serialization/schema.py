@@ -1,18 +1,18 @@
-"""Which records, enumerations and containers an encoded value may consist of.
+"""Forms of encoded values: the records, enumerations and containers that they may contain.
 
 The classes of a value are those that the annotation of the whole value mentions, those that the
-annotations of their fields mention, and so on. Encoding refuses everything else, and decoding makes
-nothing else: what stands in a file selects among these classes and imports none.
+annotations of their fields mention, and so on. Encoding refuses other classes, and decoding creates
+no others: the content of a file selects among these classes and imports none.
 
     annotation                     form
-    int, float, str, bool, None    Leaf
+    int, float, str, bool, None    ScalarForm
     an Enum, DType                 Symbols, by name
     TensorNode, LoopVar, ...       Identities, by number
     a record                       Records, by reference
-    tuple[X, ...]                  Sequence
-    tuple[X, Y]                    Product
+    tuple[X, ...]                  SequenceForm
+    tuple[X, Y]                    TupleForm
     frozenset[X]                   Set
-    Mapping[K, V]                  Table
+    Mapping[K, V]                  MappingForm
     X | Y                          Union
 """
 
@@ -48,7 +48,7 @@ class ScalarForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbols:
-    """Objects of which there is one for each name.
+    """Objects with unique names, such as the members of an enumeration.
 
     Attributes:
         kind: The one class of its values.
@@ -110,7 +110,7 @@ class MappingForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Union:
-    """Values of one of several forms, which their classes tell apart.
+    """Values of one of several forms, which their classes distinguish.
 
     Attributes:
         forms: The forms.
@@ -142,7 +142,7 @@ class Record:
         kind: The class.
         name: The name in encoded values.
         fields: The forms of its fields, by name.
-        getters: What reads them.
+        getters: Functions that read them.
         mentioned: The classes of the records that fields may hold.
     """
 
@@ -160,7 +160,7 @@ def name_of(kind: type) -> str:
 
 @cache
 def record_of(kind: type) -> Record | None:
-    """Return what a frozen dataclass consists of; None if that is more than data."""
+    """Return the record of a frozen dataclass; None if it contains more than data."""
     found: dict[str, Form] = {}
     if hasattr(kind, "__post_init__"):
         return None
@@ -192,7 +192,7 @@ def records_in(form: Form) -> frozenset[type]:
 
 @lru_cache(maxsize=256)
 def text_of(form: Form) -> str:
-    """Return a text that tells forms apart."""
+    """Return a text that identifies a form."""
     match form:
         case ScalarForm(kind) | Symbols(kind):
             return name_of(kind)
@@ -214,7 +214,7 @@ def text_of(form: Form) -> str:
 
 @cache
 def by_name(kind: type) -> Mapping[str, Any]:
-    """Return the objects of which there is one for each name."""
+    """Return the objects of a class by their unique names."""
     if issubclass(kind, Enum):
         return {each.name: each for each in kind}
     return {each.name: each for each in dtypes.ALL}
@@ -225,7 +225,7 @@ def by_name(kind: type) -> Mapping[str, Any]:
 
 @cache
 def form_of(annotation: Any) -> Form | None:
-    """Return the form of the values of an annotation; None if they are more than data."""
+    """Return the form of the values of an annotation; None if they contain more than data."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is None:
         return _plain(annotation)
@@ -237,7 +237,7 @@ def form_of(annotation: Any) -> Form | None:
         return None
     if origin is tuple:
         return SequenceForm(known[0]) if Ellipsis in arguments else TupleForm(tuple(known))
-    # others would be hashed before they are whole
+    # other classes would be hashed before they are complete
     if origin is frozenset and isinstance(known[0], Identities | ScalarForm):
         return Set(known[0])
     if origin in (Mapping, dict) and isinstance(known[0], Identities | ScalarForm | Symbols):
@@ -246,7 +246,7 @@ def form_of(annotation: Any) -> Form | None:
 
 
 def form_like(value: Any) -> Form | None:
-    """Return the form of values like this one: of its class, and tuples with as many elements."""
+    """Return the form of values like this one: of its class, and tuples of the same length."""
     if not isinstance(value, tuple):
         kind: Any = type(value)
         return form_of(kind)
@@ -268,7 +268,7 @@ def _plain(kind: Any) -> Form | None:
 
 
 def _united(forms: Iterable[Form]) -> Form | None:
-    """Return one form for several: records together, identities together."""
+    """Return one form for several: merge records, and merge identities."""
     records: set[type] = set()
     identities: set[type] = set()
     others: dict[Form, None] = {}
@@ -316,17 +316,17 @@ def _classes_of(form: Form) -> frozenset[type]:
 
 @cache
 def _evaluated(annotation: str, module: str) -> Any:
-    """Return what an annotation in our own source code says."""
+    """Return the value of an annotation in our own source code."""
     names = vars(sys.modules[module])
     if annotation.isidentifier():
         return names[annotation] if annotation in names else getattr(builtins, annotation)
-    return eval(annotation, names)  # as `typing.get_type_hints` does, once for each text
+    return eval(annotation, names)  # as `typing.get_type_hints` does, once per text
 
 
 _INT, _NONE = ScalarForm(int), ScalarForm(type(None))
 _LEAVES: dict[Any, Form] = {
     int: _INT,
-    float: _union(ScalarForm(float), _INT),  # what an int is accepted for
+    float: _union(ScalarForm(float), _INT),  # annotations of float accept int
     str: ScalarForm(str),
     bool: ScalarForm(bool),
     type(None): _NONE,
@@ -337,7 +337,7 @@ IDENTITY_FIELDS: Mapping[type, Mapping[str, Form]] = {
     LoopVar: {"hint": ScalarForm(str)},
     StaticIndex: {"name": ScalarForm(str), "extent": _union(_NONE, _INT)},
 }
-"""What a new identity is made of, beside other identities."""
+"""The forms of the fields of a new identity, other identities excepted."""
 
 GRADIENT_OF: Form = _union(_NONE, Identities(frozenset({TensorNode})))
 """The form of the field of a node that is an identity."""

@@ -1,4 +1,4 @@
-"""Files that tell whether they are as they were written.
+"""Files with a digest, which detects damage.
 
 The digest covers the name of the file, too, so that one entry of a cache is not taken for another.
 """
@@ -21,7 +21,7 @@ def sealed(name: str, payload: bytes) -> bytes:
 
 
 def unsealed(name: str, content: bytes) -> bytes | None:
-    """Return the payload of a file; None if it is not as it was written."""
+    """Return the payload of a file; None if the digest does not match."""
     payload = content[_SIZE:]
     return payload if _digest(name, payload).digest() == content[:_SIZE] else None
 
@@ -33,7 +33,7 @@ def sealed_json(name: str, values: Mapping[str, Any]) -> bytes:
 
 
 def unsealed_json(name: str, content: bytes) -> dict[str, Any] | None:
-    """Return the object of a JSON file without its digest; None if it is not as it was written."""
+    """Return the object of a JSON file without its digest; None if the digest does not match."""
     body = content[: -len(_KEY) - 2 * _SIZE - len(_END)]
     if content != body + _KEY + _digest(name, body).hexdigest().encode() + _END:
         return None
