@@ -1,4 +1,4 @@
-"""The author of random loop programs: makes choices, and keeps track of what may be read."""
+"""Author of random loop programs: draws choices, and tracks the readable nodes and variables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ocannl_core.testing.primitives import accumulators, exact_primitives, telli
 
 
 def random_cells(info: NodeInfo, seed: int) -> Array:
-    """Return cells of a node, margins included: telling values and ordinary numbers, mixed."""
+    """Return cells of a node, margins included: special values and ordinary numbers, mixed."""
     random = np.random.default_rng(seed)
     telling = np.array(telling_values(info.dtype), info.dtype.numpy)
     cells = telling[random.integers(0, len(telling), info.size)]
@@ -64,19 +64,19 @@ def random_cells(info: NodeInfo, seed: int) -> Array:
 
 
 Bounds = dict[IndexVar, int]
-"""The variables in scope, each with the number of values that it takes, from 0."""
+"""The variables in scope, each with its extent; values start at 0."""
 
 
 @dataclass
 class Author:
-    """Writes one program.
+    """Author of one program.
 
     Attributes:
-        draw: Where choices come from.
+        draw: Hypothesis's draw function.
         dtypes: The formats to use.
         kinds: The kinds of independent loops to use.
         readable: Nodes all of whose cells are written.
-        locals: Variables that are set where the next expression goes.
+        locals: Variables that are set at the place of the next expression.
     """
 
     draw: st.DrawFn
@@ -192,7 +192,7 @@ class Author:
         return [Fill(result, 0.0), self._looped(loops, stmts, self.kinds)]
 
     def _reduction(self, dtype: DType, bounds: Bounds, depth: int) -> tuple[Local, list[Stmt]]:
-        """Return a variable, and statements that reduce into it."""
+        """Return a new variable, and statements that reduce into it."""
         op = self.choose(accumulators(dtype))
         total = Local(self.local_count, dtype)
         self.local_count += 1
@@ -283,7 +283,7 @@ class Author:
 
     def _operation(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
         op: Op = self.choose(exact_primitives(dtype))
-        # what only decides may have a format of its own
+        # operands of comparisons and conditions may have another format
         deciding = self.choose(self.dtypes)
         if isinstance(op, UnaryOp):
             return Unary(op, self.expr(dtype, bounds, depth), dtype)

@@ -1,4 +1,4 @@
-"""Comparison of arrays cell by cell, in units in the last place, with messages that say where."""
+"""Comparison of arrays cell by cell, in units in the last place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far numbers may be apart.
+    """The largest accepted difference of two numbers.
 
     Attributes:
-        ulps: Units in the last place; 0 asks for the same bits, except that any NaN equals any NaN.
+        ulps: Units in the last place; 0 requires the same bits, except that any NaN equals any NaN.
         absolute: Numbers no further apart than this are equal however small they are.
     """
 
@@ -63,7 +63,7 @@ def _ordinals(array: Array, dtype: DType) -> list[int]:
 
 
 def difference(actual: Array, expected: Array, dtype: DType, tolerance: Tolerance = EXACT) -> str:
-    """Return what is wrong with an array as text: the cells that differ most; empty if none do."""
+    """Return a text with the cells of an array that differ most; an empty one if none do."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"{actual.dtype} {actual.shape} instead of {expected.dtype} {expected.shape}"
     distances = ulp_distances(actual, expected, dtype)

@@ -1,4 +1,4 @@
-"""The suite that every backend must pass.
+"""Conformance suite for backends.
 
 Derive a test class from `BackendConformance`, name the backend whose results are right by
 definition, and provide a fixture `target` with the device under test as `NAME` or `NAME:DEVICE`:
@@ -97,7 +97,7 @@ class BackendConformance:
     def test_new_memory_is_all_zero(self, subject: Subject, dtype: DType) -> None:
         used = np.frombuffer(bytes(range(1, 241)), np.uint8)[: 15 * dtype.nbytes]
         info = NodeInfo(dtype, (3, 5))
-        for _ in range(3):  # memory that comes back from an earlier owner is cleared too
+        for _ in range(3):  # recycled memory is cleared too
             buffer = subject.backend.allocate(info, subject.target)
             assert subject.download(buffer).tobytes() == bytes(info.nbytes)
             subject.backend.transfer(buffer, HostBuffer(_cells(used, info), info)).wait()
@@ -349,7 +349,7 @@ def _cells(data: Array, info: NodeInfo) -> Array:
 def _operands_of_first_difference(
     found: Array, expected: Array, arrays: Mapping[TensorNode, Array]
 ) -> str:
-    """Return what was computed with at the first cell whose bits differ."""
+    """Return the operands of the first cell whose bits differ."""
     pairs = zip(found, expected, strict=True)
     position = next(k for k, (a, b) in enumerate(pairs) if a.tobytes() != b.tobytes())
     return ", ".join(f"{node.name} = {array[position]}" for node, array in arrays.items())

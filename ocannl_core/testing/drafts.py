@@ -1,4 +1,4 @@
-"""Short ways to write loop programs by hand."""
+"""Builders for loop programs written by hand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 
 Place = AxisIndex | LoopVar | StaticIndex | int
-"""A position along an axis, in short."""
+"""A position along an axis, abbreviated."""
 
 
 def at(*places: Place) -> tuple[AxisIndex, ...]:
-    """Return the indices that places stand for."""
+    """Return the axis indices of abbreviated positions."""
     indices: list[AxisIndex] = []
     for place in places:
         match place:
@@ -45,12 +45,12 @@ def loop(var: LoopVar, extent: int, *body: Stmt, kind: AxisKind = AxisKind.SERIA
 
 @dataclass
 class Draft:
-    """A loop program in the making.
+    """Builder of a loop program.
 
     Attributes:
         name: The program's name.
-        nodes: What is known of every node made so far.
-        params: The nodes whose memory comes from outside.
+        nodes: The nodes so far, with dtype, extents and margins.
+        params: The nodes whose memory the caller provides.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Which primitives mean something in which format, how exact they are, and telling operands."""
+"""Tables of primitives by number format, their accuracy, and operands at which implementations
+fail.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ def primitives(dtype: DType) -> tuple[Op, ...]:
             return on_numbers
         case Kind.SIGNED | Kind.UNSIGNED:
             return tuple(op for op in on_numbers if op not in _MISSING_ON_INTEGERS)
-        case Kind.WORD:  # what moves values moves words
+        case Kind.WORD:  # words support only operations that move values
             return (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND, TernaryOp.WHERE)
 
 
 def tolerance(op: Op, dtype: DType) -> Tolerance:
-    """Return how far one application of a primitive may be from the reference.
+    """Return the accepted error of one application of a primitive.
 
     Formats narrower than float32 compute in float32 and round, which may move a result by 1 ulp.
     """
@@ -49,7 +51,7 @@ def accumulators(dtype: DType) -> tuple[BinaryOp, ...]:
 
 
 def telling_values(dtype: DType) -> tuple[Any, ...]:
-    """Return numbers of the format at which implementations go wrong, as Python numbers."""
+    """Return special values of a format, at which implementations fail, as Python numbers."""
     if dtype.kind is Kind.WORD:
         return ((0, 0, 0, 0), (1, 2, 3, 4), (2**32 - 1, 0, 2**31, 0xDEADBEEF))
     if dtype.is_float:

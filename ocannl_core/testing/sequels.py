@@ -1,4 +1,4 @@
-"""An author of random loop programs whose nests go back to what earlier nests wrote or computed."""
+"""Author of random loop programs whose nests reuse nodes and computations of earlier nests."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ Loops = list[tuple[LoopVar, int]]
 
 @dataclass
 class SequelAuthor(Author):
-    """Writes nests over new nodes, as its base does, and nests that follow them up.
+    """Author of nests over new nodes, as its base, and of nests that reuse earlier ones.
 
     Follow-ups overwrite cells of nodes that exist (all, some, repeatedly), depend on what they
     wrote in earlier iterations, fill nodes again, repeat computations, guard loads that would leave
     their node, and select from tables by reductions.
 
     Attributes:
-        remembered: Computations that may be repeated, with the extents of the variables then.
+        remembered: Computations that may be repeated, with the extents of their variables.
     """
 
     remembered: list[tuple[Expr, Bounds]] = field(default_factory=list)
 
     def sequel(self, depth: int) -> list[Stmt]:
-        """Return statements that may write anything."""
+        """Return a nest that may write any node."""
         if not self.readable:
             return self.nest(depth)
         make = self.choose(
@@ -74,7 +74,7 @@ class SequelAuthor(Author):
     # ----- statements ------------------------------------------------------------------------
 
     def _overwrite(self, depth: int) -> list[Stmt]:
-        """Return a nest that writes cells of a node that exists, once or repeatedly."""
+        """Return a nest that writes cells of an existing node, once or repeatedly."""
         node = self.choose(self.readable)
         info = self.nodes[node]
         indices, loops = self._target(info.buffer_dims)
@@ -93,7 +93,9 @@ class SequelAuthor(Author):
         return [Fill(self.choose(self.readable), float(self.count(0, 3)))]
 
     def _pointwise_reader(self, depth: int) -> list[Stmt]:
-        """Return a nest over all of a node that reads its cell: a producer's typical consumer."""
+        """Return a nest over all cells of a node that reads the cell it writes: a typical
+        consumer.
+        """
         source = self.choose(self.readable)
         info = self.nodes[source]
         loops = [(fresh_var("i"), dim) for dim in info.buffer_dims]
@@ -239,7 +241,7 @@ class SequelAuthor(Author):
         return made
 
     def _guarded(self, dtype: DType, bounds: Bounds, depth: int) -> Expr:
-        """Return a cell if a position is inside its node, and something else if it is not."""
+        """Return a cell if a position is inside its node, and another expression otherwise."""
         node, indices = self._access(dtype, bounds)
         if not indices:
             return Load(node, indices, dtype)
@@ -259,7 +261,7 @@ class SequelAuthor(Author):
             self.remembered.append((expr, dict(bounds)))
 
     def _repeated(self, dtype: DType, bounds: Bounds) -> Expr | None:
-        """Return a computation that was made before, with variables of its own."""
+        """Return an earlier computation with new variables."""
         known = [
             expr
             for expr, then in self.remembered

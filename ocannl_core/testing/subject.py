@@ -1,4 +1,4 @@
-"""Running loop programs on a backend, the way the runtime does, from arrays to arrays."""
+"""Execution of loop programs on a backend, from arrays to arrays, as in the runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocannl_core.target import Buffer, Executable, HostBuffer, Source, Target
 from ocannl_core.testing.compare import Array
 
 Scheduler = Callable[[Plan, Target], Plan]
-"""Returns a plan that computes the same in another order."""
+"""A function that reorders a plan."""
 
 
 def unscheduled(plan: Plan, target: Target) -> Plan:
@@ -28,7 +28,7 @@ def unscheduled(plan: Plan, target: Target) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One device of one backend, as something to run loop programs on."""
+    """One device of one backend that runs loop programs."""
 
     backend: Backend
     target: Target
@@ -42,7 +42,7 @@ class Subject:
         return self.backend.generate(schedule(plan, self.target), self.target)
 
     def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:
-        """Return the program as something that runs on buffers of this device."""
+        """Return the compiled program for buffers of this device."""
         return self.backend.compile(self.generate(program, schedule), self.target)
 
     def upload(self, array: Array, info: NodeInfo) -> Buffer:
@@ -70,10 +70,10 @@ class Subject:
         """Return the cells of all parameters after one run.
 
         Args:
-            program: What to run.
+            program: The program.
             arrays: Cells of parameters before the run, margins included; the others are zero.
             indices: Values of the static indices.
-            schedule: What changes the plan before code is generated.
+            schedule: The scheduler of the plan.
         """
         executable = self.compile(program, schedule)
         buffers = {
