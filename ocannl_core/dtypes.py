@@ -1,4 +1,4 @@
-"""Number formats: names, sizes, promotion, the NumPy side of each, and exact rounding.
+"""Number formats: names, sizes, promotion, NumPy equivalents, and exact rounding.
 
 `DType` values are the only description of a number format; every other module compares them by
 identity.
@@ -44,7 +44,7 @@ class DType:
         significand: Significant bits of a float.
         greatest: The greatest finite number of a float format.
         least: Its least positive number.
-        has_infinities: False for integers, and for floats in which what is too great is NaN.
+        has_infinities: False for integers, and for floats whose overflow is NaN.
     """
 
     name: str
@@ -85,12 +85,12 @@ class DType:
 
     @property
     def is_foreign(self) -> bool:
-        """True for formats that NumPy has from `ml_dtypes`."""
+        """True for formats of `ml_dtypes`."""
         return self.is_narrow and self.name != "float16"
 
     @property
     def source(self) -> str:
-        """What is written for `numpy`: NumPy alone does not know the names of all formats."""
+        """The source code of `numpy`: NumPy alone lacks names of some formats."""
         if self.kind is Kind.WORD:
             return f"oc.{self.name}.numpy"
         return f"{'ml_dtypes' if self.is_foreign else 'np'}.{self.name}"
@@ -136,7 +136,7 @@ _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
 
 def _named(name: str) -> DType:
-    """Return the format that a pickled or copied one is."""
+    """Return the format of this name, for pickling and copying."""
     return _BY_NAME[name]
 
 
@@ -144,7 +144,7 @@ NARROW = tuple(dtype for dtype in ALL if dtype.is_narrow)
 """Floats that are computed with in float32 and rounded once per operation."""
 
 SHORT_RANGE = frozenset(dtype for dtype in ALL if dtype.is_float and dtype.greatest < 2**17)
-"""Floats that constants of programs easily leave."""
+"""Floats whose range constants of programs easily exceed."""
 
 
 @cache
@@ -160,7 +160,7 @@ def _numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def dtype_of(value: DType | str | np.dtype[Any] | type) -> DType:
-    """Return the number format that a name, a NumPy dtype or a scalar type stands for.
+    """Return the number format of a name, a NumPy dtype or a scalar type.
 
     Raises:
         UsageError: if there is none.
@@ -191,14 +191,14 @@ def _of_numpy(value: np.dtype[Any] | type) -> DType | None:
 
 
 def promote(*dtypes: DType) -> DType:
-    """Return the format in which an operation over operands of these formats works."""
+    """Return the format of the result of an operation over operands of these formats."""
     return max(dtypes, key=lambda dtype: dtype.precedence)
 
 
 Number = Any
 """A cell's value in Python: a float, an int, or four ints for a `uint4x32`.
 
-On its way to rounding it may also be a `Fraction`.
+Before rounding it may also be a `Fraction`.
 """
 
 
@@ -245,8 +245,7 @@ def _nearest_double(value: Number) -> float:
 def _odd_double(value: Fraction) -> float:
     """Return an exact number as a double, rounded to odd when it does not fit.
 
-    A later rounding to a format of at most 51 bits then sees on which side of every tie the exact
-    number lay.
+    A later rounding to a format of at most 51 bits then resolves every tie as for the exact number.
     """
     nearest = _nearest_double(value)
     if math.isinf(nearest) or nearest == value:
@@ -270,11 +269,11 @@ def extremes(dtype: DType) -> tuple[Number, Number]:
 
 
 def constant_limit(dtype: DType, cutoff: float) -> float:
-    """Return the least magnitude that constants of a format with a short range may not have.
+    """Return the least magnitude that is refused for constants of a format with a short range.
 
     Args:
         dtype: The format.
-        cutoff: The limit for formats that have infinities for what is too great.
+        cutoff: The limit for formats whose overflow is infinite.
     """
     return cutoff if dtype.has_infinities else min(cutoff, dtype.greatest)
 
@@ -302,7 +301,7 @@ def from_bits(bits: int, dtype: DType) -> Number:
 
 def bits_of(value: Number, dtype: DType) -> int:
     """Return the bit pattern of a number of a format; every NaN has that of the positive quiet
-    one.
+    NaN.
     """
     if dtype.is_float and value != value:
         value = math.nan

@@ -52,7 +52,7 @@ Text = tuple[str, int]
 
 
 class PrintedNames:
-    """Unique names within one printed program: `i`, `i1`, `i2`... in the order of asking."""
+    """Unique names within one printed program: `i`, `i1`, `i2`... in the order of requests."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
@@ -61,7 +61,7 @@ class PrintedNames:
         self._scopes: list[list[LoopVar]] = []
 
     def node(self, node: TensorNode) -> str:
-        """Return the name of a node; a gradient is called after its value: `w1_grad`."""
+        """Return the name of a node; a gradient is named after its value: `w1_grad`."""
         value = node.gradient_of
         if value is None or node in self._names:
             return self.of(node, node.name)
@@ -77,7 +77,7 @@ class PrintedNames:
                 assert_never(var)
 
     def of(self, thing: Hashable, hint: str) -> str:
-        """Return the name of a thing: its hint, numbered when something else has that name."""
+        """Return the name of an object: its hint, numbered if the name is taken."""
         if thing in self._names:
             return self._names[thing]
         hint = hint if hint.isidentifier() else "x"
@@ -95,7 +95,7 @@ class PrintedNames:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """On leaving, forgets loop variables named inside: their names can be used again."""
+        """Free the names of loop variables on leaving."""
         self._scopes.append([])
         try:
             yield
@@ -188,7 +188,7 @@ def infix(symbol: str, left: Text, right: Text) -> Text:
 
 
 def accumulation_symbol(op: BinaryOp) -> str:
-    """Return how `target = target op value` is written between target and value: `+=`, `max=`."""
+    """Return the operator of `target = target op value` between target and value: `+=`, `max=`."""
     match op:
         case BinaryOp.SECOND:
             return "="

@@ -1,5 +1,6 @@
-"""128-bit words, of which random numbers are made: hashing words, words from numbers, numbers from
-words.
+"""Threefry: 128-bit words for random numbers.
+
+Words are hashed, computed from numbers, and converted to numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def word_of(value: Number, dtype: DType = int64) -> Words:
 
 
 def number_of(word: Words, dtype: DType = float32) -> Number:
-    """Return the one number that stands for a word in a format.
+    """Return the number of a format that a word is converted to.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; a float32 is
     exact and less than 1. The number is made of the low lanes: of the upper 24 bits of the first
@@ -92,7 +93,7 @@ def number_of(word: Words, dtype: DType = float32) -> Number:
 
 
 def numbers_of(word: Words, dtype: DType) -> tuple[Number, ...]:
-    """Return the numbers of a format that a word holds, low bits first: as many as fit.
+    """Return the numbers of a format that a word holds, low bits first, as many as fit.
 
     Floats of 16 bits and more are uniform in [0, 1], where only rounding reaches 1; an 8-bit float,
     an integer and a word are the bits themselves.
