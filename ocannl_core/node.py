@@ -181,9 +181,9 @@ STORED = frozenset({MemoryMode.MATERIALIZED, MemoryMode.ON_DEVICE, MemoryMode.HO
 class Reason(IntEnum):
     """The reason for a memory mode; the numbers are those of the docs and stay searchable.
 
-    Numbers below 200 and their meanings are OCANNL's, except for 15, which is new here. OCANNL's 16
-    and 18 are of scalars that replace a node which turns out to be stored; here that is decided before
-    any rewriting.
+    Numbers below 200 and their meanings are OCANNL's, except for 15, which is new here. OCANNL's
+    16 and 18 are of scalars that replace a node which turns out to be stored; here that is decided
+    before any rewriting.
     """
 
     VISITED_TOO_OFTEN = 1
