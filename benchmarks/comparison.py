@@ -1,4 +1,4 @@
-"""Contenders made ready, checked against each other, timed; and what is left of it on file."""
+"""Preparation, comparison and timing of contenders, and results on file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CLOSE, _CLOSE_TO_EXACT = 1e-4, 1e-5
 
 
 def options(description: str | None, rounds: int, sample: float) -> argparse.Namespace:
-    """Return the arguments of the command line that comparisons have in common.
+    """Return the command-line arguments common to all comparisons.
 
     Args:
-        description: What is compared.
-        rounds: How many samples of each contender are taken if nothing else is asked for.
+        description: The description of the program.
+        rounds: The default number of samples of each contender.
         sample: Seconds that a sample takes, if once does not take longer.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -60,12 +60,12 @@ def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
 
 
 def wanted(work: Workload, chosen: argparse.Namespace) -> bool:
-    """Return whether the command line asks for a workload."""
+    """Return True if the command line selects a workload."""
     return chosen.only in work.name and chosen.exactly in (None, work.name)
 
 
 def report(result: Result, file: Path | None) -> None:
-    """Print a result and adds it to the file, if there is one."""
+    """Print a result and add it to the file, if there is one."""
     print(result, flush=True)
     if file:
         with file.open("a") as lines:
@@ -73,7 +73,7 @@ def report(result: Result, file: Path | None) -> None:
 
 
 def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
-    """Return this project's contenders and those of every peer that is installed and asked for."""
+    """Return this project's contenders and those of every selected peer that is installed."""
     from workloads import in_numpy
 
     found = dict(own.contenders(work, chosen.backend)) | dict(in_numpy.contenders(work))
@@ -99,7 +99,7 @@ def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
 
 
 def installed(libraries: Iterable[str]) -> list[str]:
-    """Return those that are there; tells of the others once."""
+    """Return the installed libraries; print the missing ones once."""
     found = [each for each in libraries if importlib.util.find_spec(each) is not None]
     missing = [each for each in libraries if each not in found]
     if missing and not _told_of_missing:
@@ -113,13 +113,13 @@ _told_of_missing: list[bool] = []
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Contenders that have computed the same.
+    """Contenders with equal results, ready for timing.
 
     Attributes:
-        work: What they do.
-        contenders: Those that are ready to be timed, by name.
-        first: Seconds until their first result was there.
-        failed: Why others are not among them.
+        work: Their workload.
+        contenders: The contenders, by name.
+        first: Seconds until their first result.
+        failed: The errors of the others.
     """
 
     work: Workload
@@ -157,7 +157,7 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
 
 
 def measure(ready: Ready, chosen: argparse.Namespace) -> Result:
-    """Return what all contenders took."""
+    """Return the times of all contenders."""
     timed = [harness.Contender(name, each.run) for name, each in ready.contenders.items()]
     timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
     return Result(
@@ -178,7 +178,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
-    """Exits if the results of a contender differ from what they must be."""
+    """Exit if the results of a contender are wrong."""
     expected, tolerance = _expected(work)
     for name, each in ready.items():
         found = each.results()
@@ -192,7 +192,7 @@ def _check_agreement(work: Workload, ready: dict[str, Contender]) -> None:
 
 
 def _expected(work: Workload) -> tuple[list[Array] | None, float]:
-    """Return the value in double precision if it is told, and how close to it results must be."""
+    """Return the value in double precision, if it is defined, and the accepted error of results."""
     if isinstance(work, Function) and work.exact is not None:
         return [work.exact(**work.arrays())], _CLOSE_TO_EXACT
     return None, _CLOSE

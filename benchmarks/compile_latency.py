@@ -1,9 +1,9 @@
 """Time from expressions to a compiled training step, stage by stage, for transformers.
 
-Times are those of this process on its processor, so that they hardly depend on what else the
-machine does; for the compiler of generated code, a process of its own, those on the wall. The last
-column is the power of the number of operations with which a stage grows between the two
-largest sizes; 1 is linear. Nothing is read from the cache of compiled code.
+Times are processor times of this process, which the load of the machine hardly changes; for the
+compiler of generated code, which is a child process, wall-clock times. The last column is the power
+of the number of operations with which a stage grows between the two largest sizes; 1 is linear.
+Nothing is read from the cache of compiled code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-        """Time what runs inside, by default on the processor."""
+        """Time a block, by default in processor time."""
         gc.collect()
         profiler = cProfile.Profile() if name == self._profiled else None
         start = clock()
@@ -62,15 +62,15 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one training step took, stage by stage.
+    """Times of the stages of one training step.
 
     Attributes:
         layers: The layers of the transformer.
         operations: The operations on tensors, those of backpropagation and updates not counted.
-        kernels: How many kernels one call of the routine runs.
+        kernels: The number of kernels in one call of the routine.
         lines: The lines of generated code.
         seconds: Times by stage, in the order in which stages ran.
-        passes: Which of the stages are passes over the loop language.
+        passes: The stages that are passes over the loop language.
     """
 
     layers: int
@@ -120,7 +120,7 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
 
 
 def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
-    """Return the measurement made in a process of its own, which has compiled nothing yet."""
+    """Return a measurement by a new process, which has compiled nothing yet."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, layers, backend, profiled).result()
 

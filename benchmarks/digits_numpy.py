@@ -69,7 +69,7 @@ def train_step(
     momentum: float,
     weight_decay: float,
 ) -> float:
-    """Update the layers by one step of SGD and returns the mean cross-entropy before it."""
+    """Update the layers by one step of SGD and return the mean cross-entropy before it."""
     *inputs, output = logits(layers, images)
     shifted = output - output.max(1, keepdims=True)
     exponentials = np.exp(shifted)

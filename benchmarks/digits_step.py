@@ -1,8 +1,8 @@
 """One training step of the digits demo, compiled, in NumPy, and in PyTorch where it is installed.
 
-All start from the same weights, see the same minibatches and must agree before anything is timed.
-Also printed: how long the import takes, and how long it takes until the model is ready to train,
-with and without compiled code on disk.
+All start from the same weights, process the same minibatches and must agree before timing. Also
+printed: the time of the import, and the time until the model is ready to train, with and without
+compiled code on disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHECKED_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every contender starts from."""
+    """Initial weights and minibatches of every contender."""
 
     images: Any
     targets: Any
@@ -41,12 +41,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A contender together with what must agree.
+    """A contender, and the functions by which it is compared.
 
     Attributes:
-        step: Takes the step of one minibatch and returns the loss before it.
-        weights: Returns the current weights and biases, in order of the layers.
-        run: Takes steps without looking at the losses.
+        step: A function that takes the step of one minibatch and returns the loss before it.
+        weights: A function that returns the current weights and biases, in order of the layers.
+        run: A function that takes steps and returns no losses.
     """
 
     name: str
@@ -216,7 +216,7 @@ def _start_up(backend: str | None, cache: str) -> dict[str, float]:
 def start_up(backend: str | None) -> None:
     """Print the times of this process as JSON."""
     start = time.perf_counter()
-    import ocannl_core  # noqa: F401  (this is what is timed)
+    import ocannl_core  # noqa: F401  (the import is timed)
 
     imported = time.perf_counter()
     from digits import Options, Trainer

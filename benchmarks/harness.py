@@ -1,7 +1,7 @@
-"""Timing of contenders that do the same work, side by side.
+"""Timing of contenders that do the same work.
 
 Import this module before NumPy: it reads `--threads` from the command line, pins the process to
-that many processors and tells the numerical libraries, which look at their environment once, when
+that many processors and sets the environment variables that numerical libraries read once, when
 they are loaded.
 """
 
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
 _FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 1.0
 _PAUSE_SECONDS = 0.02
-"""Threads of OpenMP spin for some milliseconds after their work, in the way of who comes next."""
+"""A pause before each sample: OpenMP threads of the previous contender spin for some
+milliseconds.
+"""
 _ONE_THREAD_OF_XLA = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -60,7 +62,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds for doing the work once."""
+    """Seconds for one unit of work."""
 
     name: str
     least: float
@@ -74,10 +76,10 @@ def compare(
 ) -> list[Timing]:
     """Return one timing per contender.
 
-    Every round samples each contender once, so that a slow spell of the machine hits all of them,
-    after a pause in which the threads of the one before fall asleep.
-    The least time is what the code can do; the median is what a busy machine gave. Contenders that
-    are so slow that their samples add up to a second sit the last rounds out.
+    Every round samples each contender once, so that a slow phase of the machine affects all of
+    them, after a pause in which the threads of the previous one fall asleep. The least time
+    measures the code, the median the busy machine. Contenders whose samples add up to a second skip
+    the last rounds.
     """
     repetitions = [_repetitions(each, sample_seconds) for each in contenders]
     samples: list[list[float]] = [[] for _ in contenders]

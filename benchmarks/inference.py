@@ -1,8 +1,8 @@
 """Time of shape inference against the size of a program: transformers of 1 to 48 layers.
 
-Building adds constraints as expressions are written, closing settles what is left open, and
-projecting gives every operation its index maps. The time for each operation should not grow. All
-times are processor time, which a busy machine disturbs little.
+Building adds constraints as expressions are written, closing decides open variables, and projecting
+computes the index maps of every operation. The time for each operation should not grow. All times
+are processor time, which a busy machine disturbs little.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Measurement:
 
 
 def measure(layers: int) -> Measurement:
-    """Return what one transformer takes, in a session of its own."""
+    """Return the times of one transformer, in a new session."""
     gc.collect()
     with oc.Session():
         start = time.process_time()

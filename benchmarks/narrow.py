@@ -1,8 +1,8 @@
 """Narrow floats beside float32: products, work along rows and a training step, in PyTorch and JAX
 as well where these are installed.
 
-What is compared is speed for the same storage format: what frameworks round on the way differs.
-Every result is compared with that of float32, as far as the format has digits.
+Compared is the speed for the same storage format: frameworks round intermediate results
+differently. Every result is compared with that of float32, as far as the format has digits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One framework's way to do a workload.
+    """One framework's implementation of a workload.
 
     Attributes:
         name: The framework and the format.
         dtype: The format.
-        run: Does the work so many times.
-        result: What it computed, in float32.
+        run: A function that does the work a number of times.
+        result: Its result, in float32.
     """
 
     name: str

@@ -59,7 +59,7 @@ def lines_of(file: Path) -> list[str]:
 
 
 def measure(options: argparse.Namespace, file: Path) -> None:
-    """Run every workload that is chosen; results go to the file, and what is printed to stderr."""
+    """Run every selected workload; results are written to the file, and output to stderr."""
     chosen = ["--json", str(file)]
     for name in ("backend", "rounds"):
         if getattr(options, name) is not None:
@@ -99,7 +99,7 @@ def together(found: Iterable[Result]) -> list[Result]:
 
 
 def table(found: list[Result], threads: int) -> str:
-    """Return the results as a table in Markdown, with what failed below it."""
+    """Return the results as a table in Markdown, with errors below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
     title = f"{threads} thread{'s' if threads > 1 else ''}, float32, {_amx()}; least milliseconds"
     head = ["workload", "ours", "ratio", "best peer", *columns]
@@ -146,7 +146,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def machine(backend: str | None) -> str:
-    """Return what the figures depend on, as a list in Markdown."""
+    """Return the machine and the versions of all libraries, as a list in Markdown."""
     from ocannl_core.hooks import manager
 
     chosen, target = manager.select(backend)

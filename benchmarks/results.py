@@ -1,28 +1,28 @@
-"""What comparisons find, as it is printed and as it is kept on file."""
+"""Results of comparisons, as text and on file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 OWN = "compiled"
-"""What the names of all contenders of this project begin with."""
+"""The prefix of the names of this project's contenders."""
 
 LIBRARIES = ("torch", "jax", "tinygrad", "pytensor", "numba")
-"""What is compared with where it is installed, beside NumPy."""
+"""The peers beside NumPy, each used if it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one workload took.
+    """Times of one workload.
 
     Attributes:
         workload: Its name.
-        threads: How many threads every contender had.
+        threads: The number of threads of every contender.
         least: The least seconds by contender; those of this project begin with `compiled`.
         median: The median seconds by contender.
-        first: Seconds until the first result was there, import of the library not counted.
-        failed: Why contenders that should have taken part did not, by contender.
-        flops: Multiplications and additions, where a rate is of interest.
+        first: Seconds until the first result, without the import of the library.
+        failed: The errors of contenders that failed, by contender.
+        flops: The number of multiplications and additions; 0 if no rate is printed.
     """
 
     workload: str

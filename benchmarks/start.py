@@ -1,10 +1,10 @@
 """Time from starting Python to the first result: nothing cached (cold), everything cached (warm).
 
-Every figure is from a process of its own, with a cache directory of its own that is empty for the
-cold start and filled by it for the warm one. The libraries' imports are told apart from the rest;
-the total is what is not import: from numbers to the first result. PyTorch and JAX keep what they
-compile on disk too, and are given the same two chances. Seconds are those on the wall; in
-parentheses, on the processors, compilers included, which a busy machine changes less.
+Every figure is from a new process, with a cache directory that is empty for the cold start and
+filled by it for the warm one. Imports of libraries are listed separately; the total excludes them:
+from numbers to the first result. PyTorch and JAX cache compiled code on disk too, and are started
+in the same two ways. Seconds are those on the wall; in parentheses, on the processors, compilers
+included, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTENDERS = ("own", "torch", "jax")
 
 
 def processor_seconds() -> float:
-    """Return what this process and its finished children have used."""
+    """Return the processor time of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -57,7 +57,7 @@ class Stages:
                     self._inside[-1][k] += spent[k]
 
     def watch(self, place: Any, function: str, name: str) -> None:
-        """Has all calls of a function counted as a stage."""
+        """Count all calls of a function as a stage."""
         real: Callable[..., Any] = getattr(place, function)
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -99,7 +99,7 @@ def run(contender: str, name: str) -> dict[str, list[float]]:
 
 
 def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
-    """Return what makes a workload ready; its first call may compile."""
+    """Return the function that prepares a workload; its first call may compile."""
     if contender == "torch":
         from workloads import in_torch
 
@@ -144,11 +144,11 @@ def _watch_own_stages(stages: Stages) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is common to all processes.
+    """Options common to all processes.
 
     Attributes:
-        rounds: How often to start cold and warm; the least times count.
-        processors: How many processors each may use.
+        rounds: The number of cold and of warm starts; the least times are reported.
+        processors: The number of processors of each process.
         bytecode: A folder for compiled Python.
     """
 

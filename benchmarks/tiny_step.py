@@ -1,8 +1,8 @@
 """One training step of a network so small that calling it is most of the work: layers 2-16-1.
 
-All start from the same weights and must agree before anything is timed. Beside the peers: what
-somebody writes by hand in NumPy and in Numba, and a routine of this project with the same static
-index and nothing to do, which is what a call costs by itself.
+All start from the same weights and must agree before anything is timed. Beside the peers:
+hand-written code in NumPy and in Numba, and an empty routine of this project with the same static
+index, which measures the cost of a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train a multi-layer perceptron on handwritten digits and judges it on images it has not seen.
+"""Train a multi-layer perceptron on handwritten digits and test it on held-out images.
 
 `python examples/digits.py` trains five networks from different seeds and leaves a picture and the
 generated code of a training step in `build/digits/`.
@@ -52,7 +52,7 @@ def cross_entropy(scores: oc.Tensor, targets: oc.Tensor, *, examples: int) -> oc
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """Command-line options."""
 
     seeds: int = 5
     epochs: int = 40
@@ -112,7 +112,7 @@ class Trainer:
         targets: npt.NDArray[np.float32],
         learning_rate: float,
     ) -> float:
-        """Take one step per minibatch and returns the mean loss.
+        """Take one step per minibatch and return the mean loss.
 
         Raises:
             DivergedError: if a loss is no finite number, or the mean is far above that of guessing.
@@ -141,7 +141,7 @@ class Trainer:
 
 @dataclass(slots=True)
 class Run:
-    """What came of one seed."""
+    """Result of one seed."""
 
     seed: int
     losses: list[float]

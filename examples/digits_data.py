@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with scikit-learn, split and cut into minibatches."""
+"""Handwritten digits that ship with scikit-learn, split and cut into minibatches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_PIXEL = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Training images, and held-out images that no weight has seen."""
+    """Training images and held-out images."""
 
     train_images: Images
     train_classes: Classes

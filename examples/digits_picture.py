@@ -1,4 +1,4 @@
-"""The picture of a training run: its curves, and what the network makes of held-out images."""
+"""Picture of a training run: its curves, and predictions for held-out images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RIGHT, _WRONG = "#2a7d4f", "#c8102e"
 
 
 class Run(Protocol):
-    """What a training run must offer to be drawn."""
+    """The part of a training run that is drawn."""
 
     seed: int
     losses: list[float]

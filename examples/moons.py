@@ -1,6 +1,6 @@
-"""Separates two half moons with a perceptron and a margin loss, like micrograd's demo.
+"""Separate two half moons with a perceptron and a margin loss, like micrograd's demo.
 
-`python examples/moons.py` trains for a second or so and draws where the network says which moon.
+`python examples/moons.py` trains for a second or so and draws the predicted regions.
 """
 
 from __future__ import annotations

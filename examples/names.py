@@ -1,7 +1,7 @@
-"""Learns to spell first names, one letter after the other, and invents new ones.
+"""Train a perceptron to spell first names, letter by letter, and generate new ones.
 
-`python examples/names.py` trains a perceptron that sees the last three letters, compares it with
-counted pairs of letters, and prints names that it makes up.
+`python examples/names.py` trains a perceptron on the last three letters, compares it with counts of
+pairs of letters, and prints generated names.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def cross_entropy(scores: oc.Tensor, letters: oc.Tensor, count: int) -> oc.Tenso
 
 
 class Speller:
-    """The network, trained when made."""
+    """A perceptron that predicts letters, trained by the constructor."""
 
     def __init__(self, words: list[str], epochs: int = 20, size: int = 50) -> None:
         before, letters = examples(words)

@@ -1,10 +1,10 @@
-"""Learns to tell with which period a noisy row of symbols repeats, with operations of its own.
+"""Classify the period of noisy rows of symbols, with user-written operations.
 
 The symbols are looked up in a table of vectors, Fourier transformed along the row, and the power of
-every frequency goes into a linear classifier, so that it does not matter where a period begins.
+every frequency is the input of a linear classifier, so that the phase of a period does not matter.
 The look-up has C code, the transform runs in NumPy, and parameters are updated in place.
 
-`python examples/periods.py` trains for a few seconds and prints how often it is right.
+`python examples/periods.py` trains for a few seconds and prints the accuracy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Symbols = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """Command-line options."""
 
     steps: int = 250
     batch: int = 64
@@ -81,7 +81,7 @@ def momentum_update(loss: oc.Tensor, *, learning_rate: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The loss of every step, and the share of new rows that are told right."""
+    """The loss of every step, and the accuracy on new rows."""
 
     losses: list[float]
     accuracy: float
@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, prints the result, and returns the exit status."""
+    """Train, print the result, and return the exit status."""
     options = parse(arguments)
     outcome = train(options)
     print(f"loss {outcome.losses[0]:.3f} at first, {outcome.losses[-1]:.3f} at last")

@@ -1,4 +1,4 @@
-"""Workloads as JAX runs them, compiled as a whole."""
+"""Workloads in JAX, compiled as a whole."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def step(work: Step) -> Contender:
 
 
 def _narrow(targets: Any) -> Any:
-    """Return integers in 32 bits, which is what JAX works with."""
+    """Return integers in 32 bits, JAX's width."""
     return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
 
 

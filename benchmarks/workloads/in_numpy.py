@@ -1,4 +1,4 @@
-"""Workloads that are one call of NumPy, into memory that is there."""
+"""Workloads that are one call of NumPy, into allocated memory."""
 
 from __future__ import annotations
 

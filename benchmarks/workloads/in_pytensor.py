@@ -1,4 +1,4 @@
-"""Workloads as PyTensor runs them: by its default linker, which is Numba, and by the one for C.
+"""Workloads in PyTensor: with its default linker, which is Numba, and with the one for C.
 
 Arrays are shared variables, and a step is a function with updates of them. There is no convolution
 of images with channels in PyTensor; one made of slices takes minutes to compile.

@@ -1,6 +1,7 @@
-"""Workloads as tinygrad runs them: captured by its JIT, on its device for processors.
+"""Workloads in tinygrad: captured by its JIT, on its device for processors.
 
-The environment variable `BEAM` has it search for kernels, which takes minutes for each of them.
+The environment variable `BEAM` enables its search for kernels, which takes minutes for each of
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workloads as PyTorch runs them: as written, and compiled."""
+"""Workloads in PyTorch: eager, and compiled."""
 
 from __future__ import annotations
 

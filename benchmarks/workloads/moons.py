@@ -88,7 +88,7 @@ MOONS = Step(
 
 
 def by_hand_in_numpy() -> Attempts:
-    """Return the step as somebody writes it with the derivatives at hand."""
+    """Return the step written by hand in NumPy, with its derivatives."""
     return {"numpy": _numpy}
 
 
@@ -113,7 +113,7 @@ def _numpy() -> Contender:
 
 
 def by_hand_in_numba() -> Attempts:
-    """Return loops that somebody wrote for these very extents, compiled by Numba.
+    """Return loops written by hand for these extents, compiled by Numba.
 
     With `fastmath`, which allows what IEEE arithmetic does not, as Numba's guide to speed advises,
     and without.

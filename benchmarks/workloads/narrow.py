@@ -21,12 +21,13 @@ _SIZES = (64, 256, 512, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed.
+    """A workload in one format.
 
     Attributes:
-        name: What it is, for readers.
-        own: Makes the routine and its result in a format, in the session at hand.
-        torch: Makes something to run so many times, and its result, in a format.
+        name: Its title.
+        own: A function that compiles the routine in a format, in the current session, and returns
+            it with its result.
+        torch: The same in PyTorch, as a function that runs a number of times.
         jax: The same in JAX.
     """
 

@@ -1,4 +1,4 @@
-"""Workloads as this project runs them."""
+"""Workloads in this project."""
 
 from __future__ import annotations
 
