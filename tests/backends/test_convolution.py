@@ -78,7 +78,7 @@ def check(
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss), keep=[result, *(p.grad for p in params)])
         ctx.init_params(loss)
-        for _ in range(2):  # what the first run leaves in margins must not matter
+        for _ in range(2):  # old contents of margins must not matter
             step()
         np.testing.assert_allclose(ctx[result], expected, rtol=1e-12, atol=1e-12)
         for position, param in enumerate(params):

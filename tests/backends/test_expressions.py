@@ -258,7 +258,9 @@ def test_a_choice_between_cells_is_right_in_every_cell(
 def test_a_conjunction_of_cells_is_right_in_every_cell(
     target: str, dims: tuple[int, ...], dtype: oc.DType
 ) -> None:
-    """Operands that are loaded only if need be are miscompiled like the branches of a choice."""
+    """Compilers miscompile operands that are loaded conditionally, like the branches of a
+    choice.
+    """
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-1, 2, dims).astype(dtype.name) for _ in range(2))
     with oc.Session():
@@ -276,7 +278,7 @@ def test_a_conjunction_of_cells_is_right_in_every_cell(
 def test_short_sums_are_right_in_every_cell(
     target: str, dims: tuple[int, ...], schedule: str
 ) -> None:
-    """Store through masks, which compilers make of short loops, hide others from some of them."""
+    """Compilers turn short loops into masked stores, which hide other stores from some of them."""
     cells = np.random.default_rng(1).integers(-3, 4, dims).astype(np.float64)
     with oc.Session(dtype="float64"), oc.settings.overrides(schedule=schedule):
         x = oc.tensor(cells, batch_axes=1, input_axes=2)

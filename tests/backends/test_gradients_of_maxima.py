@@ -209,7 +209,7 @@ def test_of_a_maximum_that_is_not_a_number_the_first_cell_gets_the_gradient(targ
 def test_cells_are_compared_in_the_format_of_the_maximum(
     target: str, wide: str, narrow: str
 ) -> None:
-    """What is rounded to equal numbers is equal."""
+    """Numbers that round to equal numbers are equal."""
     cells = np.array([[1.0, 1.0 + 2.0**-20, 3.0, 3.0 + 2.0**-20]], wide)
     with oc.Session():
         p = oc.param("p", init=oc.tensor(cells, dtype=wide), dtype=wide)
@@ -233,7 +233,7 @@ def test_cells_are_compared_in_the_format_of_the_maximum(
 def test_gradients_of_computed_cells_are_handed_out_once(
     target: str, form: str, accumulation: str
 ) -> None:
-    """Cells that are computed again give the bits of which the maximum was taken."""
+    """Recomputed cells have the bits of which the maximum was computed."""
     random = np.random.default_rng(3)
     a, b, c = (random.standard_normal((17, 33)) for _ in range(3))
     with oc.Session(), settings.overrides(accumulation=accumulation):
@@ -254,7 +254,7 @@ def test_gradients_of_computed_cells_are_handed_out_once(
 
 
 def test_threads_and_schedules_select_the_same_cells() -> None:
-    """Cells are enough for several threads to share them."""
+    """The number of cells is large enough for several threads."""
     cells = np.random.default_rng(5).integers(0, 3, (64, 40, 40)).astype(np.float32)
 
     def found(threads: int, schedule: str) -> Array:

@@ -1,7 +1,7 @@
 """Random code of several routines gives the same bits with and without the optimiser.
 
-Without means that nothing is inlined and everything is kept on the device, so that later routines
-read what earlier ones stored; with the optimiser they compute it again, or are refused.
+Without the optimiser nothing is inlined and everything is kept on the device, so that later
+routines read the results of earlier ones; with it they compute these again, or are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH, BATCH = 4, 3
 
 @dataclass(frozen=True)
 class Step:
-    """A new tensor: what computes it, and from which of the tensors before it."""
+    """A new tensor: its operation and its operands."""
 
     kind: str
     first: int
@@ -140,18 +140,18 @@ class Model:
 
 @dataclass
 class Run:
-    """What happened to a plan.
+    """The run of a plan.
 
     Attributes:
-        allowed: Which routines to compile and calls to make; None to find out.
-        admitted: Which were.
+        allowed: The routines to compile and the calls to make; None to try all.
+        admitted: Those that were not refused.
     """
 
     allowed: list[bool] | None = None
     admitted: list[bool] = field(default_factory=list)
 
     def attempt(self, action: Callable[[], Any]) -> Any:
-        """Return what an action returns; None if it is refused or not allowed."""
+        """Return the result of an action; None if it is refused or not allowed."""
         if self.allowed is not None and not self.allowed[len(self.admitted)]:
             self.admitted.append(False)
             return None
@@ -165,7 +165,7 @@ class Run:
         return result
 
     def cells(self, target: str, plan: Plan) -> dict[str, Array]:
-        """Return what the parameters, their gradients and the other kept tensors hold."""
+        """Return the cells of parameters, their gradients and the other kept tensors."""
         with oc.Session(seed=3):
             model = Model(plan)
             context = oc.Context(target)

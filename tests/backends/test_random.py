@@ -406,7 +406,7 @@ def test_tensors_and_seeds_are_independent() -> None:
 def weights(
     target: str, init: Callable[[], oc.Tensor] | None, dtype: str | None = None, outputs: int = 10
 ) -> Array:
-    """Return what a parameter of 200 input and ten times as many output cells is at first."""
+    """Return the initial cells of a parameter of 200 input and ten times as many output cells."""
     with oc.Session(seed=SEED):
         w = oc.param("w", output=[outputs, 10], init=init() if init else None, dtype=dtype)
         x = oc.tensor(np.ones((20, 10)))

@@ -1,4 +1,4 @@
-"""Operations that put tensors together and take them apart, and contractions of three."""
+"""Concatenation, stacking and slicing of tensors, and contractions of three operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded code computes what it says, in the order in which it says it; absorbing changes nothing."""
+"""Recorded code runs in program order, and absorbing operations changes no result."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ FORMS: dict[str, tuple[Code, Code, Callable[[Array, Array], Array], float]] = {}
 def form(
     name: str, reference: Callable[[Array, Array], Array], neutral: float
 ) -> Callable[..., None]:
-    """Notes how an accumulation is written, with a reset and without, and what it means."""
+    """Record a form of accumulation, with and without a reset, and its reference."""
 
     def note(keeping: Code, resetting: Code) -> None:
         FORMS[name] = (keeping, resetting, reference, neutral)

@@ -38,7 +38,7 @@ def test_the_readme_and_the_tutorial_have_programs() -> None:
 
 
 def run(page: str, backend: str) -> ModuleType:
-    """Run the Python of a page as a module of its own, and returns the module."""
+    """Run the Python of a page as a module of its own, and return the module."""
     module = ModuleType("page")
     sys.modules["page"] = module
     try:

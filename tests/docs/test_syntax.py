@@ -1,4 +1,6 @@
-"""Every row of the tables that put OCANNL's notation beside ours is run, and gives what it says."""
+"""Every row of the tables that compare OCANNL's notation with ours runs, and gives the stated
+result.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,7 @@ def executed(text: str, names: dict[str, Any]) -> None:
 
 
 def value_of(here: str, names: dict[str, Any]) -> oc.Tensor:
-    """Return the tensor that a row's last line gives."""
+    """Return the tensor of a row's last line."""
     *before, last = lines_of(here)
     executed("\n".join([*before, f"result = {last}"]), names)
     result: oc.Tensor = names["result"]

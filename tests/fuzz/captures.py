@@ -1,4 +1,4 @@
-"""Captured names of specifications, and what programs require of them."""
+"""Captured names of specifications, and requirements on their sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .contraction import Contraction
 from .notation import Context, Invalid, Rows, axes_of, names_of, parse
 
 Captures = tuple[tuple[str, str], ...]
-"""Names of a specification, each with the dimension that stands for it."""
+"""Names of a specification, each with the name of its dimension."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def is_row(name: str, spec: str) -> bool:
 
 
 def kept(capture: Captures, spec: str, context: Context) -> Captures:
-    """Return what is captured of names that a specification has."""
+    """Return the captures of names that a specification has."""
     try:
         names = capturable(spec, context)
     except (Invalid, AssertionError):
@@ -66,7 +66,7 @@ def kept(capture: Captures, spec: str, context: Context) -> Captures:
 
 
 def with_sizes(context: Context, capture: Captures, spec: str, sizes: dict[str, int]) -> Context:
-    """Return what is stated beside a specification, together with the sizes of captured names."""
+    """Return the context of a specification with the sizes of captured names."""
     values, rows = dict(context.values), dict(context.rows)
     for name, dim in capture:
         (rows if is_row(name, spec) else values)[name] = sizes[dim]

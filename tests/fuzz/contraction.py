@@ -1,6 +1,6 @@
 """A spec applied to operands of known shapes, by enumeration of all values of its labels.
 
-Nothing here uses the project: what a spec means is computed from its text.
+Nothing here uses the project: a spec is evaluated from its text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Undetermined(Exception):
 
 
 class Freedom(Enum):
-    """What uses of a result can make of an axis."""
+    """Changes that uses of a result can make to an axis."""
 
     NONE = "none"
     FIRST = "first"
@@ -58,14 +58,14 @@ class Freedom(Enum):
 
 @dataclass(frozen=True)
 class Expected:
-    """A row of a result: sizes, and what uses can make of them."""
+    """A row of a result: sizes, and the freedom of each axis."""
 
     sizes: Row
     freedoms: tuple[Freedom, ...]
     open_at: int | None = None
-    """Where there may be further axes, under a row variable that no operand has."""
+    """The position of further axes, under a row variable that no operand has."""
     longer_at: int = 0
-    """Where the axes go that uses ask for."""
+    """The position of axes that uses require."""
 
     def admits(
         self, row: Row, *, may_lengthen: bool = False, may_stretch_first: bool = False
@@ -74,7 +74,7 @@ class Expected:
 
         Args:
             row: The row.
-            may_lengthen: True when uses can ask for further axes.
+            may_lengthen: True when uses can require further axes.
             may_stretch_first: True to let axes of position 0 become longer.
         """
         stretching = {Freedom.STRETCH, Freedom.FIRST} if may_stretch_first else {Freedom.STRETCH}
@@ -110,12 +110,12 @@ def certain(row: Row) -> Expected:
 
 @dataclass(frozen=True)
 class Read:
-    """What an operand contributes to products.
+    """The cells of an operand in products.
 
     Attributes:
-        operand: Which operand it is.
-        at: The cells, flat; anything where the operand has none.
-        inside: Where the operand has cells.
+        operand: The number of the operand.
+        at: The cells, flat; arbitrary where the operand has none.
+        inside: True where the operand has cells.
     """
 
     operand: int
@@ -123,7 +123,7 @@ class Read:
     inside: Array
 
     def values(self, cells: Array, beyond: float) -> Array:
-        """Return the operand's cells, and what there is beyond them."""
+        """Return the operand's cells, and `beyond` outside them."""
         if not cells.size:
             return np.full(self.at.shape, beyond)
         return np.where(self.inside, cells.reshape(-1)[self.at], beyond)
@@ -134,7 +134,7 @@ class Points:
     """Products: all values of some labels.
 
     Attributes:
-        target: The cell of the result that each belongs to, flat.
+        target: The cell of the result of each product, flat.
         reads: The operands' cells.
     """
 
@@ -179,7 +179,7 @@ class Contraction:
                 if is_exact and isinstance(axis, Name):
                     self._set(axis.label, size)
                     self._exact.add(axis.label)
-        # whether a part without cells is refused depends on who says that it has none
+        # whether a part without cells is refused depends on the source of its size
         is_told = all(
             self.sizes[label] or self._may_be_empty(str(label))
             for label in self._parted & self._exact
@@ -213,7 +213,7 @@ class Contraction:
             if name not in kept:
                 yield name, cells // own if own else 1
             elif cells != own:
-                raise Undetermined  # nothing here says which axes it has beyond those of operands
+                raise Undetermined  # nothing here determines axes that operands do not have
 
     def expected(self) -> tuple[Expected, Expected, Expected]:
         """Return the rows that the result must have."""
@@ -284,7 +284,7 @@ class Contraction:
         return Expected(tuple(sizes), tuple(freedoms), open_at, longer_at)
 
     def _computed(self, axis: Formula | Parts) -> int | None:
-        """Return the size of an axis that follows from labels; None if they are not known."""
+        """Return the size of an axis that follows from labels; None if they are unknown."""
         if isinstance(axis, Parts):
             found = [n for n in axis.sizes(self.sizes) if n is not None]
             return sum(found) if len(found) == len(axis.parts) else None
@@ -310,9 +310,9 @@ class Contraction:
         return [*pattern.leading, *middle, *pattern.trailing]
 
     def _paired(self, pattern: Pattern, row: Row) -> list[tuple[Axis, int]]:
-        """Return the axes that an operand has, with their sizes.
+        """Return the axes of an operand, with their sizes.
 
-        Those with names come first; a row variable has what is left of the operand's, at the right.
+        Named axes come first; a row variable has the remaining axes of the operand, at the right.
         """
         axes = self._flat(pattern, len(row))
         more = len(row) - pattern.known
@@ -335,7 +335,7 @@ class Contraction:
                         raise Invalid(f"position {index} of {size}")
 
     def _operand_axes(self) -> list[tuple[Axis, int]]:
-        """Return the axes that say something about sizes: those that are not repeated."""
+        """Return the axes that determine sizes: those that are not repeated."""
         return [
             (axis, size)
             for pairs in self.operands
@@ -348,7 +348,7 @@ class Contraction:
             raise Invalid(f"{label} is {self.sizes[label]} and {size}")
 
     def _infer_formulas(self, pairs: Iterable[tuple[Axis, int]]) -> bool:
-        """Find the labels in formulas; returns whether all were found."""
+        """Find the labels in formulas; return whether all were found."""
         pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | Parts)]
         progress = True
         while progress:
@@ -412,18 +412,18 @@ class Contraction:
         apart: bool = False,
         most: int = LARGEST_DOMAIN,
     ) -> Iterator[Points]:
-        """Yield what is multiplied, and the cells of a result of the given shape it belongs to.
+        """Yield products, and their cells in a result of the given shape.
 
         Args:
             operands: The shapes of the operands.
             result: The sizes of the result's axes.
-            apart: Every operand by itself, not their products.
-            most: How many products to enumerate at once, at most.
+            apart: True for every operand by itself instead of products.
+            most: The largest number of products to enumerate at once.
         """
         list(self._repeated_rows())
         for kind, (pattern, row) in enumerate(zip(self._result, result, strict=True)):
             if pattern.variable in self._lengths and self._is_exact(pattern, kind):
-                # axes that uses ask for lie in the row variable: there must be no others
+                # axes that uses require lie in the row variable: there must be no others
                 more = len(row) - pattern.known
                 self._lengths[pattern.variable] = max(more, self._lengths[pattern.variable])
         targets = [
@@ -570,6 +570,6 @@ def _skips_first(axis: Axis) -> bool:
 
 
 def _made_of(axis: Axis, labels: set[str]) -> bool:
-    """True for an axis that some labels, or concatenations of them, make up."""
+    """Return True if an axis consists of some labels, or of concatenations of them."""
     names = names_of(axis)
     return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)

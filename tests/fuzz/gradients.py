@@ -1,7 +1,7 @@
-"""Gradients of operations, written down from their definitions.
+"""Gradients of operations, written from their definitions.
 
-Of a result's gradient, every operand gets what its cells contributed. Where several cells are the
-greatest, the first of them gets all of it; of two operands that are equal, the first one does.
+Every operand receives the gradient of the result for the cells it contributed. Where several cells
+are the greatest, the first of them receives all of it; of two equal operands, the first one does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POINTWISE: dict[str, Callable[..., tuple[Array | None, ...]]] = {
     "sat01_gate": lambda g, a, b: (None, np.where((a > 0) & (a < 1), g, 0.0)),
     "where": lambda g, a, b, c: (None, np.where(a != 0, g, 0.0), np.where(a != 0, 0.0, g)),
 }
-"""What operands get; other operations on single cells, such as comparisons, pass nothing."""
+"""Gradients of operands; other pointwise operations, such as comparisons, have none."""
 
 
 def pulled_back(
@@ -79,7 +79,7 @@ def _places(value: Value, first: int = 0) -> Value:
 
 
 def _gathered(operand: Value, places: Array, gradient: Array) -> Array:
-    """Return what arrives at each cell of an operand; `places` are the cells by number."""
+    """Return the gradient of each cell of an operand; `places` are the cells by number."""
     found = np.zeros(operand.cells.size)
     np.add.at(found, places.astype(int).ravel(), gradient.ravel())
     return found.reshape(operand.cells.shape)

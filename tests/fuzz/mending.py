@@ -1,8 +1,8 @@
-"""Programs without what is refused, so that more of them go all the way and go deep.
+"""Repair of refused programs, so that more of them run and become deep.
 
-An operation that is refused goes, and what used its result uses its operand. Where the rows of a
-parameter follow from nothing, some are stated. What is right and what is wrong stays for the
-reference to say: here the project only tells which programs it takes.
+A refused operation is removed, and uses of its result use its operand. Rows of a parameter that
+nothing determines are stated. Right and wrong are decided by the reference: here the project only
+decides whether it accepts a program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mended(program: Program, random: Random) -> Program:
 
 
 def _accepted(program: Program, names: dict[str, Any]) -> Program:
-    """Return the program without operations that are refused at once, and makes its tensors."""
+    """Return the program without operations that are refused at once, and create its tensors."""
     kept: list[Statement] = []
     instead: dict[str, str] = {}
     for line in [index.declaration() for index in program.indices] + program.declarations():

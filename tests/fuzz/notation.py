@@ -83,7 +83,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Parts:
-    """An axis made of parts, one after the other; a number is a part that is skipped."""
+    """An axis of concatenated parts; a number is a part that is skipped."""
 
     parts: tuple[str | int, ...]
 
@@ -92,7 +92,7 @@ class Parts:
         return tuple(part for part in self.parts if isinstance(part, str))
 
     def sizes(self, known: Mapping[Hashable, int]) -> list[int | None]:
-        """Return the size of each part, as far as they are known."""
+        """Return the size of each part; None if unknown."""
         return [part if isinstance(part, int) else known.get(part) for part in self.parts]
 
     def left(self, place: int, known: Mapping[Hashable, int]) -> int:
@@ -126,10 +126,10 @@ _FORMULA = re.compile(
 
 @dataclass(frozen=True)
 class Context:
-    """What is stated beside a spec.
+    """Names, sizes and flags that accompany a spec.
 
     Attributes:
-        padded: Whether windows without a mark may leave their axis.
+        padded: True if windows without a mark may leave their axis.
         values: Numbers for names: coefficients, and sizes of axes.
         rows: The numbers of cells of row variables.
     """
@@ -174,7 +174,7 @@ def axes_of(patterns: list[Pattern]) -> Iterator[Axis]:
 
 
 def names_of(axis: Axis) -> tuple[str, ...]:
-    """Return the labels that an axis is made of."""
+    """Return the labels of an axis."""
     match axis:
         case Name(label):
             return (str(label),)

@@ -30,8 +30,8 @@ class Leaf:
         name: Its name.
         kind: `tensor`, `param` or `placeholder`.
         rows: Batch, output and input axes; None only for the rows of parameters.
-        seed: Decides the cells.
-        basis: What its axes of some size mean: axes of this size have this basis.
+        seed: The seed of the cells.
+        basis: A size and a basis: axes of this size have this basis.
     """
 
     name: str
@@ -149,7 +149,7 @@ Statement = Leaf | Step | Require
 
 @dataclass(frozen=True)
 class Program:
-    """Statements, each using only what stands above it."""
+    """Statements, each using only earlier ones."""
 
     statements: tuple[Statement, ...]
 
@@ -202,10 +202,10 @@ class Program:
 
     @property
     def lengthened(self) -> set[tuple[str, int]]:
-        """The rows of results, by name and position, of which uses can ask for more axes.
+        """The rows of results, by name and position, of which uses can require more axes.
 
-        Slices want a batch axis, windows the axes of the spec, and inputs in products meet what arrives there. The result of an
-        operation may be larger than its operands make it.
+        Slices require a batch axis, windows the axes of the spec, and inputs of products the axes
+        of their operands. The result of an operation may be larger than its operands make it.
         """
         found = set()
         for step in self.steps:
@@ -231,7 +231,7 @@ class Program:
         return "\n".join(lines)
 
     def declarations(self) -> list[str]:
-        """Return the statements that make the dimensions."""
+        """Return the statements that define the dimensions."""
         return [f"{dim} = oc.dim({dim!r})" for dim in self.dims]
 
     def script(self, backend: str = "interp", root: str | None = None) -> str:
@@ -295,11 +295,11 @@ BINARY = (
 
 @dataclass
 class Author:
-    """Writes programs.
+    """Author of programs.
 
     Attributes:
-        random: Where choices come from.
-        formulas: What specs may use, of `FORMULAS`.
+        random: The source of choices.
+        formulas: The elements of `FORMULAS` that specs may use.
     """
 
     random: Random
@@ -309,7 +309,7 @@ class Author:
     dims: dict[str, bool] = field(default_factory=dict)
     """The dimensions; True for those of rows."""
     shapes: dict[str, Rows | None] = field(default_factory=dict)
-    """The shapes of tensors; None for those that inference has to find."""
+    """The shapes of tensors; None for those that are inferred."""
 
     def program(self, most_steps: int = 12) -> Program:
         """Return a program of leaves and at most so many operations."""
@@ -354,7 +354,7 @@ class Author:
         return name
 
     def _basis(self) -> tuple[int, str] | None:
-        """Return what the axes of some size mean, mostly the same in all tensors."""
+        """Return the basis of axes of some size, mostly the same in all tensors."""
         if not self.has_bases or self._chance(0.5):
             return None
         size = self.random.choice([1, 2, 3])

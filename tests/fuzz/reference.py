@@ -1,7 +1,7 @@
-"""What a program means, computed from its texts and the concrete shapes alone.
+"""Reference evaluation of programs from their texts and concrete shapes.
 
-Nothing here uses the project: the notation is parsed anew, rows broadcast by rules written down
-here, and values come from NumPy. A shape is a triple of rows in buffer order: batch, output, input.
+Nothing here uses the project: the notation is parsed anew, rows broadcast by rules of this module,
+and values come from NumPy. A shape is a triple of rows in buffer order: batch, output, input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST_CELL = 2.0**15
 
 @dataclass(frozen=True)
 class Value:
-    """Cells, and which of their axes belong to which row."""
+    """Cells, and the row of each of their axes."""
 
     cells: Array
     rows: Rows
@@ -53,12 +53,12 @@ def broadcast(rows: Sequence[Row]) -> Row:
 
 
 def is_scalar(own: Row, wanted: Row) -> bool:
-    """True for one axis of size 1 where no axes are wanted: either is a scalar."""
+    """Return True for one axis of size 1 where no axes are required: either is a scalar."""
     return own == (1,) and not wanted
 
 
 def stretched(value: Value, rows: Rows) -> Array:
-    """Return the cells repeated along what the rows have more."""
+    """Return the cells repeated along the additional axes of `rows`."""
     dims = [
         n
         for own, wanted in zip(value.rows, rows, strict=True)
@@ -109,13 +109,13 @@ class Slice:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation with what is stated beside its operands.
+    """An operation and the context of its operands.
 
     Attributes:
         operation: Its name.
         spec: A specification, or the kind of the new axis of a stack.
         slices: Indices of leading batch axes.
-        context: What is stated beside the specification.
+        context: The context of the specification.
     """
 
     operation: str

@@ -4,9 +4,8 @@
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
-Every program is built in two orders; of two in three, gradients are compared as well. What is
-neither right nor refused properly is printed as the smallest program found that still shows it: a
-script to run.
+Every program is built in two orders; of two in three, gradients are compared as well. A failure is
+printed as the smallest program found that still shows it: a script to run.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program.
+    """Result of a program.
 
     Attributes:
         kind: `agrees`, `refused` and `inexact` are fine; all others are failures.
-        detail: What is wrong, or the error of a refusal.
+        detail: The failure, or the error of a refusal.
         shapes: The shapes as text, if they were inferred.
     """
 
@@ -90,7 +89,9 @@ class _Hang(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
-    """Interrupts what takes too long, where the platform has timers and this is the main thread."""
+    """Interrupt a block after some seconds, if the platform has timers and this is the main
+    thread.
+    """
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise _Hang
@@ -116,14 +117,14 @@ def outcome_of(
     gradient: bool = False,
     seconds: int = SECONDS,
 ) -> Outcome:
-    """Return what becomes of a program.
+    """Return the outcome of a program.
 
     Args:
         program: The program.
-        backend: Where to run it; None infers shapes only.
-        keep: Compares the results of all operations, not only those that no other one uses.
-        gradient: Compares the gradients of a result in the parameters, too.
-        seconds: How long a program may take.
+        backend: The backend; None infers shapes only.
+        keep: True to compare the results of all operations, not only unused ones.
+        gradient: True to compare gradients of parameters, too.
+        seconds: The time limit.
     """
     try:
         with _limited(seconds), warnings.catch_warnings(), oc.Session(seed=7, dtype="float64"):
@@ -170,7 +171,7 @@ def _judged(program: Program, backend: str | None, keep: bool, gradient: bool) -
             expected = expected_rows(step.sized(sizes), operands)
         except Invalid as error:
             if _leaves_its_axis(step, operands):
-                return Outcome("inexact", shapes=texts)  # known when it runs; others test that
+                return Outcome("inexact", shapes=texts)  # decided at run time; other tests cover it
             return Outcome("accepted", f"{step.source()}: {error}\n{texts}", texts)
         except Undetermined:
             continue
@@ -331,7 +332,7 @@ def _dims(rows: Rows) -> list[int]:
 
 
 def _refusal(program: Program, error: oc.OcannlError) -> Outcome:
-    """Return what to think of a program being refused."""
+    """Return the outcome of a refused program."""
     text = f"{type(error).__name__}: {error}"
     if not any(name in error.where for name in OPERATIONS):
         return Outcome("unnamed", text)
@@ -373,7 +374,7 @@ def draft_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Pro
 
 
 def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> Program:
-    """Return one of the programs of a seed: most of them without what is refused."""
+    """Return a program of a seed, mostly without refused operations."""
     draft = draft_of(seed, number, formulas)
     if number % DRAFTS == 0:
         return draft
@@ -381,12 +382,12 @@ def program_of(seed: int, number: int, formulas: frozenset[str] = FORMULAS) -> P
         with _limited(SECONDS):
             found = mended(draft, Random(number))
     except (_Hang, Exception):
-        return draft  # what is wrong with it is to be found out
+        return draft  # the outcome shows its error
     return found if found.steps else draft
 
 
 def examined(seed: int, number: int, backend: str, formulas: frozenset[str]) -> Outcome:
-    """Return what becomes of one program, in its own order and in another one."""
+    """Return the outcome of one program, in its own order and in another one."""
     program = program_of(seed, number, formulas)
     outcome = _outcome(program, number, backend)
     if outcome.is_failure:
@@ -437,7 +438,7 @@ def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Pr
 
 
 def report(seed: int, number: int, outcome: Outcome, backend: str, formulas: frozenset[str]) -> str:
-    """Return a failure as text: what is wrong with the smallest program, and the program."""
+    """Return a failure as text: the failure of the smallest program, and the program."""
     small = reduced(program_of(seed, number, formulas), number, outcome, backend)
     again = _outcome(small, number, backend)
     if outcome.kind == "order":
@@ -455,7 +456,7 @@ def _root_of(program: Program, outcome: Outcome) -> str | None:
 
 
 def main() -> int:
-    """Run the programs that the command line asks for; returns 1 if there were failures."""
+    """Run the programs that the command line selects; return 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

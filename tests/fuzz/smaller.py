@@ -1,4 +1,4 @@
-"""Smaller programs: what may still show the same failure."""
+"""Reduction of failing programs to smaller ones."""
 
 from __future__ import annotations
 

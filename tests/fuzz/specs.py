@@ -10,14 +10,14 @@ from random import Random
 from .notation import Context, Row, Rows
 
 FORMULAS = frozenset({"stride", "window", "ternary", "parts"})
-"""What the notation offers beyond plain axes."""
+"""Elements of the notation beyond plain axes."""
 
 _WORDS = ("height", "width", "channels", "k1", "row", "i", "j", "depth", "m", "out")
 _LETTERS = "ijklmnpqrstuabcdeh"
 
 
 class SpecAuthor:
-    """Writes one spec that mostly fits operands of given shapes."""
+    """Author of one spec that mostly fits operands of given shapes."""
 
     def __init__(self, random: Random, formulas: frozenset[str] = frozenset()) -> None:
         self._random = random
@@ -35,7 +35,7 @@ class SpecAuthor:
         return self._random.random() < probability
 
     def spec(self, operands: Sequence[Rows | None]) -> tuple[str, Context]:
-        """Return the spec, and what is stated beside it."""
+        """Return the spec and its context."""
         left = [self._operand(rows) for rows in operands]
         spec = f"{self._space('; ', ';').join(left)}{self._space(' => ', '=>')}{self._result()}"
         values = {
@@ -147,7 +147,7 @@ class SpecAuthor:
         return name
 
     def _concatenated(self, size: int) -> str:
-        """Return an axis made of parts of some sizes."""
+        """Return an axis of concatenated parts of some sizes."""
         parts: list[str] = []
         labels: list[str] = []
         count = self._random.choice([2, 2, 3])

@@ -1,5 +1,5 @@
-"""Random programs of tensors run and agree with a reference that knows the notation only from its
-grammar, or are refused with a reason.
+"""Random programs of tensors agree with a reference that is written from the grammar alone, or are
+refused with a reason.
 """
 
 from __future__ import annotations

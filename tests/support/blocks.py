@@ -180,7 +180,7 @@ class _Writer:
         self.summed(self.out, self.s, self.d, self.t, *factors)
 
     def gradient(self, name: str) -> None:
-        """Add the nests of a gradient, and before the first one those of what they share."""
+        """Add the nests of a gradient; before the first one, those of shared intermediate nodes."""
         if "pull" not in self.nodes:
             self.given("pull", self.batch[0], self.rows, self.batch[1], self.depth)
             pulled = self.scratch("pulled", self.keys)

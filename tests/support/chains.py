@@ -1,8 +1,8 @@
-"""Random loop programs in which most nodes are computed from the ones before: food for inlining.
+"""Random loop programs for inlining: most nodes are computed from earlier ones.
 
 Definitions are pointwise, reversed, shifted, in slices, partial over a fill, diagonal, sums of loop
-variables, reductions, and accumulations in several nests; readers ask for cells in as many ways.
-Inputs and earlier nodes are overwritten now and then, so that a definition must not move past that.
+variables, reductions, and accumulations in several nests; readers use as many index maps. Inputs
+and earlier nodes are sometimes overwritten, and definitions must not move past that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def chain_programs(
 
 @dataclass
 class _ChainAuthor:
-    """Writes one program."""
+    """Author of one program."""
 
     draw: st.DrawFn
     dtypes: tuple[DType, ...]

@@ -1,4 +1,4 @@
-"""Loop programs after inlining alone, for tests of what is inlined and what is not."""
+"""Loop programs after inlining alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ocannl_core.passes.inline.decide import Inlined, Policy, inline
 from ocannl_core.testing.drafts import Draft
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
-"""Where nodes are that outlive a call."""
+"""The placement of nodes that outlive a call."""
 
 
 def times(value: Expr, number: float = 2.0) -> Expr:

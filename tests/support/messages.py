@@ -1,4 +1,4 @@
-"""What programs say when they are wrong, with lines as a user sees them."""
+"""Error messages of programs, with source lines as a user would get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for programs whose kernels go through the rows of the same arrays."""
+"""Hypothesis strategies for programs whose kernels iterate over the rows of the same arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_row_programs(draw: st.DrawFn, most_steps: int = 8) -> Example:
 
 @dataclass
 class _Writer:
-    """A program in the making: nodes by what they have one cell for."""
+    """Builder of a program, with nodes grouped by their shape."""
 
     draw: st.DrawFn
     dtype: DType
@@ -157,7 +157,7 @@ class _Writer:
         return self.draft.load(node, *row, j)
 
     def operand(self, row: Sequence[LoopVar], j: LoopVar) -> Expr:
-        """Return the value of any node that is known where a cell is computed."""
+        """Return the value of a node that is defined where a cell is computed."""
         node = self.draw(st.sampled_from([*self.cells, *self.scalars, *self.columns, *self.sums]))
         if node in self.cells:
             return self.load(node, row, j)

@@ -1,4 +1,4 @@
-"""Small user-written operations that tests are made of, and what such tests begin and end with."""
+"""Small user-written operations, and helpers for tests of operations."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Product(Op):
 
 @dataclass(frozen=True, repr=False)
 class Calling(Op):
-    """Does what a function of inputs and storage says.
+    """An op that calls a function of inputs and storage.
 
     Attributes:
-        function: Stands for `perform`.
+        function: The function of `perform`.
         spec: The shapes.
-        title: What messages call the op.
+        title: The name in messages.
     """
 
     function: Callable[..., Any]
@@ -94,7 +94,7 @@ def storing(
 
 
 def increment(x: Array, y: Array) -> Array:
-    """Add to an array in place, and returns it."""
+    """Add to an array in place, and return it."""
     x += y
     return x
 

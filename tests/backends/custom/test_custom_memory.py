@@ -199,7 +199,7 @@ def test_a_declared_tensor_may_be_the_private_state_of_an_op(ctx: oc.Context) ->
         storage[0][0] = state.copy()
 
     class RunningSum(Op):
-        """Keeps a sum in an input that the wrapper below supplies."""
+        """Keep a sum in an input that the wrapper below supplies."""
 
         spec = "n; n => n"
         destroy_map = {None: [1]}  # noqa: RUF012

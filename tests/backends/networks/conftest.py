@@ -1,4 +1,4 @@
-"""What tests of networks share: the check of a network against a function written in NumPy."""
+"""Check of a network against a function written in NumPy."""
 
 from __future__ import annotations
 

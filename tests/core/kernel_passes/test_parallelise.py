@@ -266,7 +266,7 @@ def scrambled(body: Block) -> Block:
 
 
 def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int:
-    """Check that phases give the same bits in another order; returns how many are parallel."""
+    """Check that phases give the same bits in another order; return how many are parallel."""
     marked = mark_parallel(plan, least_work=0)
     program = example.program
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in marked.scratch]

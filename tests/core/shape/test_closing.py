@@ -71,7 +71,7 @@ class Model:
         return self.apply(Compose(), one, two)
 
     def closed(self, *shapes: Shape) -> list[str]:
-        """Close what the first shape was computed from; returns all shapes."""
+        """Close what the first shape was computed from; return all shapes."""
         self.environment.close(shapes[:1])
         return [str(self.environment.view(shape)) for shape in shapes]
 

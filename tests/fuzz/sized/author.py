@@ -28,12 +28,12 @@ COMPARISONS = ("less", "less_equal", "equal", "not_equal")
 
 @dataclass
 class Author:
-    """Writes one case.
+    """Author of one case.
 
     Attributes:
-        random: Where choices come from.
-        most_cells: How large tensors may be.
-        most_work: How many products an operation may sum.
+        random: The source of choices.
+        most_cells: The largest number of cells of a tensor.
+        most_work: The largest number of products of an operation.
     """
 
     random: Random
@@ -130,7 +130,7 @@ class Author:
         spec: str = "",
         context: Context = ALONE,
     ) -> str | None:
-        """Add an operation; returns the name of its result, or None if it is not possible."""
+        """Add an operation; return the name of its result, or None if it is not possible."""
         call = Call(operation, spec, (), context)
         try:
             rows = shape_of(call, [self.shapes[name] for name in operands])
@@ -207,7 +207,7 @@ class Author:
         return FORMATS[self.formats[name]].is_integer
 
     def _mask(self) -> None:
-        """A comparison, of whole numbers or of what was computed, that chooses cells."""
+        """Add a comparison, of integers or of computed cells, and a choice by it."""
         name = self._pick()
         rows = self.shapes[name]
         if self._chance(0.6) and not self._is_integer(name):
@@ -238,7 +238,7 @@ class Author:
         return self.random.choice(["batch", "output", "input"])
 
     def _rows(self) -> None:
-        """What softmax and the normalisation of rows do."""
+        """Add a softmax or a normalisation of rows."""
         name = self._pick()
         if self._is_integer(name):
             return
@@ -286,7 +286,7 @@ class Author:
             self._unary(result)
 
     def _attention(self) -> None:
-        """Products with keys, a softmax, products with values: for one batch or more."""
+        """Add products with keys, a softmax and products with values, for one batch or more."""
         if FORMATS[self.format].is_integer:
             return
         heads, width = self.random.choice([1, 2, 7]), self.random.choice([3, 16, 17, 31])
@@ -354,7 +354,7 @@ class Author:
         return found or name
 
     def _parts(self) -> None:
-        """Concatenates, takes axes apart, or turns their parts around."""
+        """Add concatenations, slices of axes or a reversal of parts."""
         name = self._pick()
         rows = self.shapes[name]
         places = [(k, a) for k, row in enumerate(rows) for a, n in enumerate(row) if n > 2]
@@ -426,7 +426,7 @@ class _Draft:
     terms: int = 1
 
     def written(self) -> tuple[list[str], str, Context] | None:
-        """Return the operands, the specification, and what is stated beside it."""
+        """Return the operands, the specification, and its context."""
         author, random = self.author, self.author.random
         count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
         if self.operation in ("outer_sum", "tropical"):

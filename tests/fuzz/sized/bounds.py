@@ -1,11 +1,10 @@
-"""Numbers with a bound of how far a computed value may be from them.
+"""Interval arithmetic: numbers with a bound of the error of computed values.
 
-The bounds follow the computation: every operation passes on the errors of its operands, as much as
-its slope makes of them, and adds what its own roundings may do. A sum of n terms adds n roundings
-of the sum of all magnitudes, so the bound holds for each order of the terms and whether products
-are rounded or not. Where a comparison may come out either way, both ways are within the bound; where
-all partial results are multiples of one number that the format holds, nothing is rounded and the
-bound is 0.
+The bounds follow the computation: every operation propagates the errors of its operands by its
+slope, and adds those of its own roundings. A sum of n terms adds n roundings of the sum of all
+magnitudes, so the bound holds for each order of the terms and whether products are rounded or not.
+Where a comparison may have either result, both are within the bound; where all partial results are
+multiples of one number that the format holds, nothing is rounded and the bound is 0.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Format:
     """A number format.
 
     Attributes:
-        name: What the project and NumPy or ml_dtypes call it.
+        name: Its name in the project and in NumPy or ml_dtypes.
         digits: Significant bits of a float; all bits of an integer.
         least: The least positive number.
         greatest: The greatest number.
@@ -38,8 +37,8 @@ class Format:
 
     @property
     def rounds_of_functions(self) -> float:
-        """How many roundings make up for the error of `exp` and the like: 4 units, or what
-        rounding a float32 adds.
+        """The error of `exp` and similar functions in roundings: 4 units, or the rounding of a
+        float32.
         """
         return 9.0 if self.digits >= 24 else 1.1
 
@@ -65,12 +64,12 @@ def promoted(*formats: Format) -> Format:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Cells, and how far what is computed may be from each.
+    """Cells, and bounds of the errors of computed cells.
 
     Attributes:
         value: The cells: 64-bit floats, or integers for a format of integers.
-        error: The bound; infinite where nothing is promised.
-        step: All cells and what is computed for them are multiples of it; 0 if that is not known.
+        error: The bound; infinite where there is none.
+        step: All cells and computed values are multiples of it; 0 if unknown.
         format: The number format that they are computed in.
     """
 
@@ -108,15 +107,15 @@ def rounded(
     rounds: Array | float,
     step: float = 0.0,
 ) -> Bounded:
-    """Return what a format makes of results.
+    """Return results rounded to a format.
 
     Args:
         form: The format.
         value: The exact results.
-        error: What the errors of operands make of them, at most.
-        magnitude: What the magnitudes of all partial results stay below.
-        rounds: How many roundings each may have suffered.
-        step: What all partial results are multiples of, if that is known.
+        error: A bound of their errors from those of operands.
+        magnitude: A bound of the magnitudes of all partial results.
+        rounds: The largest number of roundings of each.
+        step: A common divisor of all partial results; 0 if unknown.
     """
     if form.is_integer:
         return Bounded(wrapped(value, form), error, 1.0, form)

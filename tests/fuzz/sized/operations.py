@@ -1,7 +1,7 @@
-"""What operations of a program compute, and their gradients, with bounds of the error.
+"""Operations of a program and their gradients, with bounds of the error.
 
-Operations with a specification enumerate the products that the texts say, as the reference of small
-programs does; everything else is written down here from the tables of the documentation.
+Operations with a specification enumerate its products, as the reference of small programs does; the
+others are written here from the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 in NumPy
 import numpy as np
 
 from ..contraction import Contraction, Points
@@ -28,7 +28,7 @@ REARRANGING = ("transpose", "stack", "slice")
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells with bounds, and which of their axes belong to which row."""
+    """Cells with bounds, and the row of each of their axes."""
 
     cells: Bounded
     rows: Rows
@@ -39,7 +39,7 @@ def _dims(rows: Rows) -> tuple[int, ...]:
 
 
 def _spread(operand: Cells, rows: Rows) -> Bounded:
-    """Return the cells repeated along what the rows have more."""
+    """Return the cells repeated along the additional axes of `rows`."""
     own = operand.cells
     value, error = (stretched(Value(each, operand.rows), rows) for each in (own.value, own.error))
     return Bounded(value, error, own.step, own.format)
@@ -62,7 +62,7 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
 
 
 def _specified(call: Call) -> Call:
-    """Return a composition as what its specification says."""
+    """Return a composite operation as the call of its specification."""
     return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
 
 
@@ -112,7 +112,7 @@ def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 
 def _summed(size: int, at: Array, parts: Array) -> Array:
-    """Return what falls on each of so many cells, added up."""
+    """Return the sum of the parts that belong to each of `size` cells."""
     if parts.dtype == np.int64:
         found = np.zeros(size, dtype=np.int64)
         np.add.at(found, at, parts)
@@ -131,7 +131,7 @@ def _read(points: Points, operands: Sequence[Bounded], beyond: float) -> list[Bo
 
 
 def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
-    """Return the products, and their errors but for what rounding them adds."""
+    """Return the products, and their errors without those of rounding them."""
     value, error = terms[0].value, terms[0].error
     for term in terms[1:]:
         error = bounds.product_error(value, error, term.value, term.error)
@@ -194,7 +194,7 @@ class Slope:
     rounds: Array = field(init=False)
     step: float = np.inf
     digits: int = 0
-    """Of the widest format of what is added."""
+    """Significant bits of the widest format of the terms."""
 
     def __post_init__(self) -> None:
         self.value, self.error, self.magnitude, self.rounds = (
@@ -202,12 +202,12 @@ class Slope:
         )
 
     def add(self, at: Array, part: Bounded, more_rounds: float = 0.0) -> None:
-        """Add what falls on cells.
+        """Add parts to cells.
 
         Args:
             at: The cells, flat.
-            part: What is added to each.
-            more_rounds: How many roundings made each part.
+            part: The terms.
+            more_rounds: The number of roundings of each term.
         """
         size = len(self.value)
         at = at.ravel()
@@ -232,7 +232,7 @@ class Slope:
 def pull_back(
     call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
 ) -> None:
-    """Add to the gradient of each operand what that of the result makes of it."""
+    """Add to the gradient of each operand its share of the gradient of the result."""
     call = _specified(call)
     if call.operation in SPECIFIED:
         _pull_contraction(call, operands, result, gradient, slopes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 in NumPy
 import numpy as np
 
 from ..contraction import Undetermined
@@ -25,7 +25,7 @@ DATA = {
     "normal": "standard_normal({dims})",
     "positive": "uniform(0.5, 2.0, {dims})",
 }
-"""What cells may be, as methods of NumPy's generators."""
+"""Distributions of cells, as methods of NumPy's generators."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Operation(Step):
 
 @dataclass(frozen=True)
 class Training:
-    """What follows the gradients: SGD with momentum, or Adam.
+    """Update after the gradients: SGD with momentum, or Adam.
 
     Attributes:
         loss: The result whose gradients are computed.
@@ -114,7 +114,7 @@ def adam(p):
 
 @dataclass(frozen=True)
 class Case:
-    """A program, what is trained, and how often the routine runs."""
+    """A program, its training, and the number of calls of the routine."""
 
     program: Program
     training: Training | None = None
@@ -267,7 +267,7 @@ def _is_whole(case: Case) -> bool:
 
 
 def _cut(program: Program) -> list[Program]:
-    """Return programs in which a result is given instead of computed."""
+    """Return programs in which a result is a given tensor instead of computed."""
     try:
         shapes = shapes_of(program)
     except (Invalid, Undetermined):

@@ -1,4 +1,4 @@
-"""Random programs with long axes: what C computes is within a bound of the exact result.
+"""Random programs with long axes: results of C are within a bound of the exact ones.
 
     python -m tests.fuzz.run --sized --count 1000 --seed 1
     python -m tests.fuzz.run --sized --count 100 --seed 2 --sanitize
@@ -53,23 +53,23 @@ from .programs import Case, Given, differentiable, shapes_of, smaller_cases
 SECONDS = 240
 SECONDS_TO_SHRINK = 240
 PROGRESS = 100
-"""After so many cases a line tells how far a run is."""
+"""The number of cases between two lines of progress."""
 CACHES = ((2 << 10, 16 << 10, 64 << 10), (1 << 10, 4 << 10, 8 << 10), (8 << 10, 64 << 10, 1 << 20))
-"""Small ones, so that what large tensors need happens to smaller ones."""
+"""Small caches, so that the schedules of large tensors apply to smaller ones."""
 MOST_TRIED = 20
 FARTHEST = 2
-"""How many steps a search takes from the default schedule to a drawn one."""
+"""The largest number of steps from the default schedule to a drawn one."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a case is compiled.
+    """Settings and schedules of a compilation.
 
     Attributes:
         overrides: Settings.
         keep: `default`, `all` or `none`.
-        caches: The sizes of the caches that schedules are for; None for those of this machine.
-        drawn: The seed of schedules drawn from all that a search would try; None for the default
+        caches: The sizes of the caches for schedules; None for those of this machine.
+        drawn: The seed of schedules drawn from the candidates of a search; None for the default
             ones.
     """
 
@@ -84,11 +84,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case; `agrees` and `too large` are fine.
+    """Result of a case; `agrees` and `too large` are no failures.
 
     Attributes:
-        kind: What is wrong, in a word.
-        detail: What is wrong.
+        kind: The kind of failure.
+        detail: The failure.
         tight: The share of the compared cells whose bound is small beside the tensor.
     """
 
@@ -153,7 +153,7 @@ def _limited(seconds: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a case computes: tensors after the last call, and shapes."""
+    """Expected results of a case: tensors after the last call, and shapes."""
 
     values: dict[str, Bounded]
     gradients: dict[str, Bounded]
@@ -237,7 +237,7 @@ def _updated(
 
 
 def outcome_of(case: Case, setups: Sequence[Setup], seconds: int = SECONDS) -> Outcome:
-    """Return what becomes of a case that is compiled in some ways."""
+    """Return the outcome of a case that is compiled in several ways."""
     try:
         with _limited(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
@@ -291,7 +291,7 @@ def _scale(right: Bounded) -> float:
 
 
 def difference(name: str, cells: Array, right: Bounded) -> str:
-    """Return what is wrong with cells; empty if nothing is."""
+    """Return the difference of cells as text; empty if there is none."""
     if cells.shape != right.value.shape:
         return f"{name} has the shape {cells.shape} instead of {right.value.shape}"
     if cells.dtype.name != right.format.name:
@@ -324,7 +324,7 @@ def run(case: Case, setup: Setup) -> dict[str, Array]:
             path = "ocannl_cpu_c.devices._cache_bytes"
             stack.enter_context(mock.patch(path, return_value=setup.caches))
         if setup.drawn is not None:
-            # what is kept on disk was made by other schedules
+            # cached code has other schedules
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(settings.overrides(cache_dir=folder))
             path = "ocannl_core.kernel_passes.schedule_kernels.contraction_schedule"
@@ -421,7 +421,7 @@ def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
 
 
 def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome: Outcome) -> str:
-    """Return a failure as text: what is wrong with the smallest case, and the case."""
+    """Return a failure as text: the failure of the smallest case, and the case."""
     small, ways = reduced(case, setups, outcome)
     again = outcome_of(small, ways, 60)
     told = again if again.is_failure else outcome
@@ -432,7 +432,7 @@ def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome:
 
 
 def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool = True) -> int:
-    """Run cases, prints failures and counts; returns how many failed."""
+    """Run cases and print failures and counts; return how many failed."""
     kinds: Counter[str] = Counter()
     tight = 0.0
     failures = 0
@@ -500,7 +500,7 @@ def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases that the command line asks for; returns 1 if there were failures."""
+    """Run the cases that the command line selects; return 1 if there were failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
