@@ -62,7 +62,7 @@ def test_copies_are_what_would_have_been_made(monkeypatch: pytest.MonkeyPatch) -
 
     steps, grads = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(schedule_kernels, "Alike", Apart)
+        patch.setattr(schedule_kernels, "KernelMemo", Apart)
         with settings.overrides(cache_dir=str(settings.current().cache_dir) + "-apart"):
             expected_steps, expected_grads = trained()
     copies = [step for step in steps if step.like is not None]
