@@ -1,4 +1,4 @@
-"""What the tests of the core share: running a loop program on the reference interpreter."""
+"""Fixtures of the core's tests: a loop program runs on the reference interpreter."""
 
 from __future__ import annotations
 

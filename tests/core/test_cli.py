@@ -1,4 +1,4 @@
-"""The command line: what it prints and the exit code it ends with."""
+"""The command line: output and exit codes."""
 
 from __future__ import annotations
 

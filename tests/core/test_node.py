@@ -1,4 +1,4 @@
-"""Nodes, and the decisions about where their cells are."""
+"""Nodes, and decisions about their placement."""
 
 from __future__ import annotations
 

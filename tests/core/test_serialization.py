@@ -1,4 +1,4 @@
-"""Record as bytes: what is equal, what is told apart, what is copied, and what is refused."""
+"""Encoding of records: equality, identity, sharing, and refusals."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def some_kept(draw: st.DrawFn) -> Kept:
 
 
 def exact(value: Any) -> Any:
-    """Return what tells values apart that are equal: the classes of numbers, and signs of zeros."""
+    """Return a value that distinguishes equal numbers: by class, and by the sign of zero."""
     if isinstance(value, float):
         return "float", struct.pack("<d", value)
     if isinstance(value, int | str | None):
@@ -255,7 +255,7 @@ def test_what_is_kept_beside_the_fields_is_not_written() -> None:
 
 @dataclass(frozen=True)
 class WithCache:
-    """A value that keeps what it computed."""
+    """A value with a cache."""
 
     number: int
 
@@ -338,7 +338,7 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
     assert others == {CallExternal}
 
 
-# ----- what is refused ----------------------------------------------------------------------------
+# ----- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_no_change_of_the_bytes_does_more_than_fail(data: st.DataObject) -> None
         value = decode(bytes(content), form_of(For), ())
     except DecodingError:
         return
-    # what is still readable has the right classes in all places
+    # readable bytes give the right classes in all places
     assert isinstance(value, For)
     assert isinstance(value.body, Block)
     written(value, For)

@@ -1,4 +1,4 @@
-"""Directories and files that only the user can have written, and what takes their place."""
+"""Directories and files that only the user can have written, and their replacements."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_directory_that_everybody_could_exchange_is_refused(tmp_path: Path) ->
     (tmp_path / "between").chmod(0o777)
     with pytest.raises(UntrustedError, match=r"between: it can be written by everybody"):
         open_private(inner)
-    (tmp_path / "between").chmod(0o1777)  # where only owners replace what is theirs
+    (tmp_path / "between").chmod(0o1777)  # only owners replace their entries there
     open_private(inner)
 
 
@@ -295,7 +295,7 @@ def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path) -> None:
     assert place.scratch.names() == []
 
 
-# ----- what processes leave -------------------------------------------------------------------------
+# ----- unfinished files -----------------------------------------------------------------------------
 
 
 def left(scratch: Path, machine: str, process: int, age: float = 0.0) -> Path:
@@ -380,7 +380,7 @@ assert made.read("name") == b"x"
         places.append(Path(done.stdout.strip()))
         assert (places[-1].exists(), done.returncode == 0) == ((end == "killed"), (end == "ended"))
     assert places[0].parent == tmp_path
-    assert list(tmp_path.iterdir()) == []  # the second one removed what the first one left
+    assert list(tmp_path.iterdir()) == []  # the second process removed the directory of the first
 
 
 @pytest.mark.parametrize("kind", ["writable", "missing"])
@@ -446,7 +446,7 @@ def test_a_file_in_a_directory_that_others_write_to_is_not_trusted(tmp_path: Pat
     assert not is_trusted(path)
     tmp_path.chmod(0o1777)
     assert is_trusted(path)
-    os.link(path, tmp_path / "twin")  # others may have given it its name there
+    os.link(path, tmp_path / "twin")  # another user may have linked it there
     assert not is_trusted(path)
     tmp_path.chmod(0o700)
     assert is_trusted(path)

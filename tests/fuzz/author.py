@@ -39,10 +39,10 @@ class Scope:
 
 @dataclass
 class Author:
-    """Writes programs.
+    """Author of programs.
 
     Attributes:
-        random: Where choices come from.
+        random: The source of choices.
         scope: The limits of programs.
     """
 

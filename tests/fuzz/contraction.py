@@ -41,7 +41,7 @@ class Undetermined(Exception):
     """The sizes of labels do not follow from those of the operands and the result."""
 
 
-# ----- what a result may look like ----------------------------------------------------------------
+# ----- rows of results ----------------------------------------------------------------------------
 
 
 class Freedom(Enum):

@@ -48,7 +48,7 @@ EACH: dict[str, Callable[..., tuple[Array | None, ...]]] = {
     "maximum": lambda g, a, b: (np.where(a >= b, g, 0.0), np.where(b >= a, g, 0.0)),
     "minimum": lambda g, a, b: (np.where(a <= b, g, 0.0), np.where(b <= a, g, 0.0)),
 }
-"""What operands would get if each of equal ones got the whole gradient."""
+"""Gradients of operands if each of several equal ones gets the whole gradient."""
 
 TIED = frozenset({*MAXIMA, *EACH})
 """The operations that choose between equal cells."""

@@ -377,9 +377,9 @@ class Program:
         """Return the statements that make `code`: forward code, and gradients of losses.
 
         Args:
-            losses: Results; a result that is there twice counts twice.
-            apart: Something is assigned between the losses, so that each has a backpropagation of
-                its own.
+            losses: Results; a result that occurs twice counts twice.
+            apart: True to assign to a tensor between the losses, so that each has its own
+                backpropagation.
         """
         codes = [f"oc.train.forward({each})" for each in self.roots if each not in losses]
         more = [f"oc.train.grad_update({each})" for each in losses]

@@ -5,9 +5,8 @@
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
 
 Every program is built in two orders; of two in three, gradients are compared as well, in half of
-these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. What is
-neither right nor refused properly is printed as the smallest program found that still shows it: a
-script to run.
+these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
+failure is printed as the smallest program found that still shows it: a script to run.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program.
+    """Result of a program.
 
     Attributes:
         kind: `agrees`, `refused` and `inexact` are fine; all others are failures.
-        detail: What is wrong, or the error of a refusal.
+        detail: The failure, or the error of a refusal.
         shapes: The shapes as text, if they were inferred.
         losses: The results whose gradients were compared.
         ties: The maxima whose rule for equal cells decided about these gradients.
@@ -130,15 +129,15 @@ def outcome_of(
     apart: bool = False,
     seconds: int = SECONDS,
 ) -> Outcome:
-    """Return what becomes of a program.
+    """Return the outcome of a program.
 
     Args:
         program: The program.
-        backend: Where to run it; None infers shapes only.
-        keep: Compares the results of all operations, not only those that no other one uses.
+        backend: The backend; None infers shapes only.
+        keep: True to compare the results of all operations, not only unused ones.
         losses: The number of results whose gradients in the parameters are compared, too.
-        apart: Something is assigned between the losses.
-        seconds: How long a program may take, beside the time for its chains.
+        apart: True to assign to a tensor between the losses.
+        seconds: The time limit, without the time for its chains.
     """
     seconds += sum(step.rounds * len(step.links) for step in program.steps) // LINKS_IN_A_SECOND
     try:

@@ -18,10 +18,10 @@ from ocannl_core.node import NodeInfo, TensorNode
 
 
 class Builder:
-    """Nodes, loops and the kernels that come of them.
+    """Builder of nodes, loops and the C code of kernels.
 
     Args:
-        prefix: What labels and hints start with; canonical text must not depend on it.
+        prefix: A prefix of labels and hints; canonical text must not depend on it.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -60,7 +60,7 @@ class Builder:
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 
     def body(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Return what stands between the parameters of a kernel and its end."""
+        """Return the body of the generated kernel."""
         lines = self.kernel(*stmts, indices=indices).text.partition("\n}\n")[0].splitlines()
         return "\n".join(line.removeprefix("  ") for line in lines[1:])
 

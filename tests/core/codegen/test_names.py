@@ -39,7 +39,7 @@ class _Parts(Dialect):
 
 
 def hidden(text: str) -> list[str]:
-    """Return the names that are declared where another declaration of them can be seen."""
+    """Return the names whose declaration hides another one."""
     scopes: list[set[str]] = [set()]
     found = []
     for line in text.splitlines():

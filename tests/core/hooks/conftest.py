@@ -1,4 +1,4 @@
-"""Plugins made on the fly: a module and the metadata of a distribution in a temporary directory."""
+"""Temporary plugins: a module and the metadata of a distribution in a temporary directory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Excludes every plugin but the named ones, whatever else is installed."""
+    """Disable all plugins except the named ones."""
 
     def only(*names: str) -> None:
         monkeypatch.setenv("OCANNL_LOAD_PLUGINS", ",".join(names) or ",")

@@ -1,4 +1,4 @@
-"""The typed methods of a backend: what they make of the answers of its hooks."""
+"""The typed methods of a backend: handling of the results of its hooks."""
 
 from __future__ import annotations
 

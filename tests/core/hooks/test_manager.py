@@ -1,4 +1,4 @@
-"""Discovery, loading and choice of backends, with plugins made on the fly."""
+"""Discovery, loading and choice of backends, with temporary plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that move to those whose results they read, and stores that nobody needs."""
+"""Motion of kernels to those whose results they read, and elimination of dead stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 
 
 def joined(plan: Plan, target: Target | None = None) -> Plan:
-    """Joins kernels and gives none a schedule."""
+    """Fuse kernels without schedules."""
     return apply_rule(plan, lambda nest, nodes: None)
 
 

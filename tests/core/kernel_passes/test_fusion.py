@@ -23,7 +23,7 @@ I, J, K = fresh_var("i"), fresh_var("j"), fresh_var("k")  # noqa: E741
 
 
 def joined(plan: Plan, target: Target | None = None) -> Plan:
-    """Joins kernels and gives none a schedule."""
+    """Fuse kernels without schedules."""
     return apply_rule(plan, lambda nest, nodes: None)
 
 

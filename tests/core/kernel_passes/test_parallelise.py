@@ -1,4 +1,4 @@
-"""Kernels as phases whose iterations several threads share."""
+"""Kernels as phases whose iterations run in parallel."""
 
 from __future__ import annotations
 
@@ -266,7 +266,9 @@ def scrambled(body: Block) -> Block:
 
 
 def check_every_order(example: Example, interpret: Interpret, plan: Plan) -> int:
-    """Check that phases give the same bits in another order; return how many are parallel."""
+    """Check that phases give the same bits in another order; return the number of parallel
+    phases.
+    """
     marked = mark_parallel(plan, least_work=0)
     program = example.program
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in marked.scratch]

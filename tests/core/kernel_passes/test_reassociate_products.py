@@ -141,7 +141,7 @@ def test_stages_of_any_reduction_give_what_the_whole_does(interpret: Interpret) 
     )
     @given(random_reductions(int32, (1, 2, 3, 4, 7)))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added and multiplied."""
+        """Compare with exact results: small integers add and multiply exactly in any order."""
         nonlocal staged_nests
         program = example.program
         found = always(kernel_nest(program.body), program)

@@ -1,4 +1,4 @@
-"""Nests that run together: their loops, what they refuse, and that they compute the same."""
+"""Row fusion: loops, refusals, and equal results."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
 
 
 def by_rows(near: int, far: int = 1) -> Scheduler:
-    """Return what schedules plans for a processor with these caches, and wide vectors."""
+    """Return the scheduler for a processor with these caches, and wide vectors."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
@@ -321,7 +321,7 @@ def test_a_contraction_keeps_its_own_blocks() -> None:
     assert kernels(stmts, draft, scratch, far=64) == 2
 
 
-# ----- what they compute --------------------------------------------------------------------------
+# ----- results ------------------------------------------------------------------------------------
 
 GENERATED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CACHES = st.sampled_from([256, 1024, 4096, 1 << 16, 1 << 20])

@@ -80,7 +80,7 @@ def test_parts_give_what_the_whole_does(interpret: Interpret) -> None:
     )
     @given(random_reductions(int32, (1, 2, 3, 9, 17, 40)))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in any order."""
         nonlocal divided_nests
         program = example.program
         nest = kernel_nest(program.body)

@@ -66,7 +66,7 @@ def part(nest: KernelNest) -> AnalysedKernel:
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
-    """Return a nest in float32; adds what that needs to a draft."""
+    """Return a nest with float32 accumulators; add their nodes to a draft."""
     parts, made = widen_accumulators([part(nest)], draft.nodes, may_pair=may_pair)
     draft.nodes.update(made)
     return [each.cells for each in parts if each.cells is not None]
@@ -201,7 +201,7 @@ def test_sums_in_float32_are_those_of_the_interpreter_rounded(interpret: Interpr
         random_reductions(float32), st.sampled_from([each for each in NARROW if each.nbytes > 1])
     )
     def check(example: Example, dtype: DType) -> None:
-        """Small integers are exact in float32 in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in float32 in any order."""
         nonlocal through_memory
         narrow = in_format(example, dtype)
         program = narrow.program

@@ -1,4 +1,4 @@
-"""Which iterations and statements touch cells of their own."""
+"""Dependences between iterations and between statements."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_node_that_no_step_mentions_takes_no_part_in_errors() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Plan:
-    """Nodes of any size, each mentioned by a few of the steps."""
+    """Plans with nodes of any size, each used by a few steps."""
     sizes = draw(st.lists(st.integers(0, 400), min_size=1, max_size=12))
     nodes = {TensorNode(n, (f"n{n}",)): NodeInfo(uint8, (size,)) for n, size in enumerate(sizes)}
     mentions = draw(st.lists(st.lists(st.sampled_from(list(nodes)), max_size=4), max_size=10))

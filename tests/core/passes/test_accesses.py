@@ -1,4 +1,4 @@
-"""What tracing finds: order, coverage and cost, compared with running the loops."""
+"""Traced accesses: order, coverage and cost, compared with running the loops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ONE = Const(1.0, float32)
 
 
 def facts(draft: Draft, name: str, *stmts: Stmt) -> NodeAccesses:
-    """Return what a program does to a node."""
+    """Return the accesses of a program to a node."""
     found = trace(draft.program(*stmts))
     return next(each for node, each in found.nodes.items() if node.name == name)
 
@@ -220,7 +220,7 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     assert coverage.read_first == {t}
 
 
-# ----- the rest of what tracing notes -------------------------------------------------------------
+# ----- other traced facts -------------------------------------------------------------------------
 
 
 def test_zeroing_is_noted() -> None:

@@ -1,4 +1,4 @@
-"""Common subexpressions: what is shared, where it is computed, and what keeps it apart."""
+"""Common subexpressions: shared values, their places, and barriers to sharing."""
 
 from __future__ import annotations
 

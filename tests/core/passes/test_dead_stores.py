@@ -1,4 +1,4 @@
-"""Initial values that are read once, and stores of which nobody sees the result."""
+"""Elimination of initial values that are read once, and of dead stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions go where their nodes are read, and nothing else changes."""
+"""Inlined definitions replace reads, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def body(found: Inlined) -> str:
     return "\n".join(["", *lines, ""])
 
 
-# ----- what is inlined ----------------------------------------------------------------------------
+# ----- inlined definitions ------------------------------------------------------------------------
 
 
 def test_a_pointwise_definition_goes_into_its_reader() -> None:

@@ -1,4 +1,4 @@
-"""What is not inlined, and why: every reason, with a program that brings it about."""
+"""Refusals of inlining: every reason, with a program that causes it."""
 
 from __future__ import annotations
 

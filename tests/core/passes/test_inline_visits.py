@@ -1,4 +1,4 @@
-"""Which reads count as visits, where inlining asks whether work would be repeated."""
+"""Reads that count as visits when inlining estimates repeated work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes belong to the routine, and why the others do not."""
+"""Nodes in memory of the routine, and reasons against it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reason for a memory mode: a program that brings it about, a sentence, and what to do.
+"""Reasons for memory modes: each has a program that causes it, a sentence and an advice.
 
 A reason without such a program fails here.
 """
@@ -278,7 +278,7 @@ def read_only(keep: str) -> Reason:
 
 
 def concatenated_index() -> Reason:
-    """Axes in sequence; lowering makes a nest of each part, so this program is not verified."""
+    """Axes in sequence; lowering splits each part into a nest, so this program is not verified."""
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     store = Store(t, (ConcatIndex((I, J)),), Const(1.0, float32))
@@ -298,12 +298,12 @@ def _place(
     value: Callable[[Load], Expr] = lambda read: read,
     **keywords: Any,
 ) -> Reason | None:
-    """Return why node `t` is where it is, after all passes.
+    """Return the reason for the placement of node `t` after all passes.
 
     Args:
-        definition: Gives the statements that compute it, from a draft, `x` and `t`.
-        value: What is computed from it.
-        keywords: What the passes are told.
+        definition: A function from a draft, `x` and `t` to the statements that compute `t`.
+        value: An expression of it.
+        keywords: Options of the passes.
     """
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")

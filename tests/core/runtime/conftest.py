@@ -72,7 +72,7 @@ class ToyTensor:
 
 @dataclass(frozen=True, eq=False)
 class ToyComputation:
-    """Assignments together with the tensors that they mention."""
+    """Assignments with their tensors."""
 
     statements: tuple[Assignment, ...]
     used: tuple[ToyTensor, ...]
@@ -109,7 +109,7 @@ class ToyComputation:
 
 
 class Toy:
-    """Makes tensors, assignments over them, and computations."""
+    """Factory of tensors, assignments over them, and computations."""
 
     def __init__(self) -> None:
         self._ids = count()
@@ -155,7 +155,7 @@ class Toy:
     ) -> Accumulate:
         """Return `target = target combine op(*args)` with index maps such as `"ik,kj->ij"`.
 
-        A letter given as a keyword is a static index; an empty operand stands for a number.
+        A letter given as a keyword is a static index; an empty operand is a number.
         """
         inputs, output = spec.split("->")
         operands = inputs.split(",")
@@ -198,7 +198,7 @@ class Toy:
         name: str = "routine",
         infos: Mapping[ToyTensor, NodeInfo] | None = None,
     ) -> ToyComputation:
-        """Return a computation; by default what it defines are its results."""
+        """Return a computation; its results default to the nodes that it defines."""
         return ToyComputation(
             statements,
             tuple(dict.fromkeys([*uses, *defines])),

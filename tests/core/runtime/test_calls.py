@@ -1,4 +1,4 @@
-"""The call that is written for the indices of a routine does what the general one does."""
+"""The call generated for the indices of a routine equals the general one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES += ["range", "\N{LATIN SMALL LIGATURE FI}", "None"]
 
 
 class Recording:
-    """Notes what a call comes to."""
+    """Recorder of the arguments of a call."""
 
     __slots__ = ("_history", "_run", "found", "last")
 
@@ -37,7 +37,7 @@ class Recording:
         self.found: list[object] = []
 
     def __call__(self, /, **indices: Any) -> None:
-        """Take whatever is given."""
+        """Accept any arguments."""
         self.found.append(("general", indices))
 
     def _launch(self, values: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ VALUES = st.one_of(
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Accepted, tuple[str, ...], dict[str, Any]]:
-    """Return indices, the order of those that the code uses, and what a call gives."""
+    """Return indices, the order of those that the code uses, and the arguments of a call."""
     accepted = draw(ACCEPTED)
     used = draw(st.sets(st.sampled_from(sorted(accepted)))) if accepted else set()
     order = tuple(draw(st.permutations(sorted(used))))
@@ -109,7 +109,7 @@ def test_its_frame_is_one_of_the_package() -> None:
     with pytest.raises(RuntimeError) as caught:
         callable_class(Failing, (("i", range(4)),), ("i",))(ran_last=False)(i=1)
     _, between, _ = caught.traceback
-    # so that whoever looks for the line of the user passes it over
+    # the search for the user's line skips this file
     assert Path(ocannl_core.__file__).parent in Path(between.path).parents
 
 

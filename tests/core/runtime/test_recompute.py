@@ -1,4 +1,4 @@
-"""What an earlier routine left virtual is computed again, or the reason why not is told."""
+"""Virtual nodes of an earlier routine are recomputed, or the reason is reported."""
 
 from __future__ import annotations
 

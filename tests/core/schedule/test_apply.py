@@ -1,4 +1,4 @@
-"""Every schedule of a nest computes what the nest computes, by the reference interpreter."""
+"""Schedules preserve the results of a nest, by the reference interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contractions whose results are used block by block: attention without its matrix of scores."""
+"""Contractions whose results are used block by block: attention without a matrix of scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which schedules are chosen: one rule for everything that multiplies and sums."""
+"""Default schedules of contractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with sums: for all accumulators at once, or for one after the other from a copy."""
+"""Epilogues of sums: for all accumulators at once, or one after the other from a copy."""
 
 from __future__ import annotations
 

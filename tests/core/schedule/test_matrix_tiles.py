@@ -1,4 +1,4 @@
-"""Tiles: what a schedule with them means, and where they are chosen."""
+"""Schedules with matrix tiles: their semantics, and their choice."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
     )
     @given(random_products(most_steps=4000))
     def check(example: Example) -> None:
-        """Small integers are exact in whatever order they are added."""
+        """Compare with exact results: small integers add exactly in any order."""
         nonlocal tiled
         program = in_format(example, bfloat16).program
         nest = kernel_nest(program.body)

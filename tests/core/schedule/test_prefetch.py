@@ -1,4 +1,4 @@
-"""Cells come near while a sum runs, before they are needed."""
+"""Prefetches of cells during a reduction."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scheduled(nest: KernelNest, options: str) -> Block:
 
 
 def fetched(stmt: Stmt, env: Mapping[IndexVar, int]) -> Iterator[tuple[int, ...]]:
-    """Yield the cells that a statement asks for, running its loops."""
+    """Yield the cells that a statement prefetches, running its loops."""
     match stmt:
         case For(var, start, stop, body):
             for value in range(start, stop):

@@ -154,7 +154,7 @@ def test_both_orders_of_blocks_and_packed_operands_are_among_the_candidates() ->
         assert any(part in text for text in texts), part
 
 
-# ----- what a kernel is remembered by ---------------------------------------------------------------
+# ----- keys of the tuning cache ---------------------------------------------------------------------
 
 
 def test_equal_kernels_have_one_text_whatever_their_names_are() -> None:

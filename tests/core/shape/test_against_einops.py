@@ -1,8 +1,8 @@
-"""Patterns of einops, written in the notation: the whole road, on the interpreter.
+"""Patterns of einops in the notation, from expressions to cells, on the interpreter.
 
-A group `(a b)` is an axis of which `b` is the fast part: a window of `b` cells whose positions `a`
-are as far apart as it is long, `3*a<+b`. It reads as well as it writes, so that merging, splitting,
-pooling and repeating are one form.
+A group `(a b)` is an axis whose fast part is `b`: a window of `b` cells at positions `a` that are
+its length apart, `3*a<+b`. The notation is the same for reading and writing, so that merging,
+splitting, pooling and repeating are one form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Axes made of one or two labels, before and after."""
+    """Axes of one or two labels, before and after."""
 
     left: Groups
     right: Groups
@@ -37,7 +37,7 @@ class Pattern:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The sizes that the operand does not tell."""
+        """The sizes that do not follow from the operand."""
         known = {group[0] for group in self.left if len(group) == 1}
         return {label: n for label, n in self.sizes if label not in known}
 

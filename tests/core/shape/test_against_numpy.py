@@ -1,4 +1,4 @@
-"""Specs of output axes alone mean what NumPy's einsum says: the whole road, on the interpreter.
+"""Specs of output axes agree with NumPy's einsum, from expressions to cells, on the interpreter.
 
 Cells are small integers in float64, so that sums are exact in any order.
 """
@@ -23,7 +23,7 @@ LABELS = "ijklm"
 
 @dataclass(frozen=True)
 class Example:
-    """What to contract; each label has one size."""
+    """Operands of a contraction; each label has one size."""
 
     operands: tuple[str, ...]
     result: str
@@ -39,7 +39,7 @@ class Example:
         ]
 
     def numpy(self) -> Array:
-        """Return what NumPy makes of it."""
+        """Return the result of NumPy."""
         return np.asarray(np.einsum(f"{','.join(self.operands)}->{self.result}", *self.arrays()))
 
 
@@ -126,7 +126,7 @@ def test_ellipses_broadcast_like_those_of_numpy(
 @settings(max_examples=60, deadline=None)
 @given(_examples(2), st.data())
 def test_the_rows_that_axes_are_in_do_not_matter(example: Example, data: st.DataObject) -> None:
-    """`batch|input->output` only says where axes are: buffers hold batch, output, input."""
+    """`batch|input->output` only assigns axes to rows: buffers hold batch, output, input."""
 
     def split(labels: str) -> tuple[str, str, str]:
         first, last = sorted(data.draw(st.integers(0, len(labels))) for _ in range(2))

@@ -1,4 +1,4 @@
-"""How constraints that leave freedom are closed."""
+"""Closing of constraints that leave sizes open."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Model:
         return self.apply(Compose(), one, two)
 
     def closed(self, *shapes: Shape) -> list[str]:
-        """Close what the first shape was computed from; return all shapes."""
+        """Close the leaves of the first shape; return all shapes."""
         self.environment.close(shapes[:1])
         return [str(self.environment.view(shape)) for shape in shapes]
 
@@ -435,7 +435,7 @@ def test_a_transposed_weight_can_be_shared(model: Model) -> None:
     assert model.closed(back, w, h) == ["3", "3->8", "8"]
 
 
-# ----- what formulas compute ----------------------------------------------------------------------
+# ----- computed sizes -----------------------------------------------------------------------------
 
 
 def test_a_size_does_not_wait_for_what_is_computed_from_it(model: Model) -> None:
@@ -455,7 +455,7 @@ def test_a_later_position_beyond_a_computed_axis_of_size_1_is_refused(model: Mod
         model.closed(model.apply("1,|=>", y), y, x)
 
 
-# ----- what is touched ----------------------------------------------------------------------------
+# ----- variables that closing changes -------------------------------------------------------------
 
 
 def test_closing_leaves_unconnected_tensors_open(model: Model) -> None:

@@ -1,5 +1,5 @@
-"""What shape errors say to someone who uses the public interface: operation, axis, both sizes, the
-lines concerned, and what to do.
+"""Shape errors of the public interface: operation, axis, both sizes, the lines concerned, and a
+fix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What errors say of positions, formulas and bases in specifications."""
+"""Errors of positions, formulas and bases in specifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shape errors say."""
+"""Messages of shape errors."""
 
 from __future__ import annotations
 

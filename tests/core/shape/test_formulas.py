@@ -45,7 +45,7 @@ ORIGIN = Origin("formula", detail="output row")
 def solved(
     constraints: Sequence[Constraint], *dims: Dim, leaves: Sequence[Dim] = (), close: bool = False
 ) -> list[str]:
-    """Return what is known of sizes after adding constraints one by one."""
+    """Return the known sizes after adding constraints one by one."""
     environment = Environment()
     environment._state.fresh.dims(20)
     if leaves:

@@ -1,4 +1,4 @@
-"""What errors say about sizes that were guessed when earlier code was closed."""
+"""Errors about sizes that were guessed when earlier code was closed."""
 
 from __future__ import annotations
 

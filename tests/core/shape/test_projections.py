@@ -280,8 +280,8 @@ _sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 def _einsums(draw: st.DrawFn) -> tuple[str, str, list[Shape]]:
     """Return a spec, the same for NumPy over axes in buffer order, and shapes of operands.
 
-    Each operand has an axis of its label's size or of size 1; the axes of `...` stand for A and B,
-    or only B.
+    Each operand has an axis of its label's size or of size 1; the axes of `...` are A and B, or
+    only B.
     """
     extents = {label: draw(st.integers(1, 3)) for label in "ijkAB"}
     specs, labels, shapes = [], [], []

@@ -1,4 +1,4 @@
-"""What constraints imply, before anything is guessed."""
+"""Consequences of constraints, before any guess."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_one_part_is_taken_at_its_offset() -> None:
 
 
 def nests(projections: Projections, operand: int) -> dict[Sizes, Sizes]:
-    """Return which cell of an operand goes to which cell of the result, part by part."""
+    """Return the cell of the result for each cell of an operand, part by part."""
     indices = (projections.lhs, projections.rhs[operand])
     parts = {i.parts for m in indices for i in m if isinstance(i, ConcatIndex)}
     (components,) = parts
@@ -273,7 +273,7 @@ def test_a_spec_with_three_operands_agrees_with_numpy(sizes: tuple[int, int, int
 
 
 def _derived(first: AffineDim, second: AffineDim | None, pin: int | None = None) -> Projections:
-    """Projects a relation in which one axis of 6 has two formulas, over an axis of 3."""
+    """Project a relation in which one axis of 6 has two formulas, over an axis of 3."""
     state = State()
     i, whole = Size(3, axis_id=0), Size(6, axis_id=1)
     label = state.fresh.dim("i")

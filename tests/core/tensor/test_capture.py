@@ -1,4 +1,4 @@
-"""Sizes of the axes that specifications name, as numbers to calculate with and to say more of."""
+"""Captured sizes of named axes, in arithmetic and in requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes that a specification names and an operand lacks, or that nothing gives a size."""
+"""Axes that a specification names and an operand lacks, or whose size nothing determines."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ oc.train.forward(e).resolve()
     assert lines == [4, 5, 6]
 
 
-# ----- what named axes meet -----------------------------------------------------------------------
+# ----- matches of named axes ----------------------------------------------------------------------
 
 
 def _value(tensor: oc.Tensor) -> Array:

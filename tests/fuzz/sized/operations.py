@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy the narrow formats
+import ml_dtypes  # noqa: F401 - registers the narrow formats in NumPy
 import numpy as np
 
 from ..contraction import Contraction, Points
@@ -52,7 +52,7 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool
         call: The operation.
         operands: The operands.
         rows: The shape of the result.
-        is_wide: Sums of narrow floats are added up in float32 and rounded once.
+        is_wide: True if sums of narrow floats accumulate in float32 and are rounded once.
 
     Raises:
         TooLarge: if there are too many products to enumerate.
@@ -195,11 +195,11 @@ def _contracted(
 
 @dataclass
 class Slope:
-    """The gradient of a tensor while it is being added up.
+    """The gradient of a tensor during accumulation.
 
     Attributes:
         shape: The shape of the tensor.
-        narrow: The format of the tensor where what each use contributes is added up in float32 and
+        narrow: The format of the tensor if the contributions of uses accumulate in float32 and are
             rounded once.
     """
 

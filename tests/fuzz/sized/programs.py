@@ -91,7 +91,7 @@ class Operation(Step):
 
 @dataclass(frozen=True)
 class Training:
-    """Gradients, and what follows: SGD with momentum, or Adam.
+    """Update after the gradients: SGD with momentum, or Adam.
 
     Attributes:
         losses: The results the gradients of whose sum are computed.

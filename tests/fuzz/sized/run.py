@@ -91,11 +91,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case; `agrees`, `too large` and `refused` are fine.
+    """Result of a case; `agrees`, `too large` and `refused` are no failures.
 
     Attributes:
-        kind: What is wrong, in a word.
-        detail: What is wrong.
+        kind: The kind of failure.
+        detail: The failure.
         tight: The share of the compared cells whose bound is small beside the tensor.
     """
 
