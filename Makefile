@@ -12,13 +12,17 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: demo test fuzz ulps torture lint types docs bench peers clean
+.PHONY: demo test smoke fuzz ulps torture lint types docs bench peers clean
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
 
 test: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=worksteal $(ARGS)
+
+# Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
+smoke: $(VENV)/.for-test
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal @tests/smoke.txt $(ARGS)
 
 fuzz: $(VENV)/.for-test
 	$(BIN)/python -m tests.fuzz.run $(ARGS)
