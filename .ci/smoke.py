@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core.hooks.manager import discovered, load_all
+from ocannl_core.hooks.manager import backend_entries, load_all
 
 
 def train(backend: str) -> tuple[float, float]:
@@ -41,7 +41,7 @@ def main() -> int:
     if (checkout / ".ci").exists():
         print(f"error: the installed package is the checkout at {checkout}")
         return 1
-    entries = {entry.name: entry for entry in discovered()}
+    entries = {entry.name: entry for entry in backend_entries()}
     trained = 0
     for backend in load_all():
         report = backend.targets()

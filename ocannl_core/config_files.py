@@ -60,7 +60,7 @@ def user_file() -> ConfigFile | None:
         SettingsError: if it cannot be read.
     """
     path = user_path()
-    return _found(path, (), is_own=True) if path else None
+    return _load(path, (), is_own=True) if path else None
 
 
 def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
@@ -80,7 +80,7 @@ def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
     while True:
         for name in _NAMES:
             path = os.path.join(folder, name)
-            found = None if path == own else _found(path, trusted)
+            found = None if path == own else _load(path, trusted)
             if found is not None:
                 return found
         parent = os.path.dirname(folder)
@@ -89,7 +89,7 @@ def project_file(trusted: tuple[str, ...]) -> ConfigFile | None:
         folder = parent
 
 
-def _found(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> ConfigFile | None:
+def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> ConfigFile | None:
     """Return a file with settings; None if it does not exist, or must not be used."""
     try:
         status = os.stat(path)
@@ -114,7 +114,7 @@ def _found(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Conf
             f"({read.doubt}). {_remedy(path, is_own)}"
         )
         return None
-    values = _parsed(path, signature)
+    values = _parse(path, signature)
     if values is None:
         return None
     where = f"{path}, table [tool.ocannl]" if is_project else path
@@ -181,14 +181,14 @@ def _read(path: str, signature: Signature) -> _Read:
         try:
             return _Read(trust.read_file(path, _LARGEST))
         except trust.UntrustedError as error:
-            return _Read(_anyhow(path), str(error))
+            return _Read(_read_unchecked(path), str(error))
     except OSError as error:
         raise SettingsError(
             "A configuration file must be readable.", found=str(error), where=path
         ) from error
 
 
-def _anyhow(path: str) -> bytes:
+def _read_unchecked(path: str) -> bytes:
     """Return the content of a file without checks; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -202,7 +202,7 @@ def _anyhow(path: str) -> bytes:
 
 
 @lru_cache(maxsize=32)
-def _parsed(path: str, signature: Signature) -> Mapping[str, object] | None:
+def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
     """Return the settings of a file; None for a project's file without a table of settings.
 
     Raises:

@@ -63,7 +63,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return _named, (self.name,)
+        return _dtype_named, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -135,7 +135,7 @@ ALL: tuple[DType, ...] = (
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
 
-def _named(name: str) -> DType:
+def _dtype_named(name: str) -> DType:
     """Return the format of this name, for pickling and copying."""
     return _BY_NAME[name]
 

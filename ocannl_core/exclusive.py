@@ -1,9 +1,9 @@
 """Serialisation of the calls of a routine, which share its memory.
 
-    launch = exclusive(launch, "step")    # a call during another one raises UsageError
+    launch = make_exclusive(launch, "step")    # a call during another one raises UsageError
 
 Backends whose launch is atomic up to the point where it marks itself as running check this
-themselves, and raise `overlapping`.
+themselves, and raise `raise_overlap`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ocannl_core.origin import caller_location
 Launch = Callable[[Sequence[int]], None]
 
 
-def overlapping(routine: str) -> NoReturn:
+def raise_overlap(routine: str) -> NoReturn:
     """Raise UsageError for a call of a routine during another call of it."""
     raise UsageError(
         "One call of a routine runs at a time: calls share its memory.",
@@ -29,7 +29,7 @@ def overlapping(routine: str) -> NoReturn:
     )
 
 
-def exclusive(launch: Launch, routine: str) -> Launch:
+def make_exclusive(launch: Launch, routine: str) -> Launch:
     """Return a function that runs a routine, and raises if a call of it is running.
 
     Args:
@@ -40,7 +40,7 @@ def exclusive(launch: Launch, routine: str) -> Launch:
 
     def launch_alone(values: Sequence[int]) -> None:
         if not lock.acquire(blocking=False):
-            overlapping(routine)
+            raise_overlap(routine)
         try:
             launch(values)
         finally:

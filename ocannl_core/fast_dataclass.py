@@ -28,7 +28,7 @@ else:
         fast.
         """
         cls = value.__class__
-        for name in _given(cls):
+        for name in _init_fields(cls):
             if name not in changes:
                 changes[name] = getattr(value, name)
         return cls(**changes)
@@ -38,7 +38,7 @@ else:
 
         def make(cls):
             if slots and not kw_only and _is_plain(cls):
-                return _record(cls, frozen=frozen, eq=eq, shown=repr)
+                return _slotted_class(cls, frozen=frozen, eq=eq, shown=repr)
             return dataclasses.dataclass(
                 frozen=frozen, slots=slots, eq=eq, repr=repr, kw_only=kw_only
             )(cls)
@@ -47,7 +47,7 @@ else:
 
 
 @cache
-def _given(cls: type[Any]) -> tuple[str, ...]:
+def _init_fields(cls: type[Any]) -> tuple[str, ...]:
     """Return the fields that are arguments of a class."""
     return tuple(each.name for each in dataclasses.fields(cls) if each.init)
 
@@ -74,7 +74,7 @@ def _is_plain(cls: type) -> bool:
     )
 
 
-def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
+def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     """Return a class like `cls` with slots for its fields, and the methods of a dataclass."""
     fields = _fields_of(cls)
     content = {key: value for key, value in vars(cls).items() if key not in fields}
@@ -87,7 +87,7 @@ def _record(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     content["__dataclass_fields__"] = fields
     content["__dataclass_params__"] = vars(model)["__dataclass_params__"]
     if shown:
-        content.setdefault("__repr__", _printed([n for n, each in fields.items() if each.repr]))
+        content.setdefault("__repr__", _repr_method([n for n, each in fields.items() if each.repr]))
     if frozen:
         content.setdefault("__getstate__", vars(model)["__getstate__"])
         content.setdefault("__setstate__", vars(model)["__setstate__"])
@@ -162,13 +162,13 @@ def _add_initialiser(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> 
             lines.append(f"self.{name} = {value}")
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    function = _compiled("__init__", parameters, lines or ["pass"], given, made)
+    function = _compile_method("__init__", parameters, lines or ["pass"], given, made)
     function.__annotations__ = {n: each.type for n, each in fields.items() if each.init}
     function.__annotations__["return"] = None
     made.__init__ = function
 
 
-def _compiled(
+def _compile_method(
     name: str, parameters: Sequence[str], lines: Sequence[str], given: dict[str, object], made: type
 ) -> Callable[..., Any]:
     """Return a method compiled from source."""
@@ -182,7 +182,7 @@ def _compiled(
     return function
 
 
-def _printed(names: Sequence[str]) -> Callable[[Any], str]:
+def _repr_method(names: Sequence[str]) -> Callable[[Any], str]:
     @recursive_repr()
     def __repr__(self: Any) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
@@ -235,12 +235,12 @@ def _add_comparison(
             f" return {key('self', compared)} == {key('other', compared)}",
             "return NotImplemented",
         ]
-        made.__eq__ = _compiled("__eq__", ["self", "other"], lines, {}, made)
+        made.__eq__ = _compile_method("__eq__", ["self", "other"], lines, {}, made)
         return made.__eq__(self, other)
 
     def __hash__(self: Any) -> int:
         lines = [f"return hash({key('self', hashed)})"]
-        made.__hash__ = _compiled("__hash__", ["self"], lines, {}, made)
+        made.__hash__ = _compile_method("__hash__", ["self"], lines, {}, made)
         value: int = made.__hash__(self)
         return value
 

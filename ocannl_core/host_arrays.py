@@ -191,7 +191,7 @@ def check_number(value: float, dtype: DType, name: str) -> None:
         )
 
 
-def converted(array: Array, dtype: DType, name: str) -> Array:
+def convert(array: Array, dtype: DType, name: str) -> Array:
     numpy_dtype = dtype.numpy
     if array.dtype == numpy_dtype:
         return array

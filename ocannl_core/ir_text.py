@@ -83,7 +83,7 @@ class PrintedNames:
         hint = hint if hint.isidentifier() else "x"
         # names of loop variables become free again, the others never do
         number = 0 if isinstance(thing, LoopVar) else self._numbers.get(hint, 0)
-        while (name := _numbered(hint, number)) in self._taken:
+        while (name := _with_number(hint, number)) in self._taken:
             number += 1
         self._taken.add(name)
         self._names[thing] = name
@@ -128,10 +128,10 @@ class PrintedNames:
 
     def cell(self, node: TensorNode, indices: Sequence[AxisIndex]) -> str:
         """Return a cell as text: `w[o, i]`; a node without axes is its name alone."""
-        return bracketed(self.node(node), map(self.index, indices))
+        return subscript(self.node(node), map(self.index, indices))
 
 
-def _numbered(hint: str, number: int) -> str:
+def _with_number(hint: str, number: int) -> str:
     """Return `i`, `i1`, `i2`; a hint that ends in a digit is set apart: `w1_1`."""
     if number == 0:
         return hint
@@ -144,7 +144,7 @@ def _signed(sign: int, text: str, follows: bool) -> str:
     return f"-{text}" if sign < 0 else text
 
 
-def bracketed(name: str, indices: Iterable[str]) -> str:
+def subscript(name: str, indices: Iterable[str]) -> str:
     """Return `name[i, j]`, or the name alone when there are no indices."""
     inside = ", ".join(indices)
     return f"{name}[{inside}]" if inside else name
@@ -160,18 +160,18 @@ def number_text(value: float, dtype: DType | None = None) -> str:
     return repr(float(value))
 
 
-def parenthesized(text: Text, minimum: int) -> str:
+def parenthesise(text: Text, minimum: int) -> str:
     """Return the text, in parentheses if its operator binds less tightly than `minimum`."""
     return text[0] if text[1] >= minimum else f"({text[0]})"
 
 
-def applied(op: Op, args: Sequence[Text]) -> Text:
+def application(op: Op, args: Sequence[Text]) -> Text:
     """Return a primitive applied to printed operands, infix where it has a symbol."""
     match op, args:
         case UnaryOp.IDENTITY, [arg]:
             return arg
         case UnaryOp.NEG, [arg]:
-            return f"-{parenthesized(arg, _UNARY + 1)}", _UNARY
+            return f"-{parenthesise(arg, _UNARY + 1)}", _UNARY
         case BinaryOp(), [left, right] if op.value.symbol:
             return infix(op.value.symbol, left, right)
         case ((UnaryOp() | BinaryOp() | TernaryOp()), _):
@@ -184,7 +184,7 @@ def infix(symbol: str, left: Text, right: Text) -> Text:
     """Return `left symbol right`, with the parentheses that keep the order of evaluation."""
     level = _PRECEDENCE[symbol]
     loose = level if symbol in _ASSOCIATES_LEFT else level + 1
-    return f"{parenthesized(left, loose)} {symbol} {parenthesized(right, level + 1)}", level
+    return f"{parenthesise(left, loose)} {symbol} {parenthesise(right, level + 1)}", level
 
 
 def accumulation_symbol(op: BinaryOp) -> str:

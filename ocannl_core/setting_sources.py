@@ -17,7 +17,7 @@ Resolved = dict[str, tuple[object, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class SettingFormat:
     """The format of a setting's values.
 
     Attributes:
@@ -41,11 +41,11 @@ class ConfigTable:
         in_trusted_files: Settings that are taken only from trusted files.
     """
 
-    formats: Mapping[str, Format]
+    formats: Mapping[str, SettingFormat]
     defaults: Mapping[str, object]
     in_trusted_files: frozenset[str]
 
-    def checked(self, name: str, value: object, where: str) -> object:
+    def check(self, name: str, value: object, where: str) -> object:
         """Return the normal form of a setting's value; an empty text means the default.
 
         Raises:
@@ -76,7 +76,7 @@ class ConfigTable:
             name = key.lower()
             if name in found:
                 raise SettingsError("A setting must have one value.", found=key, where=file.where)
-            checked = self.checked(name, value, file.where)
+            checked = self.check(name, value, file.where)
             if name in self.in_trusted_files and not file.is_trusted:
                 config_files.warn_refused(file, name, f"{PREFIX}{name.upper()}")
             else:

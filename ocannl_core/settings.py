@@ -23,7 +23,7 @@ from ocannl_core import config_files
 from ocannl_core.errors import SettingsError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.setting_sources import PREFIX, ConfigTable, Resolved
-from ocannl_core.setting_sources import Format as _Format
+from ocannl_core.setting_sources import SettingFormat as _Format
 
 __all__ = ["PREFIX", "Described", "Settings", "cache_directory", "current", "describe", "overrides"]
 
@@ -458,9 +458,7 @@ def overrides(**values: object) -> Iterator[Settings]:
     Raises:
         SettingsError: for an unknown name or an impossible value.
     """
-    checked = {
-        name: _TABLE.checked(name, value, "overrides(...)") for name, value in values.items()
-    }
+    checked = {name: _TABLE.check(name, value, "overrides(...)") for name, value in values.items()}
     token = _overrides.set({**_overrides.get({}), **checked})
     try:
         yield current()

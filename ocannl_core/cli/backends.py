@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core import settings
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
-from ocannl_core.hooks.manager import wrappers
+from ocannl_core.hooks.manager import wrapper_entries
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([as_json(row) for row in rows], indent=2))
         return 0 if error is None else 1
     print(table(rows, verbose=arguments.verbose))
-    for entry in wrappers():
+    for entry in wrapper_entries():
         print(f"wrapper {entry.name}: {entry.status.value}, {entry}" + _colon(entry.error))
     if error is not None:
         print(f"\n{error}")
@@ -93,7 +93,7 @@ def as_json(row: BackendRow) -> dict[str, Any]:
 
 
 def _notes(row: BackendRow, verbose: bool) -> list[str]:
-    notes = _titled("reason", row.reason) + _titled("try", row.fix)
+    notes = _title_lines("reason", row.reason) + _title_lines("try", row.fix)
     if verbose:
         notes += [
             f"device  {target}: {target.description or 'no description'}, cores: {target.cores}, "
@@ -105,7 +105,7 @@ def _notes(row: BackendRow, verbose: bool) -> list[str]:
     return notes
 
 
-def _titled(title: str, text: str) -> list[str]:
+def _title_lines(title: str, text: str) -> list[str]:
     """Return the lines of a text behind its title; no lines for an empty text."""
     return [
         f"{title if line == 0 else '':<7} {part}" for line, part in enumerate(text.splitlines())

@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     described = settings.describe()
     width = max(len(each.name) for each in described)
     for each in described:
-        print(f"{each.name:<{width}}  {_shown(each.value)}  (from {each.source})")
+        print(f"{each.name:<{width}}  {_value_text(each.value)}  (from {each.source})")
         print(f"{'':<{width}}    {each.doc}")
     return 0
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     match value:
         case None:
             return "not set"

@@ -17,7 +17,7 @@ from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 from ocannl_core.errors import OcannlError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.manager import backend as backend_named
-from ocannl_core.hooks.manager import wrappers
+from ocannl_core.hooks.manager import wrapper_entries
 from ocannl_core.hooks.plugins import describe
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.storage.directory import open_private
@@ -95,7 +95,7 @@ def checks(only: str | None = None) -> Iterator[Check]:
         if only is None or row.entry.name == only:
             yield from _backend_checks(row, must_work=only is not None)
     if only is None:
-        for entry in wrappers():
+        for entry in wrapper_entries():
             outcome = CheckOutcome.FAIL if entry.error else CheckOutcome.OK
             yield Check(f"wrapper {entry.name}", outcome, entry.error or str(entry))
         yield _default_check()

@@ -6,7 +6,14 @@ import warnings
 
 from ocannl_core.errors import BackendNotFoundError
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.hooks.manager import Backend, PluginEntry, Status, discovered, load_all, select
+from ocannl_core.hooks.manager import (
+    Backend,
+    PluginEntry,
+    Status,
+    backend_entries,
+    load_all,
+    select,
+)
 from ocannl_core.target import Target, TargetReport
 
 
@@ -58,7 +65,7 @@ def inventory() -> list[BackendRow]:
     loaded = {each.name: each for each in load_all()}
     default, _ = default_target()
     rows = []
-    for entry in discovered():
+    for entry in backend_entries():
         backend = loaded.get(entry.name)
         report = backend.targets() if backend is not None else TargetReport()
         is_default = default is not None and default.backend == entry.name

@@ -87,7 +87,7 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
         found += 1
         print(text, flush=True)
 
-    with _environment(variables), _called(script, arguments), reporting(listen):
+    with _environment(variables), _script_arguments(script, arguments), reporting(listen):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
@@ -116,7 +116,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _called(script: str, arguments: Sequence[str]) -> Iterator[None]:
+def _script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
     """Set the arguments and the module path to those of a program that is run as a script."""
     before = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
 
-def checked(subject: object) -> Tensor:
+def check_tensor(subject: object) -> Tensor:
     """Return an object to print, if it is a tensor."""
     if isinstance(subject, Tensor):
         return subject
@@ -38,7 +38,7 @@ def checked(subject: object) -> Tensor:
     )
 
 
-class ShownCells:
+class CellReader:
     """Reader of the cells of tensors. It does not change the given context."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ShownCells:
         if recompute:
             if ctx is None:
                 raise _needs_context(root)
-            self._copy = _recomputed(ctx, root, indices)
+            self._copy = _recompute(ctx, root, indices)
 
     def of(self, tensor: Tensor) -> Array:
         """Return the cells of a tensor.
@@ -102,7 +102,7 @@ def _needs_context(tensor: Tensor) -> UsageError:
     )
 
 
-def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
+def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -> Context:
     """Return a new context in which a tensor, its dependencies and their gradients have been
     computed from the values of another context.
     """
@@ -111,7 +111,7 @@ def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) 
     for leaf in graph:
         if not isinstance(leaf.definition, Applied | Filled | Literal | ResultOf) and leaf in ctx:
             copy[leaf] = ctx[leaf]
-    with _aside(root.session):
+    with _compile_aside(root.session):
         code = forward(root) if root.grad is None else gradient_update(root)
         _check_indices(code, indices)
         gradients = [each.grad for each in graph if each.grad is not None]
@@ -127,7 +127,7 @@ def _recomputed(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) 
 
 
 @contextmanager
-def _aside(session: Session) -> Iterator[None]:
+def _compile_aside(session: Session) -> Iterator[None]:
     """Compile code that is no part of the program: recordings do not contain it and must not depend
     on it.
     """

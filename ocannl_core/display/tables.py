@@ -14,7 +14,7 @@ import numpy as np
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import ShownCells, checked
+from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import numeral, numerals
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -134,7 +134,7 @@ def table(
         LinkError: if the context does not store the tensor; the message gives the repair.
         UsageError: if a context is needed, or a static index has no value.
     """
-    tensor = checked(tensor)
+    tensor = check_tensor(tensor)
     chosen = settings.current()
     decimals = chosen.print_decimals if decimals is None else decimals
     edge = chosen.print_edge if edge is None else edge
@@ -145,7 +145,7 @@ def table(
                 found=str(number),
                 where=str(caller_location() or ""),
             )
-    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
+    cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {}).of(tensor)
     name = "_".join(tensor.label)
     title = f"{name}: {tensor.shape}, {tensor.dtype}"
     if not cells.ndim:
@@ -168,11 +168,11 @@ def _axes(tensor: Tensor, edge: int) -> list[TableAxis]:
         for number, (n, size) in enumerate(zip(row.sizes, row.trailing, strict=True), start=1):
             text = kind.value if count == 1 else f"{kind.value} ({number} of {count})"
             basis = size.basis if isinstance(size, Size) else None
-            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _shown(n, edge)))
+            axes.append(TableAxis(kind, f"{text} {basis}" if basis else text, _positions(n, edge)))
     return axes
 
 
-def _shown(n: int, edge: int) -> tuple[int | None, ...]:
+def _positions(n: int, edge: int) -> tuple[int | None, ...]:
     """Return the positions of an axis to show, and None where some are omitted."""
     if n <= 2 * edge + 1:
         return tuple(range(n))
@@ -183,7 +183,7 @@ def _outer_axes(axes: Sequence[TableAxis], dims: tuple[int, ...], edge: int) -> 
     """Return the axes that blocks iterate over: of many blocks the outermost axes only."""
     if prod(dims[: len(axes)]) <= 2 * edge:
         return list(axes)
-    return [replace(axis, positions=_shown(n, 1)) for axis, n in zip(axes, dims, strict=False)]
+    return [replace(axis, positions=_positions(n, 1)) for axis, n in zip(axes, dims, strict=False)]
 
 
 def _blocks(

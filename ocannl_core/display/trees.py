@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core import settings
 from ocannl_core.display import html
-from ocannl_core.display.cells import ShownCells, checked
+from ocannl_core.display.cells import CellReader, check_tensor
 from ocannl_core.display.numerals import summary
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
@@ -62,7 +62,7 @@ class ExpressionTree:
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        return "\n".join(_drawn(self.lines))
+        return "\n".join(_draw_branches(self.lines))
 
     def __repr__(self) -> str:
         return str(self)
@@ -98,15 +98,15 @@ def tree(
     Raises:
         UsageError: if it is no tensor, or a static index has no value.
     """
-    tensor = checked(tensor)
-    cells = ShownCells(ctx, tensor, recompute=recompute, indices=indices or {})
+    tensor = check_tensor(tensor)
+    cells = CellReader(ctx, tensor, recompute=recompute, indices=indices or {})
     chosen = settings.current().print_decimals if decimals is None else decimals
     return ExpressionTree(tuple(_lines(tensor, cells, depth, chosen)))
 
 
-def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) -> Iterator[Line]:
+def _lines(root: Tensor, cells: CellReader, limit: int | None, decimals: int) -> Iterator[Line]:
     """Yield tensors before their operands."""
-    numbers = _shared(root)
+    numbers = _number_shared(root)
     shown: set[Tensor] = set()
     pending = [(root, 0, True)]
     while pending:
@@ -129,7 +129,7 @@ def _lines(root: Tensor, cells: ShownCells, limit: int | None, decimals: int) ->
         ]
 
 
-def _shared(root: Tensor) -> dict[Tensor, int]:
+def _number_shared(root: Tensor) -> dict[Tensor, int]:
     """Return numbers for the tensors that several operations use, or one of them twice.
 
     Constants of one cell are as short as a reference to them.
@@ -146,7 +146,7 @@ def _name(tensor: Tensor) -> str:
     return "_".join(tensor.label) or f"tensor {tensor.id}"
 
 
-def _details(tensor: Tensor, cells: ShownCells, decimals: int) -> str:
+def _details(tensor: Tensor, cells: CellReader, decimals: int) -> str:
     """Return the details of a line: operation, shape, value, gradient."""
     shape = _brief(tensor.shape)
     text = _kind(tensor) + (f" ({shape})" if shape else "")
@@ -204,7 +204,7 @@ def _kind(tensor: Tensor) -> str:
             assert_never(tensor.definition)
 
 
-def _drawn(lines: tuple[Line, ...]) -> Iterator[str]:
+def _draw_branches(lines: tuple[Line, ...]) -> Iterator[str]:
     """Yield lines with branches drawn in front.
 
     root

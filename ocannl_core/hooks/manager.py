@@ -59,13 +59,13 @@ __all__ = [
     "Target",
     "TargetReport",
     "backend",
-    "discovered",
+    "backend_entries",
     "load_all",
     "refresh",
     "register",
     "select",
     "transfer",
-    "wrappers",
+    "wrapper_entries",
 ]
 
 BACKEND_GROUP = "ocannl.backends"
@@ -146,7 +146,7 @@ _registry: _Registry | None = None
 _lock = threading.RLock()
 
 
-def _known() -> _Registry:
+def _get_registry() -> _Registry:
     """Return the registry; scan entry points on the first call."""
     global _registry
     with _lock:
@@ -215,23 +215,23 @@ def _is_enabled(name: str) -> bool:
 # ----- listing and loading -------------------------------------------------------------------
 
 
-def discovered() -> tuple[PluginEntry, ...]:
+def backend_entries() -> tuple[PluginEntry, ...]:
     """Return every installed backend by name, without importing any."""
-    registry = _known()
+    registry = _get_registry()
     names = sorted(registry.backends.entries)
     return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
 
 
-def wrappers() -> tuple[PluginEntry, ...]:
+def wrapper_entries() -> tuple[PluginEntry, ...]:
     """Return every installed wrapper plugin by name, after loading those that are enabled."""
-    registry = _known()
+    registry = _get_registry()
     _load_wrappers(registry)
     names = sorted(registry.wrappers.entries)
     return tuple(registry.wrappers.entry(name, name in registry.loaded_wrappers) for name in names)
 
 
 def load_all() -> tuple[Backend, ...]:
-    """Return every backend that loads, by name; those that do not are marked in `discovered`.
+    """Return every backend that loads, by name; those that do not are marked in `backend_entries`.
 
     Raises:
         BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
@@ -241,7 +241,7 @@ def load_all() -> tuple[Backend, ...]:
 
 
 def _load_each() -> Iterator[Backend]:
-    for entry in discovered():
+    for entry in backend_entries():
         if entry.status is Status.DISABLED:
             continue
         try:
@@ -261,7 +261,7 @@ def _load_backend(name: str) -> Backend:
     Raises:
         PluginError: if it is broken.
     """
-    registry = _known()
+    registry = _get_registry()
     with _lock:
         if name in registry.loaded:
             return registry.loaded[name]
@@ -307,7 +307,7 @@ def register(name: str, plugin: object) -> None:
     Raises:
         UsageError: if the name is taken.
     """
-    registry = _known()
+    registry = _get_registry()
     with _lock:
         if name in registry.backends.entries:
             raise UsageError(
@@ -337,7 +337,7 @@ def backend(name: str) -> Backend:
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
     """
-    return _requested(name, by="")
+    return _require_backend(name, by="")
 
 
 def select(name: str | None = None) -> tuple[Backend, Target]:
@@ -359,7 +359,7 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
     if name is None:
         described = next(each for each in settings.describe() if each.name == "backend")
         if described.value is None:
-            return _best()
+            return _choose_device()
         name, by = str(described.value), described.source
     backend_name, colon, device = name.partition(":")
     if colon and not device.isdecimal():
@@ -369,13 +369,13 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
             where=by,
             fix=f"{backend_name}:0",
         )
-    chosen = _requested(backend_name, by)
+    chosen = _require_backend(backend_name, by)
     return chosen, _device(chosen, int(device) if colon else None, by)
 
 
 def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
     report = chosen.targets()
-    entry = _known().backends.entries[chosen.name]
+    entry = _get_registry().backends.entries[chosen.name]
     if not report.targets:
         raise BackendNotFoundError(
             f"{_request(chosen.name, by)} but has no device on this machine.",
@@ -395,13 +395,13 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
     )
 
 
-def _requested(name: str, by: str) -> Backend:
+def _require_backend(name: str, by: str) -> Backend:
     """Return a backend that was requested by name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
     """
-    entries = {entry.name: entry for entry in discovered()}
+    entries = {entry.name: entry for entry in backend_entries()}
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=1)
         raise BackendNotFoundError(
@@ -447,16 +447,16 @@ def _installation(name: str) -> str:
     return f"pip install {own[close[0]]}" if close else listed
 
 
-def _best() -> tuple[Backend, Target]:
+def _choose_device() -> tuple[Backend, Target]:
     """Return the available device of highest priority."""
-    registry = _known()
+    registry = _get_registry()
     reports = [(each, each.targets()) for each in _load_each()]
     devices = [(each, target) for each, report in reports for target in report.targets]
-    broken = [entry for entry in discovered() if entry.status is Status.BROKEN]
+    broken = [entry for entry in backend_entries() if entry.status is Status.BROKEN]
     if not devices:
         reasons = [f"{each.name}: {report.reason}" for each, report in reports]
         reasons += [f"{entry.name}: {entry.error}" for entry in broken]
-        disabled = (entry for entry in discovered() if entry.status is Status.DISABLED)
+        disabled = (entry for entry in backend_entries() if entry.status is Status.DISABLED)
         reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
         raise BackendNotFoundError(
             "Running a computation needs a backend with a device on this machine.",
@@ -489,7 +489,7 @@ def _request(name: str, by: str) -> str:
 def _others(name: str) -> str:
     """Return a line with the names of the other usable backends."""
     names = []
-    for entry in discovered():
+    for entry in backend_entries():
         if entry.name == name or entry.status is Status.DISABLED:
             continue
         try:

@@ -19,10 +19,10 @@ from ocannl_core.ir_text import (
     PrintedNames,
     Text,
     accumulation_symbol,
-    applied,
-    bracketed,
+    application,
     number_text,
-    parenthesized,
+    parenthesise,
+    subscript,
 )
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -213,7 +213,7 @@ class _Printer:
         return self.place(name, map(self.names.index, indices))
 
     def place(self, name: str, positions: Iterable[str]) -> str:
-        return bracketed(name, positions)
+        return subscript(name, positions)
 
     # ----- expressions -----
 
@@ -244,7 +244,7 @@ class _Printer:
             case Ternary(TernaryOp.WHERE):
                 return self.where(*args)
             case Unary(op) | Binary(op) | Ternary(op):
-                return applied(op, args)
+                return application(op, args)
             case _:
                 raise TypeError(f"{type(node).__name__} is no expression")
 
@@ -319,10 +319,10 @@ class _CLikePrinter(_Printer):
         return (text + "f" if dtype.is_float and dtype is not float64 else text), level
 
     def conversion(self, arg: Text, dtype: DType) -> Text:
-        return f"({dtype}){parenthesized(arg, ATOM - 1)}", ATOM - 2
+        return f"({dtype}){parenthesise(arg, ATOM - 1)}", ATOM - 2
 
     def where(self, condition: Text, first: Text, second: Text) -> Text:
-        texts = [parenthesized(each, 1) for each in (condition, first, second)]
+        texts = [parenthesise(each, 1) for each in (condition, first, second)]
         return f"{texts[0]} ? {texts[1]} : {texts[2]}", 0
 
 

@@ -106,7 +106,7 @@ class ColumnReader:
             raise DecodingError("floats in place of integers")
         if code == _LARGE:
             values = [int(each) for each in self._strings[values[0]].split(",")]
-        return _counted(values, count)
+        return _check_count(values, count)
 
     def positions(self, count: int, end: int) -> list[int]:
         """Return the next column, whose integers are at least 0 and below `end`."""
@@ -121,7 +121,7 @@ class ColumnReader:
         if code != "d":
             raise DecodingError("integers in place of floats")
         values: list[float] = column.tolist()
-        return _counted(values, count)
+        return _check_count(values, count)
 
     def strings(self, count: int) -> list[str]:
         """Return the next column."""
@@ -150,7 +150,7 @@ class ColumnReader:
 _T = TypeVar("_T")
 
 
-def _counted(values: list[_T], count: int) -> list[_T]:
+def _check_count(values: list[_T], count: int) -> list[_T]:
     if len(values) != count:
         raise DecodingError(f"{len(values)} values in place of {count}")
     return values

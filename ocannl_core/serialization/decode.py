@@ -20,16 +20,16 @@ from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
-    Identities,
+    IdentityForm,
     MappingForm,
     Record,
-    Records,
+    RecordForm,
     ScalarForm,
     SequenceForm,
-    Set,
-    Symbols,
+    SetForm,
+    SymbolForm,
     TupleForm,
-    Union,
+    UnionForm,
     by_name,
     name_of,
     record_of,
@@ -58,7 +58,7 @@ def decode(
         raise DecodingError("the value holds more than data")
     try:
         reader = ColumnReader(content)
-        return _Decoder(reader, things, labels).decoded(form)
+        return _Decoder(reader, things, labels).decode_all(form)
     except DecodingError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
@@ -74,7 +74,7 @@ class _Decoder:
         self._labels = labels
         self._records: list[Any] = []
 
-    def decoded(self, form: Form) -> Any:
+    def decode_all(self, form: Form) -> Any:
         """Return the value."""
         reader = self._reader
         if reader.header["form"] != text_of(form):
@@ -123,23 +123,23 @@ class _Decoder:
         match form:
             case ScalarForm(kind):
                 return self._leaves(kind, count)
-            case Symbols(kind):
+            case SymbolForm(kind):
                 return list(map(by_name(kind).__getitem__, reader.strings(count)))
-            case Identities(kinds):
+            case IdentityForm(kinds):
                 return _of(kinds, self._things, reader.positions(count, len(self._things)))
-            case Records(kinds):
+            case RecordForm(kinds):
                 return _of(kinds, self._records, reader.positions(count, len(self._records)))
             case SequenceForm(element):
                 return self._sequences(element, count)
             case TupleForm(elements):
                 return list(zip(*(self._values(each, count) for each in elements), strict=True))
-            case Set(element):
+            case SetForm(element):
                 return list(map(frozenset, self._sequences(element, count)))
             case MappingForm(key, value):
                 keys = self._sequences(key, count)
                 values = iter(self._values(value, sum(map(len, keys))))
                 return [dict(zip(each, values)) for each in keys]  # noqa: B905
-            case Union(forms):
+            case UnionForm(forms):
                 codes = reader.positions(count, len(forms))
                 each = [iter(self._values(f, codes.count(c))) for c, f in enumerate(forms)]
                 return [next(each[code]) for code in codes]

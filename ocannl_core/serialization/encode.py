@@ -30,16 +30,16 @@ from ocannl_core.serialization.schema import (
     GRADIENT_OF,
     IDENTITY_FIELDS,
     Form,
-    Identities,
+    IdentityForm,
     MappingForm,
     Record,
-    Records,
+    RecordForm,
     ScalarForm,
     SequenceForm,
-    Set,
-    Symbols,
+    SetForm,
+    SymbolForm,
     TupleForm,
-    Union,
+    UnionForm,
     record_of,
     text_of,
 )
@@ -67,7 +67,7 @@ def encode(
     """
     if form is None:
         raise NotDataError(f"{type(value).__qualname__} holds more than data")
-    return _Encoder(numbering, by_number).encoded(value, form)
+    return _Encoder(numbering, by_number).encode_all(value, form)
 
 
 class _Encoder:
@@ -82,7 +82,7 @@ class _Encoder:
         self._kinds: list[int] = []
         self._new = 0
 
-    def encoded(self, value: object, form: Form) -> bytes:
+    def encode_all(self, value: object, form: Form) -> bytes:
         """Return a value as bytes."""
         root = column(form, self)
         root.add([value])
@@ -219,24 +219,24 @@ def column(form: Form, encoder: _Encoder) -> Column:
     """Return an empty column for values of a form."""
     match form:
         case ScalarForm(kind):
-            return _Leaves(kind)
-        case Symbols(kind):
-            return _Names(kind)
-        case Identities(kinds):
-            return _Identities(kinds, encoder.numbering)
-        case Records(kinds):
-            return _References(kinds, encoder)
+            return _ScalarColumn(kind)
+        case SymbolForm(kind):
+            return _SymbolColumn(kind)
+        case IdentityForm(kinds):
+            return _IdentityColumn(kinds, encoder.numbering)
+        case RecordForm(kinds):
+            return _RecordColumn(kinds, encoder)
         case SequenceForm(element):
-            return _Sequences(column(element, encoder))
+            return _SequenceColumn(column(element, encoder))
         case TupleForm(elements):
-            return _Products([column(each, encoder) for each in elements])
-        case Set(element):
-            order = _MappingOrder(encoder.numbering) if isinstance(element, Identities) else None
-            return _Sets(column(element, encoder), order)
+            return _TupleColumn([column(each, encoder) for each in elements])
+        case SetForm(element):
+            order = _MappingOrder(encoder.numbering) if isinstance(element, IdentityForm) else None
+            return _SetColumn(column(element, encoder), order)
         case MappingForm(key, value):
-            return _Tables(column(key, encoder), column(value, encoder))
-        case Union(forms, codes):
-            return _Unions(codes, [column(each, encoder) for each in forms])
+            return _MappingColumn(column(key, encoder), column(value, encoder))
+        case UnionForm(forms, codes):
+            return _UnionColumn(codes, [column(each, encoder) for each in forms])
         case _:
             assert_never(form)
 
@@ -249,7 +249,7 @@ def _check(values: Values[Any], kinds: Kinds[type]) -> None:
         raise NotDataError(f"{wrong} in place of {right}")
 
 
-class _Leaves:
+class _ScalarColumn:
     """Column of numbers, strings or truth values; a column of Nones is not written."""
 
     def __init__(self, kind: type) -> None:
@@ -271,7 +271,7 @@ class _Leaves:
                 out.integers(self._values)
 
 
-class _Names:
+class _SymbolColumn:
     """Column of objects with unique names."""
 
     def __init__(self, kind: type) -> None:
@@ -287,7 +287,7 @@ class _Names:
             out.strings(self._names)
 
 
-class _Identities:
+class _IdentityColumn:
     """Column of objects that are compared by identity, as numbers."""
 
     def __init__(self, kinds: frozenset[type], numbering: Numbering) -> None:
@@ -304,7 +304,7 @@ class _Identities:
             out.integers(self._numbers)
 
 
-class _References:
+class _RecordColumn:
     """Column of records, as numbers."""
 
     def __init__(self, kinds: frozenset[type], encoder: _Encoder) -> None:
@@ -324,7 +324,7 @@ class _References:
 _TUPLE = frozenset({tuple})
 
 
-class _Sequences:
+class _SequenceColumn:
     """Column of tuples: their lengths, and all elements."""
 
     def __init__(self, elements: Column) -> None:
@@ -344,7 +344,7 @@ class _Sequences:
         self._elements.write(out)
 
 
-class _Products:
+class _TupleColumn:
     """Column of tuples of one length: their elements by position."""
 
     def __init__(self, columns: Values[Column]) -> None:
@@ -362,11 +362,11 @@ class _Products:
             each.write(out)
 
 
-class _Sets:
+class _SetColumn:
     """Column of sets, in an order that does not depend on addresses."""
 
     def __init__(self, elements: Column, order: _MappingOrder | None) -> None:
-        self._elements = _Sequences(elements)
+        self._elements = _SequenceColumn(elements)
         self._order = order
 
     def add(self, values: Values[Any]) -> None:
@@ -388,11 +388,11 @@ class _MappingOrder:
         return (number, "") if number is not None else (len(self._numbers), repr(thing))
 
 
-class _Tables:
+class _MappingColumn:
     """Column of dictionaries: their lengths, all keys and all values."""
 
     def __init__(self, keys: Column, values: Column) -> None:
-        self._keys = _Sequences(keys)
+        self._keys = _SequenceColumn(keys)
         self._values = values
 
     def add(self, values: Values[Any]) -> None:
@@ -407,7 +407,7 @@ class _Tables:
         self._values.write(out)
 
 
-class _Unions:
+class _UnionColumn:
     """Column of values of several forms: the form of each, and the values of each form."""
 
     def __init__(self, codes: Mapping[type, int], columns: Values[Column]) -> None:

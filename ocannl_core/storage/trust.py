@@ -59,7 +59,7 @@ def open_directory(path: str, *, create: bool = False) -> int:
     """
     if not IS_CHECKED:
         raise UntrustedError(path, "it is on a system that tells no owners")
-    with _walked(path, create=create) as (parent, name):
+    with _walk(path, create=create) as (parent, name):
         found = os.open(name or ".", _READ | _NO_LINK, dir_fd=parent)
     try:
         check_private(found, path)
@@ -82,8 +82,8 @@ def read_file(path: str, limit: int) -> bytes:
     """
     if not IS_CHECKED:
         with open(path, "rb") as file:
-            return _limited(file.read(limit + 1), limit, path)
-    with _walked(path) as (parent, name):
+            return _check_size(file.read(limit + 1), limit, path)
+    with _walk(path) as (parent, name):
         descriptor = os.open(name, _FILE | _NO_LINK, dir_fd=parent)
         try:
             status = _regular(descriptor, path)
@@ -92,7 +92,7 @@ def read_file(path: str, limit: int) -> bytes:
             # in a directory that all users can write to, others can link a file of the user
             if status.st_nlink > 1 and os.fstat(parent).st_mode & _OTHERS:
                 raise UntrustedError(path, "it has several names")
-            return _limited(read_all(descriptor, limit), limit, path)
+            return _check_size(read_all(descriptor, limit), limit, path)
         finally:
             os.close(descriptor)
 
@@ -135,7 +135,7 @@ def read_all(descriptor: int, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _limited(content: bytes, limit: int, path: str) -> bytes:
+def _check_size(content: bytes, limit: int, path: str) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", path)
     return content
@@ -145,7 +145,7 @@ def _limited(content: bytes, limit: int, path: str) -> bytes:
 
 
 @contextmanager
-def _walked(path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+def _walk(path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
     """Yield the trusted directory at the end of a path, and the last component, which is no
     link.
     """
@@ -186,13 +186,13 @@ class _Walk:
             name = self._left.pop()
             if name == "..":
                 self._leave()
-            elif not self._followed(name):
+            elif not self._follow(name):
                 if not self._left:
                     self.name = name
                     return
                 self._enter(name)
 
-    def _followed(self, name: str) -> bool:
+    def _follow(self, name: str) -> bool:
         """Replace a symbolic link by its target; return False for anything else."""
         try:
             status = os.stat(name, dir_fd=self.descriptors[-1], follow_symlinks=False)

@@ -10,7 +10,7 @@ import numpy as np
 from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.host_arrays import converted
+from ocannl_core.host_arrays import convert
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp
@@ -327,7 +327,7 @@ class Tensor(Assignable):
         """Returns the array behind a literal in the tensor's format; that of a file stays there."""
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
-        cells = converted(array, self.dtype, str(self.origin))
+        cells = convert(array, self.dtype, str(self.origin))
         cells.flags.writeable = False
         return cells
 

@@ -45,14 +45,14 @@ from ocannl_core.loopir.nodes import (
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import COMPARISONS, BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.testing.compare import Array
-from ocannl_core.testing.primitives import accumulators, exact_primitives, telling_values
+from ocannl_core.testing.primitives import accumulators, exact_primitives, special_values
 
 
 def random_cells(info: NodeInfo, seed: int) -> Array:
     """Return cells of a node, margins included: special values and ordinary numbers, mixed."""
     random = np.random.default_rng(seed)
-    telling = np.array(telling_values(info.dtype), info.dtype.numpy)
-    cells = telling[random.integers(0, len(telling), info.size)]
+    special = np.array(special_values(info.dtype), info.dtype.numpy)
+    cells = special[random.integers(0, len(special), info.size)]
     if info.dtype.kind is not Kind.WORD:
         scale = 3.0 if info.dtype.is_float else 20.0
         ordinary = random.normal(0, scale, info.size)
@@ -274,7 +274,7 @@ class Author:
             return LocalRead(self.choose(variables))
         match self.count(0, 5):
             case 0:
-                return Const(self.choose(telling_values(dtype)), dtype)
+                return Const(self.choose(special_values(dtype)), dtype)
             case 1:
                 return IndexValue(self._position(bounds)[0], dtype)
             case _:

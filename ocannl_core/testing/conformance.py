@@ -36,7 +36,7 @@ from ocannl_core.target import HostBuffer
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.compare import EXACT, Array, assert_same
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import primitives, telling_values, tolerance
+from ocannl_core.testing.primitives import primitives, special_values, tolerance
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import Subject, subject_named
@@ -155,7 +155,7 @@ class BackendConformance:
     ) -> None:
         if dtype.kind is Kind.WORD:
             return
-        draft, values = Draft("convert"), telling_values(dtype)
+        draft, values = Draft("convert"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
         i = fresh_var("i")
         stores = [
@@ -173,7 +173,7 @@ class BackendConformance:
     def test_constants_keep_their_bits(
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:
-        draft, values = Draft("constants"), telling_values(dtype)
+        draft, values = Draft("constants"), special_values(dtype)
         result = draft.node("result", dtype, len(values) + 3)
         patterns = [1, 0x3C00_4049_0FDB_3C01, 2**64 - 1]
         stores = []
@@ -211,7 +211,7 @@ class BackendConformance:
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
     def test_numbers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
-        draft, values = Draft("words"), telling_values(dtype)
+        draft, values = Draft("words"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
         words = draft.node("words", uint4x32, len(values))
         i = fresh_var("i")

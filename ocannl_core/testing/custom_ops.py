@@ -219,7 +219,7 @@ class _Check:
     # ----- backends -------------------------------------------------------------------------------
 
     def backends(self, names: Sequence[str], *, lenient: bool) -> None:
-        expected = self.performed()
+        expected = self.run_perform()
         for name in names:
             for python in (True, False):
                 with Session(), settings.overrides(python_ops=python):
@@ -229,7 +229,7 @@ class _Check:
                     except CodegenError as error:
                         self.require(lenient, f"on {name}: {error}")
 
-    def performed(self) -> list[Array]:
+    def run_perform(self) -> list[Array]:
         with Session():
             node = self.node()
             _close(node)

@@ -31,7 +31,7 @@ from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.primitives import telling_values
+from ocannl_core.testing.primitives import special_values
 from ocannl_core.testing.programs import Example
 
 
@@ -43,7 +43,7 @@ def every_primitive(
     The first two operands take every pair; the third is a value chosen at random. The second result
     holds the operands' cells, the third the result node of each primitive.
     """
-    values = telling_values(dtype)
+    values = special_values(dtype)
     count = len(values) ** 2
     draft, i = Draft(f"primitives_{dtype}"), fresh_var("i")
     operands = [draft.node(name, dtype, count) for name in "abc"]

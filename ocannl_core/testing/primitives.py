@@ -50,16 +50,16 @@ def accumulators(dtype: DType) -> tuple[BinaryOp, ...]:
     return (*finite, BinaryOp.MAX, BinaryOp.MIN) if dtype.is_float else finite
 
 
-def telling_values(dtype: DType) -> tuple[Any, ...]:
+def special_values(dtype: DType) -> tuple[Any, ...]:
     """Return special values of a format, at which implementations fail, as Python numbers."""
     if dtype.kind is Kind.WORD:
         return ((0, 0, 0, 0), (1, 2, 3, 4), (2**32 - 1, 0, 2**31, 0xDEADBEEF))
     if dtype.is_float:
-        return _telling_floats(dtype)
-    return _telling_integers(dtype)
+        return _special_floats(dtype)
+    return _special_integers(dtype)
 
 
-def _telling_integers(dtype: DType) -> tuple[int, ...]:
+def _special_integers(dtype: DType) -> tuple[int, ...]:
     bits = 8 * dtype.nbytes
     is_signed = dtype.kind is Kind.SIGNED
     high = 2 ** (bits - is_signed) - 1
@@ -68,7 +68,7 @@ def _telling_integers(dtype: DType) -> tuple[int, ...]:
     return (*chosen, -1, -2, -7, -100, -high, -high - 1) if is_signed else chosen
 
 
-def _telling_floats(dtype: DType) -> tuple[float, ...]:
+def _special_floats(dtype: DType) -> tuple[float, ...]:
     positive = (0.0, 1.0, 2.0, 3.0, 0.5, 0.1, math.pi, 7.0, 12.5, 100.0, extremes(dtype)[1])
     edges = (dtype.greatest, dtype.least * 2 ** (dtype.significand - 1), dtype.least)
     chosen = list(dict.fromkeys(round_to(value, dtype) for value in (*positive, *edges)))

@@ -21,7 +21,7 @@ Scheduler = Callable[[Plan, Target], Plan]
 """A function that reorders a plan."""
 
 
-def unscheduled(plan: Plan, target: Target) -> Plan:
+def keep_plan(plan: Plan, target: Target) -> Plan:
     """Return the plan as it is."""
     return plan
 
@@ -36,12 +36,12 @@ class Subject:
     def __str__(self) -> str:
         return str(self.target)
 
-    def generate(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Source:
+    def generate(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Source:
         """Return the backend's code for a program, scheduled by a function of the plan."""
         plan = split_kernels(run_passes(program, self.backend.passes(self.target)))
         return self.backend.generate(schedule(plan, self.target), self.target)
 
-    def compile(self, program: LoopProgram, schedule: Scheduler = unscheduled) -> Executable:
+    def compile(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Executable:
         """Return the compiled program for buffers of this device."""
         return self.backend.compile(self.generate(program, schedule), self.target)
 
@@ -65,7 +65,7 @@ class Subject:
         program: LoopProgram,
         arrays: Mapping[TensorNode, Array] | None = None,
         indices: Sequence[int] = (),
-        schedule: Scheduler = unscheduled,
+        schedule: Scheduler = keep_plan,
     ) -> dict[TensorNode, Array]:
         """Return the cells of all parameters after one run.
 

@@ -28,7 +28,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     manager.refresh()
-    installed = ",".join(entry.name for entry in manager.discovered())
+    installed = ",".join(entry.name for entry in manager.backend_entries())
     monkeypatch.setenv("OCANNL_DISABLE_PLUGINS", installed)
     yield
     manager.refresh()

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from ocannl_core.storage import directory as directories
 from ocannl_core.storage import trust
+from ocannl_core.storage.digests import add_digest, add_json_digest, strip_digest, strip_json_digest
 from ocannl_core.storage.directory import open_private, private_directory, temporary_directory
 from ocannl_core.storage.new_files import NewDirectory
-from ocannl_core.storage.sealed import sealed, sealed_json, unsealed, unsealed_json
 from ocannl_core.storage.trust import UntrustedError
 
 OTHER = 65001
@@ -404,28 +404,28 @@ def test_a_bad_place_for_temporary_files_is_passed_over(
 def test_every_change_of_a_sealed_file_shows(
     name: str, payload: bytes, data: st.DataObject
 ) -> None:
-    content = sealed(name, payload)
-    assert unsealed(name, content) == payload
+    content = add_digest(name, payload)
+    assert strip_digest(name, content) == payload
     changed = bytearray(content)
     at = data.draw(st.integers(0, len(content) - 1))
     changed[at] ^= data.draw(st.integers(1, 255))
-    assert unsealed(name, bytes(changed)) is None
-    assert unsealed(name, content[:at]) is None
-    assert unsealed(name + "x", content) is None
+    assert strip_digest(name, bytes(changed)) is None
+    assert strip_digest(name, content[:at]) is None
+    assert strip_digest(name + "x", content) is None
 
 
 @given(st.text(max_size=5), st.dictionaries(st.text(max_size=3), st.integers() | st.text()))
 def test_every_change_of_a_sealed_json_file_shows(name: str, values: dict[str, int | str]) -> None:
     values.pop("sha256", None)
-    content = sealed_json(name, values)
-    assert unsealed_json(name, content) == values
-    assert unsealed_json(f"{name}x", content) is None
+    content = add_json_digest(name, values)
+    assert strip_json_digest(name, content) == values
+    assert strip_json_digest(f"{name}x", content) is None
     for at in range(len(content)):
-        assert unsealed_json(name, content[:at]) is None
+        assert strip_json_digest(name, content[:at]) is None
         for flipped in (1, 0x80):
             changed = bytearray(content)
             changed[at] ^= flipped
-            assert unsealed_json(name, bytes(changed)) is None
+            assert strip_json_digest(name, bytes(changed)) is None
 
 
 # ----- reading files of the user -----------------------------------------------------------------------

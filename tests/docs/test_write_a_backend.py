@@ -34,5 +34,5 @@ PLUGIN = tiny_c()
 class TestTinyC(PLUGIN.TestTinyC):  # type: ignore[name-defined, misc]
     @pytest.fixture(autouse=True)
     def _registered(self) -> None:
-        if "tiny_c" not in {entry.name for entry in manager.discovered()}:
+        if "tiny_c" not in {entry.name for entry in manager.backend_entries()}:
             manager.register("tiny_c", PLUGIN)

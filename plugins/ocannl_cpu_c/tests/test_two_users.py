@@ -38,7 +38,7 @@ print("right")
 PLANT = """
 import os, shutil, sys
 from pathlib import Path
-from ocannl_core.storage.sealed import sealed_json
+from ocannl_core.storage.digests import sealed_json
 from ocannl_cpu_c.cache import _object_name
 
 evil = Path("EVIL").read_bytes()

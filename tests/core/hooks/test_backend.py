@@ -291,7 +291,7 @@ def test_a_wrapper_that_could_answer_for_a_backend_is_not_used(
     plugin = Copying("left")
     with pytest.warns(RuntimeWarning, match="greedy"):
         registered(plugin).allocate(INFO, plugin.target)
-    assert [entry.error for entry in manager.wrappers()] == snapshot(
+    assert [entry.error for entry in manager.wrapper_entries()] == snapshot(
         [
             "ocannl_allocate must be marked with hookimpl(wrapper=True): a wrapper observes a backend and never answers for it"
         ]
