@@ -15,9 +15,9 @@ import harness  # before NumPy: it limits the threads
 
 import numpy as np  # isort: skip
 
-from results import LIBRARIES, OWN, Result
+from results import LIBRARIES, OWN, WorkloadResult
 from workloads import own
-from workloads.functions import Array, Attempts, Contender, Function, Step, Workload
+from workloads.functions import Array, Attempts, Contender, Function, TrainingStep, Workload
 
 _CHECKED_STEPS = 5
 _LONGEST_REASON = 150
@@ -50,7 +50,7 @@ def options(description: str | None, rounds: int, sample: float) -> argparse.Nam
 
 def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
     """Compare on all workloads that are chosen."""
-    works = [work for work in works if wanted(work, chosen)]
+    works = [work for work in works if is_selected(work, chosen)]
     if chosen.list:
         for work in works:
             print(work.name)
@@ -59,12 +59,12 @@ def run(works: Iterable[Workload], chosen: argparse.Namespace) -> None:
         report(measure(prepare(work, attempts(work, chosen)), chosen), chosen.json)
 
 
-def wanted(work: Workload, chosen: argparse.Namespace) -> bool:
+def is_selected(work: Workload, chosen: argparse.Namespace) -> bool:
     """Return True if the command line selects a workload."""
     return chosen.only in work.name and chosen.exactly in (None, work.name)
 
 
-def report(result: Result, file: Path | None) -> None:
+def report(result: WorkloadResult, file: Path | None) -> None:
     """Print a result and add it to the file, if there is one."""
     print(result, flush=True)
     if file:
@@ -77,7 +77,7 @@ def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
     from workloads import in_numpy
 
     found = dict(own.contenders(work, chosen.backend)) | dict(in_numpy.contenders(work))
-    for library in installed(chosen.peers):
+    for library in installed_libraries(chosen.peers):
         match library:
             case "torch":
                 from workloads import in_torch
@@ -98,7 +98,7 @@ def attempts(work: Workload, chosen: argparse.Namespace) -> Attempts:
     return found
 
 
-def installed(libraries: Iterable[str]) -> list[str]:
+def installed_libraries(libraries: Iterable[str]) -> list[str]:
     """Return the installed libraries; print the missing ones once."""
     found = [each for each in libraries if importlib.util.find_spec(each) is not None]
     missing = [each for each in libraries if each not in found]
@@ -143,7 +143,7 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
             contender = attempt()
             contender.run(1)
             seconds = time.perf_counter() - start
-            if isinstance(work, Step):
+            if isinstance(work, TrainingStep):
                 contender.run(_CHECKED_STEPS - 1)
             contender.results()
         except Exception as error:
@@ -156,11 +156,11 @@ def prepare(work: Workload, attempts: Attempts) -> Ready:
     return ready
 
 
-def measure(ready: Ready, chosen: argparse.Namespace) -> Result:
+def measure(ready: Ready, chosen: argparse.Namespace) -> WorkloadResult:
     """Return the times of all contenders."""
-    timed = [harness.Contender(name, each.run) for name, each in ready.contenders.items()]
+    timed = [harness.TimedWork(name, each.run) for name, each in ready.contenders.items()]
     timings = harness.compare(timed, rounds=chosen.rounds, sample_seconds=chosen.sample)
-    return Result(
+    return WorkloadResult(
         ready.work.name,
         harness.THREADS,
         {each.name: each.least for each in timings},

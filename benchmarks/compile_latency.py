@@ -61,7 +61,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class StageTimes:
     """Times of the stages of one training step.
 
     Attributes:
@@ -81,7 +81,7 @@ class Measurement:
     passes: tuple[str, ...]
 
 
-def measure(layers: int, backend: str | None, profiled: str | None) -> Measurement:
+def measure(layers: int, backend: str | None, profiled: str | None) -> StageTimes:
     """Take one training step through every stage."""
     watch = Stopwatch(profiled)
     with (
@@ -116,16 +116,16 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> Measureme
     operations = sum(isinstance(t.definition, Applied) for t in ancestors([loss]))
     lines = source.text.count("\n")
     names = tuple(each.name for each in passes)
-    return Measurement(layers, operations, len(plan.steps), lines, watch.seconds, names)
+    return StageTimes(layers, operations, len(plan.steps), lines, watch.seconds, names)
 
 
-def apart(layers: int, backend: str | None, profiled: str | None) -> Measurement:
+def measure_in_process(layers: int, backend: str | None, profiled: str | None) -> StageTimes:
     """Return a measurement by a new process, which has compiled nothing yet."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, layers, backend, profiled).result()
 
 
-def table(found: list[Measurement]) -> str:
+def table(found: list[StageTimes]) -> str:
     """Return seconds by stage and size as text."""
     counts = {
         "operations": [each.operations for each in found],
@@ -163,7 +163,9 @@ def main() -> None:
     print(f"compiling the training step of a transformer, {harness.THREADS} thread(s)")
     sizes = sorted(options.layers)
     found = [
-        apart(layers, options.backend, options.profile if layers == sizes[-1] else None)
+        measure_in_process(
+            layers, options.backend, options.profile if layers == sizes[-1] else None
+        )
         for layers in sizes
     ]
     print(table(found))

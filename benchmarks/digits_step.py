@@ -29,7 +29,7 @@ _CHECKED_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class DigitsWork:
     """Initial weights and minibatches of every contender."""
 
     images: Any
@@ -55,7 +55,7 @@ class Peer:
     run: Callable[[int], None]
 
 
-def compiled(backend: str | None) -> tuple[Peer, Work, str]:
+def compiled(backend: str | None) -> tuple[Peer, DigitsWork, str]:
     """Return the demo's own step, the work for the others, and the device it runs on."""
     from digits import Options, Trainer
     from digits_data import digits, shuffled_batches
@@ -71,7 +71,7 @@ def compiled(backend: str | None) -> tuple[Peer, Work, str]:
     context[trainer.targets] = targets
     context[trainer.rate] = _RATE
     weights = tuple(np.array(context[p]) for p in parameters)
-    work = Work(images, targets, weights, options.momentum, options.weight_decay)
+    work = DigitsWork(images, targets, weights, options.momentum, options.weight_decay)
     count = 0
 
     def step(number: int) -> float:
@@ -89,7 +89,7 @@ def compiled(backend: str | None) -> tuple[Peer, Work, str]:
     return peer, work, str(context.target)
 
 
-def numpy_peer(work: Work) -> Peer:
+def numpy_peer(work: DigitsWork) -> Peer:
     """Return the step written by hand."""
     layers = [
         new_layer(weight, bias)
@@ -120,7 +120,7 @@ def _flat(layers: Sequence[Layer]) -> list[Any]:
     return [array for layer in layers for array in (layer.weight, layer.bias)]
 
 
-def torch_peer(work: Work) -> Peer:
+def torch_peer(work: DigitsWork) -> Peer:
     """Return the step as a PyTorch user would write it."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -256,7 +256,7 @@ def main() -> None:
         f"one training step, layers {sizes}, minibatch {work.images.shape[1]}, on {target}; "
         f"{harness.THREADS} thread(s) allowed for each"
     )
-    contenders = [harness.Contender(peer.name, peer.run) for peer in peers]
+    contenders = [harness.TimedWork(peer.name, peer.run) for peer in peers]
     print(harness.table(harness.compare(contenders, rounds=options.rounds)))
     latencies(options.backend)
 

@@ -48,7 +48,7 @@ THREADS = _limit_threads()
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class TimedWork:
     """One way to do the work.
 
     Attributes:
@@ -72,7 +72,7 @@ class Timing:
 
 
 def compare(
-    contenders: Sequence[Contender], *, rounds: int = 15, sample_seconds: float = 0.05
+    contenders: Sequence[TimedWork], *, rounds: int = 15, sample_seconds: float = 0.05
 ) -> list[Timing]:
     """Return one timing per contender.
 
@@ -102,7 +102,7 @@ def compare(
     ]
 
 
-def _repetitions(contender: Contender, sample_seconds: float) -> int:
+def _repetitions(contender: TimedWork, sample_seconds: float) -> int:
     """Return how often to do the work in one sample; warms everything up on the way."""
     count = 1
     contender.run(1)

@@ -27,7 +27,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class PhaseTimes:
     """Seconds of processor time of each phase for one program."""
 
     layers: int
@@ -41,7 +41,7 @@ class Measurement:
         return self.build + self.close + self.project
 
 
-def measure(layers: int) -> Measurement:
+def measure(layers: int) -> PhaseTimes:
     """Return the times of one transformer, in a new session."""
     gc.collect()
     with oc.Session():
@@ -55,7 +55,7 @@ def measure(layers: int) -> Measurement:
         for tensor in operations:
             project_operation(tensor)
         projected = time.process_time()
-    return Measurement(layers, len(operations), built - start, closed - built, projected - closed)
+    return PhaseTimes(layers, len(operations), built - start, closed - built, projected - closed)
 
 
 def project_operation(tensor: Tensor) -> None:
@@ -65,19 +65,19 @@ def project_operation(tensor: Tensor) -> None:
     project(tensor.definition.logic, tensor.shape, shapes, tensor.origin)
 
 
-def best(layers: int, rounds: int) -> Measurement:
+def best(layers: int, rounds: int) -> PhaseTimes:
     """Return the fastest of several measurements."""
     return min((measure(layers) for _ in range(rounds)), key=lambda found: found.total)
 
 
-def exponent(found: list[Measurement]) -> float:
+def exponent(found: list[PhaseTimes]) -> float:
     """Return the power of the number of operations with which the total time grows."""
     sizes = np.log([each.operations for each in found])
     seconds = np.log([each.total for each in found])
     return float(np.polyfit(sizes, seconds, 1)[0])
 
 
-def table(found: list[Measurement]) -> str:
+def table(found: list[PhaseTimes]) -> str:
     """Return the measurements as text."""
     columns = ("layers", "operations", "build", "close", "project", "total", "us/operation")
     lines = ["".join(f"{column:>13}" for column in columns)]

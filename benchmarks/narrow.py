@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class FormatContender:
     """One framework's implementation of a workload.
 
     Attributes:
@@ -51,7 +51,7 @@ class Contender:
     result: Callable[[], Array]
 
 
-def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -> Contender:
+def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -> FormatContender:
     """Return a workload as this project runs it."""
     with oc.Session(dtype=dtype), settings.overrides(accumulation=accumulation):
         routine, result = work.own(dtype, backend)
@@ -60,10 +60,12 @@ def own(work: narrow.Work, dtype: str, accumulation: str, backend: str | None) -
         for _ in range(times):
             routine()
 
-    return Contender(f"compiled, {dtype}, {accumulation}", dtype, run, result)
+    return FormatContender(f"compiled, {dtype}, {accumulation}", dtype, run, result)
 
 
-def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> Iterator[Contender]:
+def contenders(
+    work: narrow.Work, formats: list[str], backend: str | None
+) -> Iterator[FormatContender]:
     """Yield this project's, and every peer that is installed."""
     for dtype in formats:
         yield own(work, dtype, "float32", backend)
@@ -75,7 +77,7 @@ def contenders(work: narrow.Work, formats: list[str], backend: str | None) -> It
         for dtype in formats:
             if not dtype.startswith("float8"):
                 run, result = getattr(work, peer)(dtype, harness.THREADS)
-                yield Contender(f"{peer}, {dtype}", dtype, run, result)
+                yield FormatContender(f"{peer}, {dtype}", dtype, run, result)
 
 
 def compare(work: narrow.Work, formats: list[str], backend: str | None, rounds: int) -> None:
@@ -94,7 +96,7 @@ def compare(work: narrow.Work, formats: list[str], backend: str | None, rounds: 
         worst = float(np.abs(each.result().reshape(expected.shape) - expected).max())
         if not worst <= _DIGITS[each.dtype] * scale:
             sys.exit(f"{work.name}: {each.name} differs by {worst / scale:.1e}")
-    timed = [harness.Contender(each.name, each.run) for each in ready]
+    timed = [harness.TimedWork(each.name, each.run) for each in ready]
     timings = harness.compare(timed, rounds=rounds, sample_seconds=0.02)
     print(f"{work.name}:")
     for timing in timings:

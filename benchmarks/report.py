@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from results import LIBRARIES, OWN, Result
+from results import LIBRARIES, OWN, WorkloadResult
 
 _SCRIPTS = ("tiny_step.py", "contractions.py", "networks.py")
 _FEATURES = {
@@ -47,7 +47,7 @@ def main() -> None:
         file = options.results or Path(folder) / "results"
         if not options.print:
             measure(options, file)
-        found = [Result(**json.loads(line)) for line in lines_of(file)]
+        found = [WorkloadResult(**json.loads(line)) for line in lines_of(file)]
     print(machine(options.backend))
     for threads in sorted({each.threads for each in found}):
         print(table([each for each in together(found) if each.threads == threads], threads))
@@ -86,9 +86,9 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                     print(f"failed with exit status {done.returncode}", file=sys.stderr, flush=True)
 
 
-def together(found: Iterable[Result]) -> list[Result]:
+def together(found: Iterable[WorkloadResult]) -> list[WorkloadResult]:
     """Return one result for each workload and number of threads: the least times of all runs."""
-    results: dict[tuple[str, int], Result] = {}
+    results: dict[tuple[str, int], WorkloadResult] = {}
     for each in found:
         key = (each.workload, each.threads)
         results[key] = results[key].with_run(each) if key in results else each
@@ -98,7 +98,7 @@ def together(found: Iterable[Result]) -> list[Result]:
 # ----- tables -----------------------------------------------------------------------------------
 
 
-def table(found: list[Result], threads: int) -> str:
+def table(found: list[WorkloadResult], threads: int) -> str:
     """Return the results as a table in Markdown, with errors below it."""
     columns = [each for each in _COLUMNS if any(each in _by_column(result) for result in found)]
     title = f"{threads} thread{'s' if threads > 1 else ''}, float32, {_amx()}; least milliseconds"
@@ -117,7 +117,7 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
+def _rows(result: WorkloadResult, columns: list[str]) -> Iterator[list[str]]:
     """Yield a row for each way in which this project did the work."""
     peers = _by_column(result)
     theirs = [_milliseconds(peers[each]) if each in peers else "-" for each in columns]
@@ -129,7 +129,7 @@ def _rows(result: Result, columns: list[str]) -> Iterator[list[str]]:
             yield [work, _milliseconds(seconds), ratio, best or "-", *theirs]
 
 
-def _by_column(result: Result) -> dict[str, float]:
+def _by_column(result: WorkloadResult) -> dict[str, float]:
     """Return the least seconds of the peers, the fastest of the settings of each."""
     found: dict[str, float] = {}
     for name, seconds in result.peers().items():

@@ -12,7 +12,7 @@ LIBRARIES = ("torch", "jax", "tinygrad", "pytensor", "numba")
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class WorkloadResult:
     """Times of one workload.
 
     Attributes:
@@ -33,7 +33,7 @@ class Result:
     failed: dict[str, str]
     flops: float | None = None
 
-    def with_run(self, other: Result) -> Result:
+    def with_run(self, other: WorkloadResult) -> WorkloadResult:
         """Return the least times of this run and another one of the same workload."""
         least = self.least | {
             name: min(seconds, self.least.get(name, seconds))

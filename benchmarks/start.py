@@ -143,7 +143,7 @@ def _watch_own_stages(stages: Stages) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StartOptions:
     """Options common to all processes.
 
     Attributes:
@@ -157,7 +157,9 @@ class Options:
     bytecode: str
 
 
-def apart(contender: str, name: str, cache: str, options: Options) -> dict[str, list[float]]:
+def measure_in_process(
+    contender: str, name: str, cache: str, options: StartOptions
+) -> dict[str, list[float]]:
     """Return the seconds by stage, of a new process."""
     folders = ("OCANNL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
     eager = {
@@ -182,7 +184,7 @@ def least(samples: list[dict[str, list[float]]]) -> dict[str, list[float]]:
     }
 
 
-def compare(name: str, contenders: list[str], options: Options) -> None:
+def compare(name: str, contenders: list[str], options: StartOptions) -> None:
     """Print the stages of every contender's cold and warm start."""
     print(name)
     samples: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
@@ -191,7 +193,7 @@ def compare(name: str, contenders: list[str], options: Options) -> None:
             with tempfile.TemporaryDirectory() as cache:
                 for kind in ("cold", "warm"):
                     found = samples.setdefault((contender, kind), [])
-                    found.append(apart(contender, name, cache, options))
+                    found.append(measure_in_process(contender, name, cache, options))
     for contender in contenders:
         for kind in ("cold", "warm"):
             best = least(samples[contender, kind])
@@ -221,10 +223,10 @@ def main() -> None:
     ]
     print(f"starting on {options.threads} processor(s)")
     with tempfile.TemporaryDirectory() as folder:
-        chosen = Options(options.rounds, options.threads, folder)
+        chosen = StartOptions(options.rounds, options.threads, folder)
         for each in installed:  # installed programs have their bytecode, too
             with tempfile.TemporaryDirectory() as cache:
-                apart(each, _NAMES[0], cache, chosen)
+                measure_in_process(each, _NAMES[0], cache, chosen)
         for name in _NAMES:
             if options.only in name:
                 compare(name, installed, chosen)

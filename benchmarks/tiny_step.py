@@ -14,12 +14,12 @@ import numpy as np  # isort: skip
 
 from results import OWN
 from workloads import moons
-from workloads.functions import stepping
+from workloads.functions import take_steps
 
 import ocannl_core as oc
 
 
-def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
+def empty_call(backend: str | None, calls: int = 8) -> harness.TimedWork:
     """Return calls of a routine that has nothing to do."""
     with oc.Session():
         number = oc.static_index("minibatch", range=calls)
@@ -29,17 +29,17 @@ def empty_call(backend: str | None, calls: int = 8) -> harness.Contender:
     def call(number: int) -> None:
         nothing(minibatch=number)
 
-    return harness.Contender("an empty call", stepping(call, calls))
+    return harness.TimedWork("an empty call", take_steps(call, calls))
 
 
 def main() -> None:
     chosen = comparison.options(__doc__, rounds=100, sample=0.005)
     work = moons.MOONS
-    if chosen.list or not comparison.wanted(work, chosen):
+    if chosen.list or not comparison.is_selected(work, chosen):
         comparison.run([work], chosen)
         return
     found = dict(comparison.attempts(work, chosen)) | moons.by_hand_in_numpy()
-    if "numba" in comparison.installed(chosen.peers):
+    if "numba" in comparison.installed_libraries(chosen.peers):
         found |= moons.by_hand_in_numba()
     comparison.report(comparison.measure(comparison.prepare(work, found), chosen), chosen.json)
     (empty,) = harness.compare(

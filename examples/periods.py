@@ -30,7 +30,7 @@ Symbols = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PeriodsOptions:
     """Command-line options."""
 
     steps: int = 250
@@ -80,14 +80,14 @@ def momentum_update(loss: oc.Tensor, *, learning_rate: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingResult:
     """The loss of every step, and the accuracy on new rows."""
 
     losses: list[float]
     accuracy: float
 
 
-def train(options: Options) -> Outcome:
+def train(options: PeriodsOptions) -> TrainingResult:
     """Return how training went."""
     random = np.random.default_rng(options.seed)
     with oc.Session(seed=options.seed):
@@ -108,20 +108,20 @@ def train(options: Options) -> Outcome:
         ctx[symbols], wanted = rows_of_symbols(options.batch, random)
         predict()
         right = ctx[scores].argmax(axis=1) == wanted.argmax(axis=1)
-        return Outcome(losses, float(right.mean()))
+        return TrainingResult(losses, float(right.mean()))
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> PeriodsOptions:
     """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    defaults = Options()
+    defaults = PeriodsOptions()
     parser.add_argument("--steps", type=int, default=defaults.steps)
     parser.add_argument("--batch", type=int, default=defaults.batch)
     parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--require", type=float, default=0.0, help="the least accuracy")
     parser.add_argument("--backend", default=None)
-    return Options(**vars(parser.parse_args(arguments)))
+    return PeriodsOptions(**vars(parser.parse_args(arguments)))
 
 
 def main(arguments: Sequence[str]) -> int:

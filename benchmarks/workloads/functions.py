@@ -57,7 +57,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrainingStep:
     """A step of gradient descent on one minibatch.
 
     Attributes:
@@ -94,7 +94,7 @@ class Step:
     momentum: float = 0.9
 
 
-Workload = Function | Step
+Workload = Function | TrainingStep
 
 
 def classes(count: int, batches: int, batch: int) -> Array:
@@ -120,7 +120,7 @@ Attempts = Mapping[str, Callable[[], Contender]]
 """Functions that prepare contenders, by the name of the framework with its settings."""
 
 
-def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
+def repeat(once: Callable[[], Any]) -> Callable[[int], None]:
     """Return a function that calls another one a number of times."""
 
     def run(times: int) -> None:
@@ -130,7 +130,7 @@ def repeated(once: Callable[[], Any]) -> Callable[[int], None]:
     return run
 
 
-def stepping(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
+def take_steps(step: Callable[[int], Any], count: int) -> Callable[[int], None]:
     """Return a function that takes a number of steps, through minibatches in turn."""
     done = 0
 

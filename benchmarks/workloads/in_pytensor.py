@@ -13,19 +13,19 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 _MODES = {"pytensor": "NUMBA", "pytensor C": "CVM"}
 
 
-def contenders(work: Function | Step) -> Attempts:
+def contenders(work: Function | TrainingStep) -> Attempts:
     """Return the workload by each linker, if PyTensor can do it."""
     if work.pytensor is None:
         return {}
     match work:
         case Function():
             return {name: partial(function, work, mode) for name, mode in _MODES.items()}
-        case Step():
+        case TrainingStep():
             return {name: partial(step, work, mode) for name, mode in _MODES.items()}
 
 
@@ -41,10 +41,10 @@ def function(work: Function, mode: str) -> Contender:
     outputs = [pytensor.Out(each, borrow=True) for each in wanted]
     once = pytensor.function([], outputs, mode=mode)
     once.trust_input = True
-    return Contender(repeated(once), lambda: [np.asarray(each) for each in once()])
+    return Contender(repeat(once), lambda: [np.asarray(each) for each in once()])
 
 
-def step(work: Step, mode: str) -> Contender:
+def step(work: TrainingStep, mode: str) -> Contender:
     """Return the training step as one function with updates."""
     inputs, targets = list(work.batches()), list(work.targets())
     x, y = (pt.as_tensor(each[0]).type() for each in (inputs, targets))
@@ -68,7 +68,7 @@ def step(work: Step, mode: str) -> Contender:
         update(inputs[number], targets[number])
 
     return Contender(
-        stepping(take, len(inputs)), lambda: [each.get_value() for each in parameters.values()]
+        take_steps(take, len(inputs)), lambda: [each.get_value() for each in parameters.values()]
     )
 
 
@@ -76,7 +76,7 @@ def _shared(cells: Any) -> Any:
     return pytensor.shared(cells, shape=cells.shape)
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
     if work.loss == "hinge":
         one, zero = np.float32(1), np.float32(0)
         return pt.maximum(one - targets * scores[:, 0], zero).mean(dtype="float32")

@@ -14,17 +14,17 @@ import numpy as np
 from tinygrad import Device, Tensor, TinyJit, nn
 from tinygrad.helpers import Context, getenv
 
-from workloads.functions import Attempts, Contender, Function, Step, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, take_steps
 
 
-def contenders(work: Function | Step) -> Attempts:
+def contenders(work: Function | TrainingStep) -> Attempts:
     """Return the workload captured."""
     beam = getenv("BEAM", 0)
     name = f"tinygrad, beam {beam}" if beam else "tinygrad"
     match work:
         case Function():
             return {name: partial(function, work)}
-        case Step():
+        case TrainingStep():
             return {name: partial(step, work)}
 
 
@@ -50,7 +50,7 @@ def function(work: Function) -> Contender:
     return Contender(run, lambda: [each.numpy() for each in call()[1]])
 
 
-def step(work: Step) -> Contender:
+def step(work: TrainingStep) -> Contender:
     """Return the training step with the library's optimiser."""
     parameters = {
         name: Tensor(cells.copy()).realize().is_param_()
@@ -67,7 +67,7 @@ def step(work: Step) -> Contender:
 
     inputs = [Tensor(each).realize() for each in work.batches()]
     targets = [Tensor(each).realize() for each in _narrow(work.targets())]
-    steps = stepping(lambda number: update(inputs[number], targets[number]), len(inputs))
+    steps = take_steps(lambda number: update(inputs[number], targets[number]), len(inputs))
 
     def run(times: int) -> None:
         with Context(TRAINING=1):
@@ -80,7 +80,7 @@ def _narrow(targets: Any) -> Any:
     return targets.astype(np.int32) if targets.dtype.kind == "i" else targets
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
     if work.loss == "hinge":
         return (1 - targets * scores.squeeze(-1)).relu().mean()
     return scores.sparse_categorical_crossentropy(targets)

@@ -9,7 +9,7 @@ import harness
 import torch
 import torch._dynamo
 
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 torch.set_num_threads(harness.THREADS)
 torch._dynamo.config.recompile_limit = 100  # one function is compiled for many extents
@@ -17,7 +17,7 @@ torch._dynamo.config.recompile_limit = 100  # one function is compiled for many 
 _compiled = partial(torch.compile, dynamic=False)  # extents never change here
 
 
-def contenders(work: Function | Step) -> Attempts:
+def contenders(work: Function | TrainingStep) -> Attempts:
     """Return the workload as written and compiled; a step also compiled as a whole."""
     match work:
         case Function():
@@ -25,7 +25,7 @@ def contenders(work: Function | Step) -> Attempts:
                 "torch": partial(function, work, lambda each: each),
                 "torch compiled": partial(function, work, _compiled),
             }
-        case Step():
+        case TrainingStep():
             return {
                 "torch": partial(step, work, lambda each: each),
                 "torch compiled": partial(step, work, _compiled),
@@ -46,7 +46,7 @@ def function(work: Function, compiled: Any) -> Contender:
             with torch.no_grad():
                 return apply(**arguments)
 
-        return Contender(repeated(evaluate), lambda: [evaluate().numpy()])
+        return Contender(repeat(evaluate), lambda: [evaluate().numpy()])
     weights = torch.from_numpy(work.weights())
 
     def differentiate() -> Any:
@@ -61,10 +61,10 @@ def function(work: Function, compiled: Any) -> Contender:
         tensors = [value.detach(), *(each.grad for each in arguments.values())]
         return [each.contiguous().numpy() for each in tensors]
 
-    return Contender(repeated(differentiate), results)
+    return Contender(repeat(differentiate), results)
 
 
-def step(work: Step, compiled: Any) -> Contender:
+def step(work: TrainingStep, compiled: Any) -> Contender:
     """Return the training step with the fused optimiser."""
     parameters = {
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
@@ -84,10 +84,10 @@ def step(work: Step, compiled: Any) -> Contender:
     def results() -> list[Any]:
         return [each.detach().numpy() for each in parameters.values()]
 
-    return Contender(stepping(take, len(inputs)), results)
+    return Contender(take_steps(take, len(inputs)), results)
 
 
-def whole_step(work: Step) -> Contender:
+def whole_step(work: TrainingStep) -> Contender:
     """Return the training step as one compiled function, gradients and optimiser included."""
     parameters = {key: torch.from_numpy(cells.copy()) for key, cells in work.parameters().items()}
     velocities = {key: torch.zeros_like(cells) for key, cells in parameters.items()}
@@ -108,17 +108,17 @@ def whole_step(work: Step) -> Contender:
         apply(parameters, velocities, inputs[number], targets[number])
 
     return Contender(
-        stepping(take, len(inputs)), lambda: [each.numpy() for each in parameters.values()]
+        take_steps(take, len(inputs)), lambda: [each.numpy() for each in parameters.values()]
     )
 
 
-def _minibatches(work: Step) -> tuple[list[Any], list[Any]]:
+def _minibatches(work: TrainingStep) -> tuple[list[Any], list[Any]]:
     return tuple(
         list(torch.from_numpy(each).unbind(0)) for each in (work.batches(), work.targets())
     )
 
 
-def _loss(work: Step, parameters: Any, inputs: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, parameters: Any, inputs: Any, targets: Any) -> Any:
     scores = work.torch(inputs, **parameters)
     if work.loss == "hinge":
         return torch.relu(1 - targets * scores.squeeze(-1)).mean()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from workloads.functions import Array, Attempts, Contender, Step, stepping
+from workloads.functions import Array, Attempts, Contender, TrainingStep, take_steps
 
 _HIDDEN, _BATCH, _BATCHES, _RATE = 16, 32, 8, 0.1
 
@@ -67,7 +67,7 @@ def _pytensor(x: Any, w0: Any, b0: Any, w1: Any, b1: Any) -> Any:
     return pt.maximum(x @ w0.T + b0, np.float32(0)) @ w1.T + b1
 
 
-MOONS = Step(
+MOONS = TrainingStep(
     name="tiny step 2-16-1",
     parameters=_parameters,
     batches=lambda: _data()[0],
@@ -109,7 +109,7 @@ def _numpy() -> Contender:
         w0[...] -= rate * (inner.T @ x)
         b0[...] -= rate * inner.sum(0)
 
-    return Contender(stepping(step, _BATCHES), lambda: parameters)
+    return Contender(take_steps(step, _BATCHES), lambda: parameters)
 
 
 def by_hand_in_numba() -> Attempts:
@@ -163,4 +163,4 @@ def _numba(*, fastmath: bool) -> Contender:
     def step(number: int) -> None:
         update(inputs[number], targets[number], w0, b0, w1, b1)
 
-    return Contender(stepping(step, _BATCHES), lambda: [w0.T, b0, w1, b1])
+    return Contender(take_steps(step, _BATCHES), lambda: [w0.T, b0, w1, b1])

@@ -10,7 +10,7 @@ import numpy as np
 
 import ocannl_core as oc
 from workloads import rows, training
-from workloads.functions import Function, Step
+from workloads.functions import Function, TrainingStep
 
 Array = np.ndarray[Any, Any]
 Runner = Callable[[int], None]
@@ -122,7 +122,7 @@ def _in_jax(work: Function, dtype: str) -> tuple[Runner, Result]:
 # --- a training step ------------------------------------------------------------------------------
 
 
-def _step_work(work: Step) -> Work:
+def _step_work(work: TrainingStep) -> Work:
     return Work(
         work.name,
         lambda dtype, backend: _own_step(work, dtype, backend),
@@ -131,13 +131,15 @@ def _step_work(work: Step) -> Work:
     )
 
 
-def _hot(work: Step) -> Array:
+def _hot(work: TrainingStep) -> Array:
     targets = work.targets()
     hot: Array = np.eye(int(targets.max()) + 1, dtype=np.float32)[targets[0]]
     return hot
 
 
-def _own_step(work: Step, dtype: str, backend: str | None) -> tuple[Callable[[], Any], Result]:
+def _own_step(
+    work: TrainingStep, dtype: str, backend: str | None
+) -> tuple[Callable[[], Any], Result]:
     inputs = oc.tensor(work.batches()[0], dtype=dtype, batch_axes=1)
     targets = oc.tensor(_hot(work), dtype=dtype, batch_axes=1)
     parameters = {
@@ -159,7 +161,7 @@ def _own_step(work: Step, dtype: str, backend: str | None) -> tuple[Callable[[],
     return routine, lambda: np.array(context[first]).astype(np.float32)
 
 
-def _torch_step(work: Step, dtype: str, threads: int) -> tuple[Runner, Result]:
+def _torch_step(work: TrainingStep, dtype: str, threads: int) -> tuple[Runner, Result]:
     import torch
 
     torch.set_num_threads(threads)
@@ -183,7 +185,7 @@ def _torch_step(work: Step, dtype: str, threads: int) -> tuple[Runner, Result]:
     return run, lambda: first.detach().float().numpy()
 
 
-def _jax_step(work: Step, dtype: str) -> tuple[Runner, Result]:
+def _jax_step(work: TrainingStep, dtype: str) -> tuple[Runner, Result]:
     import jax
 
     parameters = {k: jax.numpy.asarray(v, dtype) for k, v in work.parameters().items()}

@@ -10,15 +10,15 @@ import numpy as np
 from results import OWN
 
 import ocannl_core as oc
-from workloads.functions import Attempts, Contender, Function, Step, repeated, stepping
+from workloads.functions import Attempts, Contender, Function, TrainingStep, repeat, take_steps
 
 
-def contenders(work: Function | Step, backend: str | None) -> Attempts:
+def contenders(work: Function | TrainingStep, backend: str | None) -> Attempts:
     """Return the workload compiled; a step with and without its intermediate values kept."""
     match work:
         case Function():
             return {OWN: partial(function, work, backend)}
-        case Step():
+        case TrainingStep():
             return {
                 OWN: partial(step, work, backend, ()),
                 f"{OWN}, all kept": partial(step, work, backend, None),
@@ -48,10 +48,10 @@ def function(work: Function, backend: str | None) -> Contender:
             loss = oc.einsum("... => 0", value * weights)
             kept = [value, *(each.grad for each in arguments.values())]
             routine = context.compile(oc.train.grad_update(loss), keep=kept)
-    return Contender(repeated(routine), lambda: [np.array(context[each]) for each in kept])
+    return Contender(repeat(routine), lambda: [np.array(context[each]) for each in kept])
 
 
-def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
+def step(work: TrainingStep, backend: str | None, keep: Sequence[oc.Tensor] | None) -> Contender:
     """Return a compiled training step."""
     with oc.Session():
         batches = work.batches()
@@ -76,10 +76,10 @@ def step(work: Step, backend: str | None, keep: Sequence[oc.Tensor] | None) -> C
     def results() -> list[Any]:
         return [np.array(context[each]) for each in parameters.values()]
 
-    return Contender(stepping(take, count), results)
+    return Contender(take_steps(take, count), results)
 
 
-def _targets(work: Step) -> Any:
+def _targets(work: TrainingStep) -> Any:
     """Return them as scores are: `minibatch, example, class`."""
     targets = work.targets()
     if work.loss == "hinge":
@@ -87,7 +87,7 @@ def _targets(work: Step) -> Any:
     return np.eye(targets.max() + 1, dtype=np.float32)[targets]
 
 
-def _loss(work: Step, scores: Any, targets: Any) -> Any:
+def _loss(work: TrainingStep, scores: Any, targets: Any) -> Any:
     """Return the sum over the examples."""
     if work.loss == "hinge":
         return oc.einsum("...|... => 0", oc.relu(1 - targets * scores))

@@ -18,7 +18,7 @@ OUTPUTS = [(3, 2), (1, 2), (2,), (3, 1), (1,), ()]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafTensor:
     """A parameter of the given output axes, or data with a batch axis in front."""
 
     output: tuple[int, ...]
@@ -67,10 +67,10 @@ BINARY = {
 
 
 @dataclass(frozen=True)
-class Program:
+class ExpressionProgram:
     """Leaves, then steps that each apply an operation to earlier values."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafTensor, ...]
     steps: tuple[tuple[str, int, int], ...]
 
     def run(self, module: Any, values: list[Any]) -> Any:
@@ -80,12 +80,15 @@ class Program:
         return values[-1]
 
 
-leaf = st.builds(Leaf, st.sampled_from(OUTPUTS), st.booleans(), st.integers(0, 1000))
+leaf = st.builds(LeafTensor, st.sampled_from(OUTPUTS), st.booleans(), st.integers(0, 1000))
 step = st.tuples(st.sampled_from([*UNARY, *BINARY]), st.integers(0, 20), st.integers(0, 20))
 program = st.builds(
-    Program,
+    ExpressionProgram,
     st.lists(leaf, min_size=1, max_size=3, unique_by=lambda each: each.seed).map(
-        lambda leaves: (Leaf((3, 2), False, 1001), *leaves)  # equal cells would be kinks of maximum
+        lambda leaves: (
+            LeafTensor((3, 2), False, 1001),
+            *leaves,
+        )  # equal cells would be kinks of maximum
     ),
     st.lists(step, min_size=1, max_size=5).map(tuple),
 )
@@ -94,7 +97,7 @@ program = st.builds(
 @given(program)
 @settings(max_examples=25, deadline=None)
 def test_random_expressions_and_their_gradients_agree_with_numpy(
-    target: str, program: Program
+    target: str, program: ExpressionProgram
 ) -> None:
     with oc.Session():
         tensors = [leaf.tensor() for leaf in program.leaves]

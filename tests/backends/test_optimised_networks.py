@@ -25,7 +25,7 @@ WIDTH, BATCH = 4, 3
 
 
 @dataclass(frozen=True)
-class Step:
+class TensorStep:
     """A new tensor: its operation and its operands."""
 
     kind: str
@@ -52,10 +52,10 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetworkPlan:
     """Tensors, routines, and the order in which the routines are called."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TensorStep, ...]
     routines: tuple[tuple[Piece, ...], ...]
     calls: tuple[int, ...]
 
@@ -80,7 +80,7 @@ STEPS = {
 UPDATES = ("set", "add", "subtract", "scale")
 
 _number = st.integers(0, 11)
-_steps = st.builds(Step, st.sampled_from(sorted(STEPS)), _number, _number)
+_steps = st.builds(TensorStep, st.sampled_from(sorted(STEPS)), _number, _number)
 _updates = st.builds(Update, st.sampled_from(UPDATES), _number, _number)
 _pieces = st.builds(
     Piece,
@@ -89,7 +89,7 @@ _pieces = st.builds(
     st.lists(_updates, min_size=1, max_size=3).map(tuple),
 )
 PLANS = st.builds(
-    Plan,
+    NetworkPlan,
     st.lists(_steps, min_size=2, max_size=7).map(tuple),
     st.lists(st.lists(_pieces, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(
         tuple
@@ -98,10 +98,10 @@ PLANS = st.builds(
 )
 
 
-class Model:
+class NetworkModel:
     """The tensors of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: NetworkPlan) -> None:
         self.data = oc.placeholder("x", batch=[BATCH], output=[WIDTH])
         self.bias = oc.param("bias", output=[WIDTH], init=0.5)
         self.stored = [oc.declare("u"), oc.declare("v"), self.bias]
@@ -139,7 +139,7 @@ class Model:
 
 
 @dataclass
-class Run:
+class PlanRun:
     """The run of a plan.
 
     Attributes:
@@ -164,10 +164,10 @@ class Run:
         self.admitted.append(True)
         return result
 
-    def cells(self, target: str, plan: Plan) -> dict[str, Array]:
+    def cells(self, target: str, plan: NetworkPlan) -> dict[str, Array]:
         """Return the cells of parameters, their gradients and the other kept tensors."""
         with oc.Session(seed=3):
-            model = Model(plan)
+            model = NetworkModel(plan)
             context = oc.Context(target)
             context[model.data] = np.linspace(-2, 2, BATCH * WIDTH).reshape(BATCH, WIDTH)
             context.init_params(model.loss)
@@ -199,14 +199,16 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
     max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 @given(plan=PLANS)
-def test_the_optimiser_changes_no_bit_of_what_routines_leave(target: str, plan: Plan) -> None:
-    optimised = Run()
+def test_the_optimiser_changes_no_bit_of_what_routines_leave(
+    target: str, plan: NetworkPlan
+) -> None:
+    optimised = PlanRun()
     try:
         with settings.overrides(contract=False):
             found = optimised.cells(target, plan)
     except oc.ShapeError:
         reject()  # an update of the wrong shape
-    plain = Run(optimised.admitted)
+    plain = PlanRun(optimised.admitted)
     with settings.overrides(contract=False, max_visits=0, enable_device_only=False):
         expected = plain.cells(target, plan)
     for name, cells in found.items():

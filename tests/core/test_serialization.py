@@ -150,7 +150,7 @@ class Colour(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRecord:
     """One field of each form."""
 
     number: int
@@ -163,16 +163,16 @@ class Kept:
     maybe: int | str | Colour | None
     texts: tuple[str, ...]
     pair: tuple[int, tuple[float, str]]
-    nested: tuple[Kept, ...] | None
+    nested: tuple[KeptRecord, ...] | None
     table: Mapping[str, tuple[int, ...]]
     nodes: frozenset[TensorNode]
     numbers: frozenset[int]
 
 
-def kept(draw: st.DrawFn, depth: int) -> Kept:
+def kept(draw: st.DrawFn, depth: int) -> KeptRecord:
     texts = st.text(st.characters(), max_size=4)
     numbers = st.integers() | st.integers(-3, 300)
-    return Kept(
+    return KeptRecord(
         draw(numbers),
         draw(st.floats(allow_nan=False) | st.integers(-5, 5)),
         draw(texts),
@@ -191,7 +191,7 @@ def kept(draw: st.DrawFn, depth: int) -> Kept:
 
 
 @st.composite
-def some_kept(draw: st.DrawFn) -> Kept:
+def some_kept(draw: st.DrawFn) -> KeptRecord:
     return kept(draw, draw(st.integers(0, 2)))
 
 
@@ -207,21 +207,21 @@ def exact(value: Any) -> Any:
         return [exact(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, Kept):
-        return [exact(getattr(value, name)) for name in Kept.__match_args__]
+    if isinstance(value, KeptRecord):
+        return [exact(getattr(value, name)) for name in KeptRecord.__match_args__]
     return value
 
 
 @given(some_kept())
-def test_a_copy_is_what_was_written(value: Kept) -> None:
-    copy = copied(value, Kept)
+def test_a_copy_is_what_was_written(value: KeptRecord) -> None:
+    copy = copied(value, KeptRecord)
     assert exact(copy) == exact(value)
-    assert written(copy, Kept) == written(value, Kept)
+    assert written(copy, KeptRecord) == written(value, KeptRecord)
 
 
 @given(some_kept(), some_kept())
-def test_equal_bytes_mean_equal_values(one: Kept, other: Kept) -> None:
-    assert (written(one, Kept) == written(other, Kept)) == (exact(one) == exact(other))
+def test_equal_bytes_mean_equal_values(one: KeptRecord, other: KeptRecord) -> None:
+    assert (written(one, KeptRecord) == written(other, KeptRecord)) == (exact(one) == exact(other))
 
 
 @pytest.mark.parametrize(
@@ -359,10 +359,10 @@ def test_what_is_no_data_is_not_written(value: object) -> None:
 
 
 def test_a_class_that_the_form_does_not_mention_is_not_made() -> None:
-    content = written(Kept(1, 1.0, "", True, None, Colour.RED, float32, 1, (), (1, (1.0, "")), None,
+    content = written(KeptRecord(1, 1.0, "", True, None, Colour.RED, float32, 1, (), (1, (1.0, "")), None,
                            {}, frozenset(), frozenset()))  # fmt: skip
-    assert decode(content, form_of(Kept), ())
-    for other in (Const, For, int, tuple[Kept, ...]):
+    assert decode(content, form_of(KeptRecord), ())
+    for other in (Const, For, int, tuple[KeptRecord, ...]):
         with pytest.raises(DecodingError):
             decode(content, form_of(other), ())
 

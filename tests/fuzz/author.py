@@ -8,8 +8,8 @@ from random import Random
 
 from .captures import Require, capturable, is_row, required_size
 from .chains import links_of, rounds_of
-from .contraction import Expected, Undetermined
-from .notation import Context, Invalid, Row, Rows
+from .contraction import ExpectedRow, Undetermined
+from .notation import Invalid, Row, Rows, SpecContext
 from .parts import is_reachable
 from .programs import Axes, Index, Leaf, Program, Statement, Step, pool_spec, used_operands
 from .reference import CONTRACTIONS, Call, expected_rows
@@ -25,7 +25,7 @@ CHAINS = 0.02
 
 
 @dataclass(frozen=True)
-class Scope:
+class ProgramLimits:
     """The limits of programs.
 
     Attributes:
@@ -38,7 +38,7 @@ class Scope:
 
 
 @dataclass
-class Author:
+class ProgramAuthor:
     """Author of programs.
 
     Attributes:
@@ -47,7 +47,7 @@ class Author:
     """
 
     random: Random
-    scope: Scope = Scope()
+    scope: ProgramLimits = ProgramLimits()
     statements: list[Statement] = field(default_factory=list)
     has_bases: bool = False
     dims: dict[str, bool] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class Author:
                 stride = 1 if (size if padded else size - window) % stride else stride
             strides.append(stride)
             windows.append(window)
-        context = Context(values=(("kh", windows[0]), ("kw", windows[1])))
+        context = SpecContext(values=(("kh", windows[0]), ("kw", windows[1])))
         spec = pool_spec((strides[0], strides[1]), padded=padded)
         return Step(f"x{len(self.statements)}", "max_pool2d", (operand,), spec, context=context)
 
@@ -380,7 +380,7 @@ class Author:
         return name
 
 
-def _certain(expected: Sequence[Expected]) -> Rows | None:
+def _certain(expected: Sequence[ExpectedRow]) -> Rows | None:
     if not all(row.is_certain for row in expected):
         return None
     batch, output, inputs = (row.sizes for row in expected)

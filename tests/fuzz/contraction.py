@@ -16,15 +16,15 @@ import numpy as np
 from .grid import Grid, addressed
 from .notation import (
     Axis,
-    Context,
     Formula,
     Invalid,
     Name,
-    Parts,
+    PartsAxis,
     Pattern,
     Position,
     Row,
     Rows,
+    SpecContext,
     Unrelated,
     axes_of,
     names_of,
@@ -57,7 +57,7 @@ class Freedom(Enum):
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedRow:
     """A row of a result: sizes, and the freedom of each axis."""
 
     sizes: Row
@@ -101,8 +101,8 @@ class Expected:
         return Freedom.GROW not in self.freedoms and self.open_at is None
 
 
-def certain(row: Row) -> Expected:
-    return Expected(row, (Freedom.STRETCH,) * len(row))
+def certain(row: Row) -> ExpectedRow:
+    return ExpectedRow(row, (Freedom.STRETCH,) * len(row))
 
 
 # ----- contraction --------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Points:
 class Contraction:
     """A spec applied to operands of known shapes."""
 
-    def __init__(self, spec: str, operands: Sequence[Rows], context: Context) -> None:
+    def __init__(self, spec: str, operands: Sequence[Rows], context: SpecContext) -> None:
         patterns, self._result = parse(spec, context)
         if len(patterns) != len(operands):
             raise Invalid(f"{len(patterns)} operands in the spec, {len(operands)} given")
@@ -215,7 +215,7 @@ class Contraction:
             elif cells != own:
                 raise Undetermined  # nothing here determines axes that operands do not have
 
-    def expected(self) -> tuple[Expected, Expected, Expected]:
+    def expected(self) -> tuple[ExpectedRow, ExpectedRow, ExpectedRow]:
         """Return the rows that the result must have."""
         batch, output, inputs = (
             self._expected(pattern, kind) for kind, pattern in enumerate(self._result)
@@ -257,7 +257,7 @@ class Contraction:
             if lengths[variable] != length:
                 raise Invalid(f"{variable} has {length} and {lengths[variable]} axes")
 
-    def _expected(self, pattern: Pattern, kind: int) -> Expected:
+    def _expected(self, pattern: Pattern, kind: int) -> ExpectedRow:
         is_exact = self._is_exact(pattern, kind)
         sizes: list[int] = []
         freedoms: list[Freedom] = []
@@ -272,7 +272,7 @@ class Contraction:
                 case Unrelated():
                     sizes.append(1)
                     freedoms.append(Freedom.GROW)
-                case Formula() | Parts():
+                case Formula() | PartsAxis():
                     size = self._computed(axis)
                     sizes.append(1 if size is None else size)
                     freedoms.append(Freedom.GROW if size is None else Freedom.NONE)
@@ -281,11 +281,11 @@ class Contraction:
         )
         open_at = len(pattern.leading) if is_open else None
         longer_at = len(pattern.leading) if pattern.variable is not None else 0
-        return Expected(tuple(sizes), tuple(freedoms), open_at, longer_at)
+        return ExpectedRow(tuple(sizes), tuple(freedoms), open_at, longer_at)
 
-    def _computed(self, axis: Formula | Parts) -> int | None:
+    def _computed(self, axis: Formula | PartsAxis) -> int | None:
         """Return the size of an axis that follows from labels; None if they are unknown."""
-        if isinstance(axis, Parts):
+        if isinstance(axis, PartsAxis):
             found = [n for n in axis.sizes(self.sizes) if n is not None]
             return sum(found) if len(found) == len(axis.parts) else None
         if axis.over not in self.sizes or (axis.coupled and axis.kernel not in self.sizes):
@@ -349,14 +349,14 @@ class Contraction:
 
     def _infer_formulas(self, pairs: Iterable[tuple[Axis, int]]) -> bool:
         """Find the labels in formulas; return whether all were found."""
-        pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | Parts)]
+        pending = [(axis, n) for axis, n in pairs if isinstance(axis, Formula | PartsAxis)]
         progress = True
         while progress:
             progress = False
             for axis, size in list(pending):
                 is_known = (
                     self._learn_parts(axis, size)
-                    if isinstance(axis, Parts)
+                    if isinstance(axis, PartsAxis)
                     else self._learn_formula(axis, size)
                 )
                 if is_known:
@@ -375,7 +375,7 @@ class Contraction:
         self._set(over, axis.solve(size, self.sizes.get(kernel)))
         return kernel is None or kernel in self.sizes  # no length of a padded window follows
 
-    def _learn_parts(self, axis: Parts, size: int) -> bool:
+    def _learn_parts(self, axis: PartsAxis, size: int) -> bool:
         unknown = [label for label in axis.labels if label not in self.sizes]
         if len(set(unknown)) > 1:
             return False
@@ -392,11 +392,11 @@ class Contraction:
         """True for parts that stand nowhere else, where the other side has the rest of the axis."""
         sides = [self._patterns, [self._result]]
         axes = [axis for side in sides for rows in side for axis in axes_of(rows)]
-        if any(part in names_of(axis) for axis in axes if not isinstance(axis, Parts)):
+        if any(part in names_of(axis) for axis in axes if not isinstance(axis, PartsAxis)):
             return False
         for side, other in (sides, sides[::-1]):
             for axis in (axis for rows in side for axis in axes_of(rows)):
-                if isinstance(axis, Parts) and part in axis.labels:
+                if isinstance(axis, PartsAxis) and part in axis.labels:
                     rest = set(axis.labels) - {part}
                     if all(any(_made_of(each, rest) for each in axes_of(rows)) for rows in other):
                         return True
@@ -453,7 +453,7 @@ class Contraction:
         ]
         for each in group:
             for axis in axes_of(self._patterns[each]):
-                if not isinstance(axis, Parts):  # also where the operand is repeated
+                if not isinstance(axis, PartsAxis):  # also where the operand is repeated
                     for label in names_of(axis):
                         grid.variable(label, self._size(label))
         for name, count in self._repeated_rows():
@@ -543,7 +543,7 @@ class Contraction:
                 return lambda _: np.full((), index)
             case Unrelated():
                 return grid.pick(object(), size)
-            case Parts(parts):
+            case PartsAxis(parts):
                 part = parts[choice[axis]]
                 left = axis.left(choice[axis], self.sizes)
                 within = grid.pick(part, self._size(part))
@@ -572,4 +572,4 @@ def _skips_first(axis: Axis) -> bool:
 def _made_of(axis: Axis, labels: set[str]) -> bool:
     """Return True if an axis consists of some labels, or of concatenations of them."""
     names = names_of(axis)
-    return isinstance(axis, Name | Parts) and bool(names) and labels.issuperset(names)
+    return isinstance(axis, Name | PartsAxis) and bool(names) and labels.issuperset(names)

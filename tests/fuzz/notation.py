@@ -82,7 +82,7 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsAxis:
     """An axis of concatenated parts; a number is a part that is skipped."""
 
     parts: tuple[str | int, ...]
@@ -100,7 +100,7 @@ class Parts:
         return sum(size or 0 for size in self.sizes(known)[:place])
 
 
-Axis = Name | Position | Unrelated | Formula | Parts
+Axis = Name | Position | Unrelated | Formula | PartsAxis
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ _FORMULA = re.compile(
 
 
 @dataclass(frozen=True)
-class Context:
+class SpecContext:
     """Names, sizes and flags that accompany a spec.
 
     Attributes:
@@ -156,11 +156,11 @@ class Context:
         return dict(self.values)[text]
 
 
-ALONE = Context()
+ALONE = SpecContext()
 """Nothing is stated."""
 
 
-def parse(spec: str, context: Context = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
+def parse(spec: str, context: SpecContext = ALONE) -> tuple[list[list[Pattern]], list[Pattern]]:
     """Return the rows of each operand and of the result, in buffer order."""
     reader = _Reader(bool(re.search(r"[,*+^<]|=(?!>)", spec)), context)
     left, right = spec.split("=>")
@@ -180,7 +180,7 @@ def names_of(axis: Axis) -> tuple[str, ...]:
             return (str(label),)
         case Formula(over=over, kernel=kernel):
             return (over,) if kernel is None else (over, kernel)
-        case Parts():
+        case PartsAxis():
             return axis.labels
         case _:
             return ()
@@ -189,7 +189,7 @@ def names_of(axis: Axis) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class _Reader:
     words: bool
-    context: Context
+    context: SpecContext
 
     def rows(self, text: str) -> list[Pattern]:
         batch, bar, rest = text.rpartition("|")
@@ -222,7 +222,7 @@ class _Reader:
         if text.isdigit():
             return Position(int(text))
         if "^" in text:
-            return Parts(tuple(int(p) if p.isdigit() else p for p in text.split("^")))
+            return PartsAxis(tuple(int(p) if p.isdigit() else p for p in text.split("^")))
         match = _FORMULA.fullmatch(text)
         assert match, text
         if match["stride"] is None and match["kernel"] is None:

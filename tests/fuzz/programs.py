@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from .captures import Captures, Require, with_sizes
-from .notation import ALONE, Context
+from .notation import ALONE, SpecContext
 from .reference import CONTRACTIONS, Array, Call, Slice
 from .specs import FORMULAS
 
@@ -131,7 +131,7 @@ class Step:
     operands: tuple[str, ...]
     spec: str = ""
     indices: tuple[Index, ...] = ()
-    context: Context = ALONE
+    context: SpecContext = ALONE
     capture: Captures = ()
     links: tuple[Link, ...] = ()
     rounds: int = 0
@@ -236,7 +236,7 @@ def pool_spec(strides: tuple[int, int], *, padded: bool) -> str:
     return f"...|{windows}, ..c.. => ...|oh, ow, ..c.."
 
 
-def _pool_arguments(spec: str, context: Context) -> str:
+def _pool_arguments(spec: str, context: SpecContext) -> str:
     """Return the arguments of `oc.nn.max_pool2d` that a specification stands for."""
     height, width = re.findall(r"(\d+)\*o", spec)
     values = dict(context.values)

@@ -16,13 +16,13 @@ import numpy as np
 from .contraction import (
     LARGEST_DOMAIN,
     Contraction,
-    Expected,
+    ExpectedRow,
     Freedom,
     Undetermined,
     certain,
 )
 from .grid import TooLarge
-from .notation import ALONE, Context, Invalid, Row, Rows
+from .notation import ALONE, Invalid, Row, Rows, SpecContext
 
 Array = np.ndarray[Any, Any]
 
@@ -123,10 +123,12 @@ class Call:
     operation: str
     spec: str = ""
     slices: tuple[Slice, ...] = ()
-    context: Context = ALONE
+    context: SpecContext = ALONE
 
 
-def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expected, Expected]:
+def expected_rows(
+    call: Call, operands: Sequence[Rows]
+) -> tuple[ExpectedRow, ExpectedRow, ExpectedRow]:
     """Return the shape that a result has; raises Invalid if the operation is impossible."""
     match call.operation:
         case operation if operation in CONTRACTIONS:
@@ -156,7 +158,7 @@ def expected_rows(call: Call, operands: Sequence[Rows]) -> tuple[Expected, Expec
             found = [certain(row) for row in rows]
             kind = KINDS.index(call.spec)
             freedoms = (Freedom.NONE, *found[kind].freedoms[1:])
-            found[kind] = Expected(rows[kind], freedoms, longer_at=1)
+            found[kind] = ExpectedRow(rows[kind], freedoms, longer_at=1)
             return found[0], found[1], found[2]
         case _:
             rows = _pointwise_rows(operands)

@@ -31,8 +31,8 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core.shape.terms import Shape
 
-from .author import Author, Scope
-from .contraction import Expected, Undetermined
+from .author import ProgramAuthor, ProgramLimits
+from .contraction import ExpectedRow, Undetermined
 from .expected import gradients_of, ties_of, values_of
 from .grid import TooLarge
 from .mending import mended
@@ -56,7 +56,7 @@ DRAFTS = 8
 LOSSES = (0, 1, 2, 0, 1, 3)
 """The numbers of losses of programs, in turn."""
 
-SCOPE = Scope()
+SCOPE = ProgramLimits()
 
 OPERATIONS = (
     "einsum", "einmax", "outer_sum", "tropical", "concat", "stack", "matmul", "fma", "transpose", "slice", "parameter", "placeholder",
@@ -230,7 +230,7 @@ def _judged(
 def _admits(
     program: Program,
     name: str,
-    expected: Sequence[Expected],
+    expected: Sequence[ExpectedRow],
     rows: Rows,
     *,
     may_stretch_first: bool = False,
@@ -353,12 +353,12 @@ def _is_surely_valid(program: Program) -> bool:
 # ----- many programs ------------------------------------------------------------------------------
 
 
-def draft_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
+def draft_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
     """Return one of the programs of a seed as it is written first; half of them are refused."""
-    return Author(Random(f"{seed} {number}"), scope).program()
+    return ProgramAuthor(Random(f"{seed} {number}"), scope).program()
 
 
-def program_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
+def program_of(seed: int, number: int, scope: ProgramLimits = SCOPE) -> Program:
     """Return a program of a seed, mostly without refused operations."""
     draft = draft_of(seed, number, scope)
     if number % DRAFTS == 0:
@@ -371,7 +371,7 @@ def program_of(seed: int, number: int, scope: Scope = SCOPE) -> Program:
     return found if found.steps else draft
 
 
-def examined(seed: int, number: int, backend: str, scope: Scope) -> Outcome:
+def examined(seed: int, number: int, backend: str, scope: ProgramLimits) -> Outcome:
     """Return the outcome of one program, in its own order and in another one."""
     return examined_program(program_of(seed, number, scope), number, backend)
 
@@ -438,7 +438,7 @@ def reduced(program: Program, number: int, outcome: Outcome, backend: str) -> Pr
     return program
 
 
-def report(seed: int, number: int, outcome: Outcome, backend: str, scope: Scope) -> str:
+def report(seed: int, number: int, outcome: Outcome, backend: str, scope: ProgramLimits) -> str:
     """Return a failure as text: the failure of the smallest program, and the program."""
     small = reduced(program_of(seed, number, scope), number, outcome, backend)
     again = _outcome(small, number, backend)
@@ -488,7 +488,7 @@ def main() -> int:
 
         return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
     arguments = parser.parse_args()
-    scope = Scope(FORMULAS - set(arguments.without), arguments.longest)
+    scope = ProgramLimits(FORMULAS - set(arguments.without), arguments.longest)
     counts: Counter[str] = Counter()
     failures = 0
     started = time.monotonic()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .captures import Require, kept
-from .notation import Context
+from .notation import SpecContext
 from .programs import Leaf, Program, Statement, Step, used_operands
 from .reference import CONTRACTIONS
 from .specs import simpler_specs
@@ -78,9 +78,9 @@ def _plainer(step: Statement) -> Sequence[Statement]:
     padded, values = step.context.padded, step.context.values
     for position in range(len(values)):
         rest = values[:position] + values[position + 1 :]
-        found.append(replace(step, context=Context(padded, rest)))
+        found.append(replace(step, context=SpecContext(padded, rest)))
     if padded is not None:
-        found.append(replace(step, context=Context(None, values)))
+        found.append(replace(step, context=SpecContext(None, values)))
     return found
 
 

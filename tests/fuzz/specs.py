@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from .notation import Context, Row, Rows
+from .notation import Row, Rows, SpecContext
 
 FORMULAS = frozenset({"stride", "window", "ternary", "parts"})
 """Elements of the notation beyond plain axes."""
@@ -34,7 +34,7 @@ class SpecAuthor:
     def _chance(self, probability: float) -> bool:
         return self._random.random() < probability
 
-    def spec(self, operands: Sequence[Rows | None]) -> tuple[str, Context]:
+    def spec(self, operands: Sequence[Rows | None]) -> tuple[str, SpecContext]:
         """Return the spec and its context."""
         left = [self._operand(rows) for rows in operands]
         spec = f"{self._space('; ', ';').join(left)}{self._space(' => ', '=>')}{self._result()}"
@@ -43,7 +43,7 @@ class SpecAuthor:
             for label, size in self._sizes.items()
             if size is not None and self._is_given(label)
         }
-        stated = Context(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
+        stated = SpecContext(self._padded, tuple(sorted({**values, **self._coefficients}.items())))
         used = stated.used_in(spec)
         return spec, replace(stated, values=tuple(v for v in stated.values if v[0] in used))
 

@@ -83,7 +83,7 @@ def block_program(
         seed: Of the numbers.
     """
     numbers = np.random.default_rng(seed)
-    writer = _Writer(batch, rows, keys, depth, numbers, are_weights_kept)
+    writer = _BlockWriter(batch, rows, keys, depth, numbers, are_weights_kept)
     writer.forward(is_masked=is_masked)
     for name in gradients:
         writer.gradient(name)
@@ -91,7 +91,7 @@ def block_program(
 
 
 @dataclass
-class _Writer:
+class _BlockWriter:
     """A program in the making."""
 
     batch: tuple[int, int]

@@ -30,14 +30,16 @@ def random_row_programs(draw: st.DrawFn, most_steps: int = 8) -> Example:
     All numbers are small integers, whose sums are exact in every order.
     """
     dtype = draw(st.sampled_from([int32, float32]))
-    writer = _Writer(draw, dtype, draw(st.sampled_from(_DOMAINS)), draw(st.sampled_from(_LENGTHS)))
+    writer = _RowWriter(
+        draw, dtype, draw(st.sampled_from(_DOMAINS)), draw(st.sampled_from(_LENGTHS))
+    )
     for _ in range(draw(st.integers(2, most_steps))):
         writer.step()
     return writer.example()
 
 
 @dataclass
-class _Writer:
+class _RowWriter:
     """Builder of a program, with nodes grouped by their shape."""
 
     draw: st.DrawFn

@@ -37,6 +37,7 @@ from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
 from tests.support.chains import chain_programs
+from tests.support.external_calls import CopyCall
 
 I, J, K, L = (fresh_var(name) for name in "ijkl")  # noqa: E741
 ONE = Const(1.0, float32)
@@ -262,18 +263,12 @@ def test_an_accumulation_over_a_loop_is_complex() -> None:
     assert facts(d, "c", Fill(c, 0.0), total).is_complex
 
 
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: object, outputs: object) -> None: ...
-
-
 def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     d = Draft("p")
     x, t = d.node("x", float32, 4), d.node("t", float32, 4, padding=(Margin(1, 1),))
     v, word = d.node("v", float32, 8), d.node("word", uint4x32)
     stmts = (
-        CallExternal(_Copy(), (x,), (t,)),
+        CallExternal(CopyCall(), (x,), (t,)),
         Staged("c", "", Block((StoreVector(v, at(4), 4, Load(word, (), uint4x32)),))),
     )
     inside, vector = facts(d, "t", *stmts), facts(d, "v", *stmts)

@@ -44,6 +44,7 @@ from ocannl_core.passes.expression_cost import MOST_DEPTH
 from ocannl_core.passes.inline.decide import Inlined, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop
+from tests.support.external_calls import CopyCall
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
@@ -74,13 +75,6 @@ def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
 
 
 # ----- refusals to inline -------------------------------------------------------------------------
-
-
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
 
 
 def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
@@ -210,7 +204,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
 
     def external_call(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
-        return [CallExternal(_Copy(), (x,), (t,)), read(d, t, c)]
+        return [CallExternal(CopyCall(), (x,), (t,)), read(d, t, c)]
 
     def read_within_definition(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)

@@ -24,7 +24,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Pattern:
+class EinopsPattern:
     """Axes of one or two labels, before and after."""
 
     left: Groups
@@ -65,7 +65,7 @@ def _grouped(groups: Groups) -> str:
 
 
 @st.composite
-def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> Pattern:
+def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> EinopsPattern:
     labels = draw(st.permutations("abcd"))[: draw(st.integers(1, 4))]
     sizes = {label: draw(st.integers(1, 3)) for label in "abcdefgh"}
 
@@ -85,7 +85,9 @@ def _patterns(draw: st.DrawFn, *, drops: bool = False, adds: bool = False) -> Pa
     if adds:
         kept = draw(st.permutations([*kept, *"ef"[: draw(st.integers(1, 2))]]))
     used = {*labels, *kept}
-    return Pattern(left, groups(list(kept)), tuple((k, n) for k, n in sizes.items() if k in used))
+    return EinopsPattern(
+        left, groups(list(kept)), tuple((k, n) for k, n in sizes.items() if k in used)
+    )
 
 
 def computed(build: Any) -> Array:
@@ -98,7 +100,7 @@ def computed(build: Any) -> Array:
         return cells
 
 
-def check(pattern: Pattern, operation: Any, right: Array) -> None:
+def check(pattern: EinopsPattern, operation: Any, right: Array) -> None:
     array = pattern.array()
     found = computed(lambda: operation(pattern.spec, oc.tensor(array), values=pattern.lengths))
     np.testing.assert_array_equal(found, right)
@@ -106,21 +108,21 @@ def check(pattern: Pattern, operation: Any, right: Array) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns())
-def test_axes_are_rearranged_merged_and_split(pattern: Pattern) -> None:
+def test_axes_are_rearranged_merged_and_split(pattern: EinopsPattern) -> None:
     right = einops.rearrange(pattern.array(), pattern.einops, **dict(pattern.sizes))
     check(pattern, oc.einsum, right)
 
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns(drops=True), st.sampled_from(["sum", "max"]))
-def test_axes_are_reduced(pattern: Pattern, reduction: str) -> None:
+def test_axes_are_reduced(pattern: EinopsPattern, reduction: str) -> None:
     right = einops.reduce(pattern.array(), pattern.einops, reduction, **dict(pattern.sizes))
     check(pattern, oc.einsum if reduction == "sum" else oc.einmax, right)
 
 
 @settings(max_examples=80, deadline=None)
 @given(_patterns(adds=True))
-def test_cells_are_repeated_along_new_axes(pattern: Pattern) -> None:
+def test_cells_are_repeated_along_new_axes(pattern: EinopsPattern) -> None:
     right = einops.repeat(pattern.array(), pattern.einops, **dict(pattern.sizes))
     check(pattern, oc.einsum, right)
 
@@ -128,7 +130,7 @@ def test_cells_are_repeated_along_new_axes(pattern: Pattern) -> None:
 @settings(max_examples=50, deadline=None)
 @given(_patterns(), st.data())
 def test_the_gradient_of_a_rearrangement_is_the_rearrangement_back(
-    pattern: Pattern, data: st.DataObject
+    pattern: EinopsPattern, data: st.DataObject
 ) -> None:
     array = pattern.array()
     there = einops.rearrange(array, pattern.einops, **dict(pattern.sizes))

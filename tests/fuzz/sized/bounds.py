@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Format:
+class NumberFormat:
     """A number format.
 
     Attributes:
@@ -51,14 +51,14 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("float64", 53, 2.0**-1074, 1.7e308),
-        Format("float32", 24, 2.0**-149, 3.4e38),
-        Format("bfloat16", 8, 2.0**-133, 3.3e38),
-        Format("float16", 11, 2.0**-24, 65504.0),
-        Format("float8_e5m2", 3, 2.0**-16, 57344.0),
-        Format("float8_e4m3fn", 4, 2.0**-9, 448.0),
-        Format("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
-        Format("uint8", 8, 1.0, 255.0, is_integer=True),
+        NumberFormat("float64", 53, 2.0**-1074, 1.7e308),
+        NumberFormat("float32", 24, 2.0**-149, 3.4e38),
+        NumberFormat("bfloat16", 8, 2.0**-133, 3.3e38),
+        NumberFormat("float16", 11, 2.0**-24, 65504.0),
+        NumberFormat("float8_e5m2", 3, 2.0**-16, 57344.0),
+        NumberFormat("float8_e4m3fn", 4, 2.0**-9, 448.0),
+        NumberFormat("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
+        NumberFormat("uint8", 8, 1.0, 255.0, is_integer=True),
     )
 }
 PROMOTION = (
@@ -67,7 +67,7 @@ PROMOTION = (
 """The format of a result is the first of these that an operand has."""
 
 
-def promoted(*formats: Format) -> Format:
+def promoted(*formats: NumberFormat) -> NumberFormat:
     return FORMATS[min((each.name for each in formats), key=PROMOTION.index)]
 
 
@@ -85,20 +85,20 @@ class Bounded:
     value: Array
     error: Array
     step: float
-    format: Format
+    format: NumberFormat
 
     @property
     def magnitude(self) -> Array:
         return np.abs(self.value) + self.error
 
 
-def exact(value: Array, form: Format) -> Bounded:
+def exact(value: Array, form: NumberFormat) -> Bounded:
     """Return cells that the format holds."""
     value = value.astype(np.int64 if form.is_integer else np.float64)
     return Bounded(value, np.zeros(value.shape), _step(value, form), form)
 
 
-def _step(value: Array, form: Format) -> float:
+def _step(value: Array, form: NumberFormat) -> float:
     if form.is_integer:
         return 1.0
     for step in (1.0, 2.0**-1, 2.0**-2, 2.0**-4, 2.0**-8):
@@ -108,7 +108,7 @@ def _step(value: Array, form: Format) -> float:
 
 
 def rounded(
-    form: Format,
+    form: NumberFormat,
     value: Array,
     error: Array,
     *,
@@ -142,7 +142,7 @@ def rounded(
 
 
 def summed(
-    form: Format, value: Array, error: Array, *, magnitude: Array, rounds: Array, step: float
+    form: NumberFormat, value: Array, error: Array, *, magnitude: Array, rounds: Array, step: float
 ) -> Bounded:
     """Return sums of a narrow format that were added up in float32 and rounded once; the arguments
     are those of `rounded`.
@@ -153,12 +153,12 @@ def summed(
     return rounded(form, found.value, found.error, magnitude=far, rounds=1, step=found.step)
 
 
-def wrapped(value: Array, form: Format) -> Array:
+def wrapped(value: Array, form: NumberFormat) -> Array:
     """Return whole numbers modulo the width of a format of integers."""
     return value.astype(form.name).astype(np.int64)
 
 
-def converted(a: Bounded, form: Format) -> Bounded:
+def converted(a: Bounded, form: NumberFormat) -> Bounded:
     """Return the cells in another format; from floats to integers there is no way."""
     if form == a.format:
         return a
@@ -167,7 +167,7 @@ def converted(a: Bounded, form: Format) -> Bounded:
     return rounded(form, value, a.error, magnitude=np.abs(value), rounds=1, step=a.step)
 
 
-def widened(a: Bounded, form: Format) -> Bounded:
+def widened(a: Bounded, form: NumberFormat) -> Bounded:
     """Return the cells in a format that holds them."""
     return converted(a, form)
 
@@ -255,7 +255,7 @@ def _unsure(distance: Array, error: Array) -> Array:
     return (error > 0) & (np.abs(distance) <= error)
 
 
-def _truth(form: Format, value: Array, unsure: Array) -> Bounded:
+def _truth(form: NumberFormat, value: Array, unsure: Array) -> Bounded:
     cells = value.astype(np.int64 if form.is_integer else np.float64)
     return Bounded(cells, unsure.astype(np.float64), 1.0, form)
 
@@ -301,7 +301,9 @@ def _zeros(a: Bounded) -> Bounded:
 # ----- functions ----------------------------------------------------------------------------------
 
 
-def _function(form: Format, value: Array, error: Array, rounds: float | None = None) -> Bounded:
+def _function(
+    form: NumberFormat, value: Array, error: Array, rounds: float | None = None
+) -> Bounded:
     with np.errstate(all="ignore"):
         error = np.where(np.isfinite(value), error, np.inf)
         value = np.where(np.isfinite(value), value, 0.0)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..notation import Context, Rows
+from ..notation import Rows, SpecContext
 
 if TYPE_CHECKING:
-    from .author import Author
+    from .author import CaseAuthor
 
 LABELS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -21,17 +21,17 @@ def text_of(rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass
-class Draft:
+class CaseDraft:
     """One specification, with operands that fit it."""
 
-    author: Author
+    author: CaseAuthor
     operation: str
     sizes: dict[str, int] = field(default_factory=dict)
     values: dict[str, int] = field(default_factory=dict)
     padded: bool | None = None
     terms: int = 1
 
-    def written(self) -> tuple[list[str], str, Context] | None:
+    def written(self) -> tuple[list[str], str, SpecContext] | None:
         """Return the operands, the specification, and its context."""
         author, random = self.author, self.author.random
         count = random.choice([1, 2, 2, 2, 3]) if self.operation == "einsum" else 1
@@ -60,7 +60,7 @@ class Draft:
             return None
         result = self._result(texts)
         spec = f"{'; '.join(texts)} => {text_of(result)}"
-        context = Context(self.padded, tuple(sorted(self.values.items())))
+        context = SpecContext(self.padded, tuple(sorted(self.values.items())))
         used = context.used_in(spec)
         return (
             operands,

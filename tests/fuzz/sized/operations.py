@@ -18,7 +18,7 @@ from ..contraction import Contraction, Points
 from ..notation import Rows
 from ..reference import MAXIMA, Call, Value, rearranged, stretched
 from . import bounds
-from .bounds import FUNCTIONS, Array, Bounded, Format, promoted, rounded, summed
+from .bounds import FUNCTIONS, Array, Bounded, NumberFormat, promoted, rounded, summed
 
 LARGEST_DOMAIN = 1 << 22
 SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
@@ -27,7 +27,7 @@ REARRANGING = ("transpose", "stack", "slice")
 
 
 @dataclass(frozen=True)
-class Cells:
+class BoundedCells:
     """Cells with bounds, and the row of each of their axes."""
 
     cells: Bounded
@@ -38,14 +38,16 @@ def _dims(rows: Rows) -> tuple[int, ...]:
     return tuple(n for row in rows for n in row)
 
 
-def _spread(operand: Cells, rows: Rows) -> Bounded:
+def _spread(operand: BoundedCells, rows: Rows) -> Bounded:
     """Return the cells repeated along the additional axes of `rows`."""
     own = operand.cells
     value, error = (stretched(Value(each, operand.rows), rows) for each in (own.value, own.error))
     return Bounded(value, error, own.step, own.format)
 
 
-def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool = False) -> Cells:
+def evaluate(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, *, is_wide: bool = False
+) -> BoundedCells:
     """Return the value of an operation whose result has the given rows.
 
     Args:
@@ -60,11 +62,11 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool
     form = promoted(*(each.cells.format for each in operands))
     call = _specified(call)
     if call.operation in SPECIFIED:
-        wide = [Cells(bounds.widened(each.cells, form), each.rows) for each in operands]
-        return Cells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
+        wide = [BoundedCells(bounds.widened(each.cells, form), each.rows) for each in operands]
+        return BoundedCells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
     if call.operation in REARRANGING:
-        return Cells(_rearranged(call, operands, rows, form), rows)
-    return Cells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
+        return BoundedCells(_rearranged(call, operands, rows, form), rows)
+    return BoundedCells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
 
 
 def _specified(call: Call) -> Call:
@@ -72,7 +74,7 @@ def _specified(call: Call) -> Call:
     return Call("einsum", COMPOSITION) if call.operation == "matmul" else call
 
 
-def _pointwise(call: Call, operands: Sequence[Bounded], form: Format) -> Bounded:
+def _pointwise(call: Call, operands: Sequence[Bounded], form: NumberFormat) -> Bounded:
     match call.operation:
         case "cast":
             return bounds.converted(operands[0], bounds.FORMATS[call.spec])
@@ -103,7 +105,9 @@ def _constant(number: float, like: Bounded) -> Bounded:
     return bounds.exact(cells, like.format)
 
 
-def _rearranged(call: Call, operands: Sequence[Cells], rows: Rows, form: Format) -> Bounded:
+def _rearranged(
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat
+) -> Bounded:
     wide = [bounds.widened(each.cells, form) for each in operands]
     parts = [
         rearranged(
@@ -146,7 +150,7 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
 
 
 def _contracted(
-    call: Call, operands: Sequence[Cells], rows: Rows, form: Format, *, is_wide: bool
+    call: Call, operands: Sequence[BoundedCells], rows: Rows, form: NumberFormat, *, is_wide: bool
 ) -> Bounded:
     size = prod(_dims(rows))
     shapes = [each.rows for each in operands]
@@ -204,7 +208,7 @@ class Slope:
     """
 
     shape: tuple[int, ...]
-    narrow: Format | None = None
+    narrow: NumberFormat | None = None
     value: Array = field(init=False)
     error: Array = field(init=False)
     magnitude: Array = field(init=False)
@@ -239,7 +243,7 @@ class Slope:
         self.step = min(self.step, part.step)
         self.digits = max(self.digits, part.format.digits)
 
-    def _add_once(self, form: Format, at: Array, part: Bounded, more_rounds: float) -> None:
+    def _add_once(self, form: NumberFormat, at: Array, part: Bounded, more_rounds: float) -> None:
         size = len(self.value)
         value, error, magnitude = (
             _summed(size, at, cells.ravel()) for cells in (part.value, part.error, part.magnitude)
@@ -262,7 +266,7 @@ class Slope:
         self.rounds += count > 0
         self.step = min(self.step, part.step)
 
-    def total(self, form: Format) -> Bounded:
+    def total(self, form: NumberFormat) -> Bounded:
         rounds = np.maximum(self.rounds - (0 if self.digits > form.digits else 1), 0)
         step = self.step if np.isfinite(self.step) else 1.0
         found = rounded(
@@ -273,7 +277,11 @@ class Slope:
 
 
 def pull_back(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
     """Add to the gradient of each operand its share of the gradient of the result."""
     call = _specified(call)
@@ -305,7 +313,11 @@ def _at(cells: Bounded, inside: Array) -> Bounded:
 
 
 def _pull_contraction(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
+    call: Call,
+    operands: Sequence[BoundedCells],
+    result: BoundedCells,
+    gradient: Bounded,
+    slopes: Sequence[Slope],
 ) -> None:
     shapes = [each.rows for each in operands]
     is_greatest = call.operation in MAXIMA
@@ -387,7 +399,7 @@ class Greatest:
 
 
 def _pointwise_slopes(
-    call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded
+    call: Call, operands: Sequence[BoundedCells], result: BoundedCells, gradient: Bounded
 ) -> tuple[Bounded | None, ...]:
     """Return the gradient of each operand, in the shape of the result."""
     form = gradient.format

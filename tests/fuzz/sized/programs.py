@@ -71,7 +71,7 @@ class Given(Leaf):
         return f"{self.name} = oc.{self.kind}({self.name!r}, {rows}{start}, dtype={self.format!r})"
 
 
-class Operation(Step):
+class CaseOperation(Step):
     """An operation on earlier tensors; some have a number or a format in place of a specification."""
 
     def expression(self) -> str:
@@ -90,7 +90,7 @@ class Operation(Step):
 
 
 @dataclass(frozen=True)
-class Training:
+class UpdateRule:
     """Update after the gradients: SGD with momentum, or Adam.
 
     Attributes:
@@ -112,11 +112,11 @@ def adam(p):
 
 
 @dataclass(frozen=True)
-class Case:
+class SizedCase:
     """A program, its training, and the number of calls of the routine."""
 
     program: Program
-    training: Training | None = None
+    training: UpdateRule | None = None
     calls: int = 1
 
     @property
@@ -236,7 +236,7 @@ def shape_of(call: Call, operands: Sequence[Rows]) -> Rows:
 _SMALLER_SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257)
 
 
-def smaller_cases(case: Case) -> list[Case]:
+def smaller_cases(case: SizedCase) -> list[SizedCase]:
     """Return cases that are simpler in one way."""
     found = []
     if case.calls > 1:
@@ -266,7 +266,7 @@ def smaller_cases(case: Case) -> list[Case]:
     return [each for each in found if _is_whole(each)]
 
 
-def _is_whole(case: Case) -> bool:
+def _is_whole(case: SizedCase) -> bool:
     try:
         shapes_of(case.program)
     except (Invalid, Undetermined, ValueError, IndexError):

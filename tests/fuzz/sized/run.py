@@ -47,8 +47,8 @@ from ..grid import TooLarge
 from . import bounds
 from .author import case_of
 from .bounds import FORMATS, Array, Bounded
-from .operations import Cells, Slope, evaluate, pull_back
-from .programs import Case, Given, differentiable, shapes_of, smaller_cases
+from .operations import BoundedCells, Slope, evaluate, pull_back
+from .programs import Given, SizedCase, differentiable, shapes_of, smaller_cases
 
 SECONDS = 240
 SECONDS_TO_SHRINK = 240
@@ -90,7 +90,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """Result of a case; `agrees`, `too large` and `refused` are no failures.
 
     Attributes:
@@ -160,14 +160,14 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedResults:
     """Expected results of a case: tensors after the last call, and shapes."""
 
     values: dict[str, Bounded]
     gradients: dict[str, Bounded]
 
 
-def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
+def expected_of(case: SizedCase, *, is_wide: bool = True) -> ExpectedResults:
     """Return the results of a case with their bounds.
 
     Args:
@@ -179,12 +179,12 @@ def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
     """
     shapes = shapes_of(case.program)
     leaves = {
-        leaf.name: Cells(bounds.exact(leaf.array(), FORMATS[leaf.format]), leaf.shape)
+        leaf.name: BoundedCells(bounds.exact(leaf.array(), FORMATS[leaf.format]), leaf.shape)
         for leaf in case.program.leaves
         if isinstance(leaf, Given)
     }
     state: dict[str, Bounded] = {}
-    values: dict[str, Cells] = {}
+    values: dict[str, BoundedCells] = {}
     gradients: dict[str, Bounded] = {}
     for _ in range(case.calls):
         values = dict(leaves)
@@ -200,10 +200,12 @@ def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
                 leaves[name] = replace(own, cells=updated)
     found = {name: cells.cells for name, cells in values.items()}
     found |= {name: leaves[name].cells for name in case.updated}
-    return Expected(found, gradients)
+    return ExpectedResults(found, gradients)
 
 
-def _gradients(case: Case, values: dict[str, Cells], *, is_wide: bool) -> dict[str, Bounded]:
+def _gradients(
+    case: SizedCase, values: dict[str, BoundedCells], *, is_wide: bool
+) -> dict[str, Bounded]:
     assert case.training is not None
     slopes = {}
     for name, value in values.items():
@@ -254,25 +256,25 @@ def _updated(
 # ----- running ------------------------------------------------------------------------------------
 
 
-def outcome_of(case: Case, setups: Sequence[Setup], seconds: int = SECONDS) -> Outcome:
+def outcome_of(case: SizedCase, setups: Sequence[Setup], seconds: int = SECONDS) -> CaseOutcome:
     """Return the outcome of a case that is compiled in several ways."""
     try:
         with _limited(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # labels that are summed at once are meant here
             return _judged(case, setups)
     except _Late:
-        return Outcome("hang", f"more than {seconds} seconds")
+        return CaseOutcome("hang", f"more than {seconds} seconds")
     except (TooLarge, Undetermined):
-        return Outcome("too large")
+        return CaseOutcome("too large")
     except oc.LoweringError as error:
         if any(text in str(error) for text in SHORT_OF_RANGE) and "float8" in str(error):
-            return Outcome("refused")
-        return Outcome("exception", f"{type(error).__name__}: {error}")
+            return CaseOutcome("refused")
+        return CaseOutcome("exception", f"{type(error).__name__}: {error}")
     except Exception as error:
-        return Outcome("exception", f"{type(error).__name__}: {error}")
+        return CaseOutcome("exception", f"{type(error).__name__}: {error}")
 
 
-def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
+def _judged(case: SizedCase, setups: Sequence[Setup]) -> CaseOutcome:
     models = {is_wide: expected_of(case, is_wide=is_wide) for is_wide in map(_sums_wide, setups)}
     tight = total = 0
     found: list[dict[str, Array]] = []
@@ -284,7 +286,7 @@ def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
             right = _right(case, expected, name)
             wrong = difference(name, cells, right)
             if wrong:
-                return Outcome("shape" if "shape" in wrong else "value", f"{setup}\n{wrong}")
+                return CaseOutcome("shape" if "shape" in wrong else "value", f"{setup}\n{wrong}")
             tight += int((right.error <= 2.0**-8 * _scale(right)).sum())
             total += right.value.size
     for setup, results in zip(setups[1:], found[1:], strict=True):
@@ -292,8 +294,10 @@ def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
             for name, cells in results.items():
                 if cells.tobytes() != found[0][name].tobytes():
                     count = int((cells != found[0][name]).sum())
-                    return Outcome("bits", f"{setups[0]}\n{setup}\n{name}: {count} cells differ")
-    return Outcome("agrees", tight=tight / max(1, total))
+                    return CaseOutcome(
+                        "bits", f"{setups[0]}\n{setup}\n{name}: {count} cells differ"
+                    )
+    return CaseOutcome("agrees", tight=tight / max(1, total))
 
 
 def _sums_wide(setup: Setup) -> bool:
@@ -306,14 +310,14 @@ def _sums_wide(setup: Setup) -> bool:
     return is_scheduled and setup.keep == "all"
 
 
-def _must_be_same_bits(case: Case, one: Setup, other: Setup) -> bool:
+def _must_be_same_bits(case: SizedCase, one: Setup, other: Setup) -> bool:
     """True where all that two ways of compiling differ in changes no bits."""
     here, there = dict(one.overrides), dict(other.overrides)
     differ = {name for name in here | there if here.get(name) != there.get(name)}
     return differ <= {"threads"} and replace(one, overrides=()) == replace(other, overrides=())
 
 
-def _right(case: Case, expected: Expected, name: str) -> Bounded:
+def _right(case: SizedCase, expected: ExpectedResults, name: str) -> Bounded:
     base, _, what = name.partition(".")
     return expected.gradients[base] if what else expected.values[base]
 
@@ -347,7 +351,7 @@ def difference(name: str, cells: Array, right: Bounded) -> str:
     )
 
 
-def run(case: Case, setup: Setup) -> dict[str, Array]:
+def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
     """Return all that can be read after the last call, by name; gradients as `name.grad`."""
     names: dict[str, Any] = {"oc": oc, "np": np}
     with ExitStack() as stack:
@@ -399,7 +403,7 @@ def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], Sche
     return schedule
 
 
-def _wanted(case: Case, keep: str) -> list[str]:
+def _wanted(case: SizedCase, keep: str) -> list[str]:
     if keep == "none":
         return (
             [] if case.training is not None and case.training.rule != "none" else case.program.roots
@@ -412,11 +416,13 @@ def _wanted(case: Case, keep: str) -> list[str]:
 # ----- reducing -----------------------------------------------------------------------------------
 
 
-def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case, list[Setup]]:
+def reduced(
+    case: SizedCase, setups: Sequence[Setup], outcome: CaseOutcome
+) -> tuple[SizedCase, list[Setup]]:
     """Return the smallest case found, and the fewest settings, that fail in the same way."""
     until = time.monotonic() + SECONDS_TO_SHRINK
 
-    def fails(candidate: Case, ways: Sequence[Setup]) -> bool:
+    def fails(candidate: SizedCase, ways: Sequence[Setup]) -> bool:
         if time.monotonic() > until:
             return False
         found = outcome_of(candidate, ways, 30)
@@ -437,7 +443,7 @@ def reduced(case: Case, setups: Sequence[Setup], outcome: Outcome) -> tuple[Case
     return case, _plainest(case, ways, fails)
 
 
-def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
+def _plainest(case: SizedCase, ways: list[Setup], fails: Any) -> list[Setup]:
     """Return ways to compile with fewer settings that still fail."""
     for name in {name for setup in ways for name, _ in setup.overrides}:
         if name != "tune":
@@ -453,7 +459,9 @@ def _plainest(case: Case, ways: list[Setup], fails: Any) -> list[Setup]:
     return ways
 
 
-def report(seed: int, number: int, case: Case, setups: Sequence[Setup], outcome: Outcome) -> str:
+def report(
+    seed: int, number: int, case: SizedCase, setups: Sequence[Setup], outcome: CaseOutcome
+) -> str:
     """Return a failure as text: the failure of the smallest case, and the case."""
     small, ways = reduced(case, setups, outcome)
     again = outcome_of(small, ways, 60)
