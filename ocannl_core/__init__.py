@@ -1,7 +1,7 @@
 """OCANNL for Python: tensor expressions without shapes, compiled through plugin backends.
 
-Importing loads what builds expressions. What compiles and runs them, the plugin library included,
-is loaded when `Context`, `Routine` or `hookimpl` is asked for.
+Importing loads the modules that build expressions. The compiler, the runtime and the plugin library
+are loaded at the first use of `Context`, `Routine` or `hookimpl`.
 """
 
 from importlib import import_module

@@ -23,7 +23,7 @@ from ocannl_core.host_arrays import (
     Array,
     check_kind,
     check_number,
-    converted,
+    convert,
     numbers_of,
     plain_number,
     refuse_nan,
@@ -446,7 +446,7 @@ def _to_format(
     if isinstance(cells, np.memmap):
         return cells, precision
     refuse_nan(cells, where)
-    rounded = converted(cells, precision.dtype, where)
+    rounded = convert(cells, precision.dtype, where)
     return (cells if precision.follows else rounded), precision
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ocannl_core.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.host_arrays import converted
+from ocannl_core.host_arrays import convert
 from ocannl_core.ops import TernaryOp
 from ocannl_core.origin import Origin
 from ocannl_core.tensor.assignment import Assignable
@@ -188,6 +188,6 @@ class TypedTensor(Assignable):
         """
         if array.dtype == self.dtype.numpy or isinstance(array, np.memmap):
             return array
-        cells = converted(array, self.dtype, str(self.origin))
+        cells = convert(array, self.dtype, str(self.origin))
         cells.flags.writeable = False
         return cells

@@ -28,7 +28,7 @@ POINTWISE = {
 
 
 def cells(*shape: int) -> np.ndarray[Any, Any]:
-    """Returns numbers that differ: between the kinks of gates and clamps, inside every domain."""
+    """Return numbers that differ: between the kinks of gates and clamps, inside every domain."""
     size = int(np.prod(shape))
     rng = np.random.default_rng(size)
     return rng.permutation(np.linspace(0.15, 0.85, size)).reshape(shape) + 0.003 * len(shape)
@@ -47,7 +47,7 @@ NAN, INF = np.nan, np.inf
 
 
 def gradients(target: str, operation: Operation, *operands: list[float]) -> list[list[float]]:
-    """Returns the gradients of the sum of an operation's results in each operand."""
+    """Return the gradients of the sum of an operation's results in each operand."""
     with oc.Session(dtype="float64"), oc.settings.overrides(allow_nan=True):
         params = [oc.param(f"p{i}", init=oc.tensor(cells)) for i, cells in enumerate(operands)]
         loss = oc.einsum("i => 0", operation(*params))
@@ -194,7 +194,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
 
 
 def defined() -> set[Operation]:
-    """Returns every operation that a module defines."""
+    """Return every operation that a module defines."""
     packages = [import_module(f"ocannl_core.{name}") for name in ("tensor", "nn")]
     names = [m.name for p in packages for m in walk_packages(p.__path__, f"{p.__name__}.")]
     values = [value for name in names for value in vars(import_module(name)).values()]
@@ -202,7 +202,7 @@ def defined() -> set[Operation]:
 
 
 def used(function: Callable[..., oc.Tensor], points: list[Point]) -> set[Operation]:
-    """Returns the operations that an expression consists of."""
+    """Return the operations that an expression consists of."""
     with oc.Session(dtype="float64"):
         cells = [point if isinstance(point, tuple) else (point, 0) for point in points]
         result = function(*(oc.tensor(array, input_axes=axes) for array, axes in cells))
@@ -325,7 +325,7 @@ def test_compiled_gradients_of_random_compositions_are_slopes(
 
 
 def check_composition(steps: list[tuple[str, int, int]], backend: str) -> None:
-    """Compares the gradients of a composition: each step applies a form to two earlier values."""
+    """Compare the gradients of a composition: each step applies a form to two earlier values."""
 
     def function(a: oc.Tensor, b: oc.Tensor) -> oc.Tensor:
         made = [a, b]

@@ -1,4 +1,4 @@
-"""Margins around cells: what windows find there, and that nobody else sees them."""
+"""Margins around cells: windows read them, and no other operation does."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ocannl_core.testing.subject import subject_named
 
 
 def optimised(program: LoopProgram) -> LoopProgram:
-    """Returns a program after all exact passes, sharing and moving whatever can be."""
+    """Return a program after all exact passes, with sharing and code motion."""
     stored = dict.fromkeys(program.params)
     with ocannl_core.settings.overrides(contract=False):
         found = run_passes(program, core_passes(Decisions(stored)))

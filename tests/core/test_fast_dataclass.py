@@ -40,7 +40,7 @@ def frozen(decorator: Decorator) -> Any:
 def mutable(decorator: Decorator) -> Any:
     @decorator(slots=True)
     class Mutable:
-        """Values that change."""
+        """Mutable values."""
 
         first: int
         others: list[object] = field(default_factory=list)
@@ -55,7 +55,7 @@ def mutable(decorator: Decorator) -> Any:
 def with_own(decorator: Decorator) -> Any:
     @decorator(frozen=True, slots=True)
     class WithOwn:
-        """Methods of its own stay."""
+        """Explicit methods are kept."""
 
         first: int
 
@@ -101,7 +101,7 @@ KINDS = [frozen, mutable, with_own, unequal, empty, unslotted]
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    """The same class made by the core and by the standard library."""
+    """The same class by the core's decorator and by the standard library's."""
     return request.param(fast_dataclass.dataclass), request.param(dataclasses.dataclass)
 
 

@@ -1,4 +1,4 @@
-"""The reference pages list what there is: hooks and their arguments, settings, public names."""
+"""The reference pages list all hooks with their arguments, all settings and all public names."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ from ocannl_core.schedule.heuristics.contraction import contraction_schedule
 from ocannl_core.schedule.heuristics.matrix_tiles import tile_schedules
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
-from ocannl_core.testing.products import random_products
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import in_format
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import amx_permission, compiler, devices
+from tests.support.products import random_products
+from tests.support.reductions import in_format
 
 Array = np.ndarray[Any, Any]
 FEW = settings(

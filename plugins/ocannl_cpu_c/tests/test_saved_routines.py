@@ -15,7 +15,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.runtime import build, saved
-from ocannl_core.testing.sample_ops import Square
+from tests.support.sample_ops import Square
 
 
 @pytest.fixture(autouse=True)

@@ -31,11 +31,11 @@ from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.target import Target
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.reductions import random_reductions
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
 from ocannl_cpu_c.partition import parts
+from tests.support.reductions import random_reductions
 
 TARGET = Target("cpu_c", cores=4)
 ROWS, COLUMNS, DEPTH = 37, 64, 1500

@@ -1,4 +1,4 @@
-"""Positions of cells are those of their indices, however short the life of an index tuple is."""
+"""Addresses of cells follow from their indices, however short the life of an index tuple is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What statements and expressions of the loop language look like in C."""
+"""Statements and expressions of the loop language in C."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Parts(Dialect):
 
 
 def hidden(text: str) -> list[str]:
-    """Returns the names that are declared where another declaration of them can be seen."""
+    """Return the names whose declaration hides another one."""
     scopes: list[set[str]] = [set()]
     found = []
     for line in text.splitlines():
@@ -58,7 +58,7 @@ def hidden(text: str) -> list[str]:
 
 
 def everything(build) -> tuple[str, list[str]]:
-    """Returns a kernel with names of all roles, and all that it declares."""
+    """Return a kernel with names of all roles, and all that it declares."""
     out, x, w = build.node("out", 4, 2, 8), build.node("x", 4, 2, 3), build.node("w", 3, 8)
     copy, small = build.node("copy", 3, 4096), build.node("small", 3)
     sums = build.node("sums", 2, 8)

@@ -67,7 +67,7 @@ def test_a_conditional_is_enclosed_inside_an_operation():
 
 @st.composite
 def trees(draw: st.DrawFn, depth: int = 4) -> tuple[CExpr, str]:
-    """Returns an expression, and the same with every operation in parentheses."""
+    """Return an expression, and the same with every operation in parentheses."""
     if depth == 0 or draw(st.booleans()):
         name = draw(st.sampled_from("abc"))
         return CExpr(name), name

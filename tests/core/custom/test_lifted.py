@@ -1,4 +1,4 @@
-"""Ops made from functions of numbers: what they are equal to, and what they refuse."""
+"""Ops lifted from functions of numbers: equality, and refused functions."""
 
 from __future__ import annotations
 

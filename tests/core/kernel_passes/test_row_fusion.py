@@ -1,4 +1,4 @@
-"""Nests that run together: their loops, what they refuse, and that they compute the same."""
+"""Row fusion: loops, refusals, and equal results."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from ocannl_core.schedule.heuristics.pointwise import pointwise_schedule
 from ocannl_core.target import Target
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.rows import random_row_programs
 from ocannl_core.testing.subject import Scheduler, subject_named
+from tests.support.rows import random_row_programs
 
 I, J = fresh_var("i"), fresh_var("j")  # noqa: E741
 
@@ -71,7 +71,7 @@ def nest_of(stmt: Stmt) -> KernelNest:
 
 
 def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
-    """Returns the loops of nests together as text."""
+    """Return the loops of nests together as text."""
     result = fuse_rows(nests, parse_schedule(schedule), draft.nodes)
     draft.nodes.update(result.nodes)
     text = program_text(draft.program(*result.body.stmts))
@@ -263,7 +263,7 @@ def test_nodes_are_numbered_in_the_order_in_which_they_are_written() -> None:
 
 
 def by_rows(near: int, far: int = 1) -> Scheduler:
-    """Returns what schedules plans for a processor with these caches, and wide vectors."""
+    """Return the scheduler for a processor with these caches, and wide vectors."""
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
@@ -273,7 +273,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
 
 def kernels(stmts: Sequence[Stmt], draft: Draft, scratch: Sequence[TensorNode], far: int) -> int:
-    """Returns how many kernels statements become."""
+    """Return how many kernels statements become."""
     allocations = [Allocate(node, Scope.ROUTINE) for node in scratch]
     plan = split_kernels(draft.program(*allocations, *stmts))
     target = subject_named("interp").target
@@ -346,7 +346,7 @@ def test_a_contraction_keeps_its_own_blocks() -> None:
     assert kernels(stmts, draft, scratch, far=64) == 2
 
 
-# ----- what they compute --------------------------------------------------------------------------
+# ----- results ------------------------------------------------------------------------------------
 
 GENERATED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CACHES = st.sampled_from([256, 1024, 4096, 1 << 16, 1 << 20])

@@ -1,4 +1,4 @@
-"""What tracing finds: order, coverage and cost, compared with running the loops."""
+"""Traced accesses: order, coverage and cost, compared with running the loops."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from ocannl_core.passes.accesses import NodeAccesses, analyse_accesses
 from ocannl_core.passes.definite_assignment import DefiniteAssignment
 from ocannl_core.passes.inline.zeros import nodes_without_negative_zero
 from ocannl_core.passes.statement_accesses import AccessSite, analyse_statements
-from ocannl_core.testing.chains import chain_programs
 from ocannl_core.testing.drafts import Draft, at, loop
 from ocannl_core.testing.programs import Example
+from tests.support.chains import chain_programs
+from tests.support.external_calls import CopyCall
 
 I, J, K, L = (fresh_var(name) for name in "ijkl")  # noqa: E741
 ONE = Const(1.0, float32)
@@ -123,7 +124,7 @@ def test_reading_the_cell_that_is_written_is_no_visit() -> None:
 
 
 def run_order(program: LoopProgram) -> list[tuple[AccessSite, tuple[int, ...]]]:
-    """Returns every access of a program with its cell, in order: the slow and certain way."""
+    """Return every access of a program with its cell, in order: the slow and certain way."""
     happened: list[tuple[AccessSite, tuple[int, ...]]] = []
     for unit in analyse_statements(program):
         sites = [*unit.reads, *unit.writes]
@@ -222,7 +223,7 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     assert coverage.read_first == {t}
 
 
-# ----- the rest of what tracing notes -------------------------------------------------------------
+# ----- other traced facts -------------------------------------------------------------------------
 
 
 def test_zeroing_is_noted() -> None:
@@ -264,18 +265,12 @@ def test_an_accumulation_over_a_loop_is_complex() -> None:
     assert facts(d, "c", Fill(c, 0.0), total).is_complex
 
 
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: object, outputs: object) -> None: ...
-
-
 def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     d = Draft("p")
     x, t = d.node("x", float32, 4), d.node("t", float32, 4, padding=(Margin(1, 1),))
     v, word = d.node("v", float32, 8), d.node("word", uint4x32)
     stmts = (
-        CallExternal(_Copy(), (x,), (t,)),
+        CallExternal(CopyCall(), (x,), (t,)),
         Staged("c", "", Block((StoreVector(v, at(4), 4, Load(word, (), uint4x32)),))),
     )
     inside, vector = facts(d, "t", *stmts), facts(d, "v", *stmts)

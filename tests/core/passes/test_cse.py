@@ -1,4 +1,4 @@
-"""Common subexpressions: what is shared, where it is computed, and what keeps it apart."""
+"""Common subexpressions: shared values, their places, and barriers to sharing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def unshared(*body: Stmt) -> bool:
 
 
 def row_sum(number: int) -> Scoped:
-    """Returns the sum of a row of `w`, with variables of its own."""
+    """Return the sum of a row of `w`, with variables of its own."""
     total, k = Local(number, float32), fresh_var("k")
     step = SetLocal(total, add(LocalRead(total), D.load(W, I, k)))
     return Scoped(total, Block((SetLocal(total, Const(0.0, float32)), loop(k, 4, step))))

@@ -1,4 +1,4 @@
-"""Loops are cut where conditions on their variables change, and compute the same."""
+"""Loops split where conditions on their variables change give the same results."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ FORMATS = (int64, float32, dtypes.uint8, dtypes.int32, dtypes.float16, dtypes.fl
 
 @st.composite
 def conditions(draw: st.DrawFn, depth: int = 2) -> Expr:
-    """Conditions on the positions of two loops, made of comparisons."""
+    """Conditions on the positions of two loops, composed of comparisons."""
     if depth and draw(st.booleans()):
         if draw(st.booleans()):
             return Unary(UnaryOp.NOT, draw(conditions(depth - 1)), int64)
@@ -198,7 +198,9 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> Expr:
 
 @st.composite
 def guarded_nests(draw: st.DrawFn) -> tuple[LoopProgram, TensorNode, TensorNode]:
-    """Nests of two loops that choose by position; with the node they read and the one they write."""
+    """Nests of two loops that select by position; with the node they read and the one they
+    write.
+    """
     d = Draft("p")
     rows, columns = draw(st.integers(1, 12)), draw(st.integers(1, 12))
     x, c = d.node("x", float32, 12, 12), d.node("c", float32, 12, 12)

@@ -60,7 +60,7 @@ def times(left: Expr, right: Expr) -> Expr:
 
 
 def summed(term: Expr, *inner: For, extent: int = 5) -> Stmt:
-    """Returns `c[i] += term` for all `i` and `k`."""
+    """Return `c[i] += term` for all `i` and `k`."""
     update: Stmt = D.accumulate(C, I, op=BinaryOp.ADD, value=term)
     for each in inner:
         update = loop(each.var, each.stop, update)

@@ -1,4 +1,4 @@
-"""Which nodes belong to the routine, and why the others do not."""
+"""Nodes in memory of the routine, and reasons against it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.passes.placement import allocate_scratch
+from tests.support.external_calls import CopyCall
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 X, T, C, P, W = (TensorNode(n, (name,)) for n, name in enumerate("xtcpw"))
@@ -52,13 +53,6 @@ STORED = {
     C: Placement(MemoryMode.MATERIALIZED, Reason.KEPT),
 }
 ONE = Const(1.0, float32)
-
-
-class _Copy:
-    name = "copy"
-
-    def perform(self, inputs: Any, outputs: Any) -> None:
-        outputs[0][...] = inputs[0]
 
 
 def loop(var: LoopVar, start: int, stop: int, *body: Stmt) -> For:
@@ -115,7 +109,7 @@ OWN: dict[str, tuple[Stmt, ...]] = {
         READ,
     ),
     "written as a vector": (StoreVector(T, (FixedIndex(0),), 4, Load(W, (), uint4x32)), READ),
-    "written by an external call": (CallExternal(_Copy(), (X,), (T,)), READ),
+    "written by an external call": (CallExternal(CopyCall(), (X,), (T,)), READ),
     "written by staged code": (Staged("c", "", Block((each(store(T)),))), READ),
     "written in a block": (Block((Block((each(store(T)),)), READ)),),
     "written and never read": (loop(I, 0, 2, store(T)),),

@@ -1,4 +1,4 @@
-"""Every pass, alone and in sequence, keeps what random programs compute, bit for bit."""
+"""Every pass, alone and in sequence, preserves the results of random programs, bit for bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FORMATS = {
 
 
 def assert_same_cells(interpret: Run, example: Example, found: LoopProgram) -> None:
-    """Checks a program against the one that it was made of; a parameter may only go unwritten."""
+    """Check a program against its original; only parameters may be unwritten."""
     before = interpret(example.program, example.arrays, example.indices)
     by_name = dict(zip((i.name for i in example.program.indices), example.indices, strict=True))
     after = interpret(found, example.arrays, [by_name[i.name] for i in found.indices])

@@ -1,4 +1,4 @@
-"""Blocks: when parameters are made, and who shares them."""
+"""Blocks: creation and sharing of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that users define: what slots are, and what is refused."""
+"""User-defined operations: slots, and refusals."""
 
 from __future__ import annotations
 

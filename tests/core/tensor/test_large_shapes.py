@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.testing.messages import complaint
+from tests.support.messages import complaint
 
 
 def _placed(*sizes: int) -> oc.Tensor:

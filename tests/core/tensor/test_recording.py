@@ -1,4 +1,4 @@
-"""Recorded code: what is absorbed into one assignment, what becomes an intermediate tensor, what is refused."""
+"""Recorded code: absorbed operations, intermediate tensors, and refusals."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_a_message_says_what_must_hold_what_was_found_where_and_what_to_do(case:
 
 
 def message(text: str) -> str:
-    """Returns the error of a program whose lines messages show as those of program.py."""
+    """Return the error of a program whose lines messages show as those of program.py."""
     before = """\
 import ocannl_core as oc
 c = oc.declare("c", output=[2])

@@ -1,4 +1,4 @@
-"""Loop programs after inlining alone, for tests of what is inlined and what is not."""
+"""Loop programs after inlining alone."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
-"""Where nodes are that outlive a call."""
+"""The placement of nodes that outlive a call."""
 
 
 def times(value: Expr, number: float = 2.0) -> Expr:
-    """Returns a value times a constant."""
+    """Return a value times a constant."""
     return Binary(BinaryOp.MUL, value, Const(number, value.dtype), value.dtype)
 
 
 def plus(left: Expr, right: Expr) -> Expr:
-    """Returns a sum."""
+    """Return a sum."""
     return Binary(BinaryOp.ADD, left, right, left.dtype)
 
 
 def inlined(
     draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None
 ) -> InliningResult:
-    """Returns a program after inlining; nodes whose names begin with these letters are kept."""
+    """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
     stored = {node: KEPT for node in draft.nodes if node.name[0] in keep}

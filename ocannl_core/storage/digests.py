@@ -1,4 +1,4 @@
-"""Files that tell whether they are as they were written.
+"""Files with a digest, which detects damage.
 
 The digest covers the name of the file, too, so that one entry of a cache is not taken for another.
 """
@@ -15,25 +15,25 @@ _KEY = b' "sha256": "'
 _END = b'"}'
 
 
-def sealed(name: str, payload: bytes) -> bytes:
+def add_digest(name: str, payload: bytes) -> bytes:
     """Return the content of a file of this name: a digest, then the payload."""
     return _digest(name, payload).digest() + payload
 
 
-def unsealed(name: str, content: bytes) -> bytes | None:
-    """Return the payload of a file; None if it is not as it was written."""
+def strip_digest(name: str, content: bytes) -> bytes | None:
+    """Return the payload of a file; None if the digest does not match."""
     payload = content[_SIZE:]
     return payload if _digest(name, payload).digest() == content[:_SIZE] else None
 
 
-def sealed_json(name: str, values: Mapping[str, Any]) -> bytes:
+def add_json_digest(name: str, values: Mapping[str, Any]) -> bytes:
     """Return the content of a JSON file of this name: an object whose last member is a digest."""
     body = json.dumps({**values}, indent=1).encode()[:-1].rstrip() + (b"," if values else b"")
     return body + _KEY + _digest(name, body).hexdigest().encode() + _END
 
 
-def unsealed_json(name: str, content: bytes) -> dict[str, Any] | None:
-    """Return the object of a JSON file without its digest; None if it is not as it was written."""
+def strip_json_digest(name: str, content: bytes) -> dict[str, Any] | None:
+    """Return the object of a JSON file without its digest; None if the digest does not match."""
     body = content[: -len(_KEY) - 2 * _SIZE - len(_END)]
     if content != body + _KEY + _digest(name, body).hexdigest().encode() + _END:
         return None

@@ -26,7 +26,7 @@ _EXTENTS = (1, 2, 3, 15, 16, 17, 31, 32, 33, 40, 65)
 
 @st.composite
 def random_products(draw: st.DrawFn, dtype: DType = float32, most_steps: int = 60000) -> Example:
-    """Returns a nest that adds products of two operands to the cells of a result.
+    """Return a nest that adds products of two operands to the cells of a result.
 
     One operand has rows and the other one columns, both have terms, and perhaps a batch; the axes
     of each are in any order, apart, with offsets and in windows, and one of them may be computed.
@@ -80,7 +80,7 @@ def random_products(draw: st.DrawFn, dtype: DType = float32, most_steps: int = 6
 
 
 def _reach(index: AxisIndex, extents: dict[LoopVar, int]) -> int:
-    """Returns how many cells hold every position."""
+    """Return how many cells hold every position."""
     terms, offset = as_affine(index)
     return (
         1

@@ -1,4 +1,4 @@
-"""Small user-written operations that tests are made of, and what such tests begin and end with."""
+"""Small user-written operations, and helpers for tests of operations."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Product(Op):
 
 @dataclass(frozen=True, repr=False)
 class Calling(Op):
-    """Does what a function of inputs and storage says.
+    """An op that calls a function of inputs and storage.
 
     Attributes:
-        function: Stands for `perform`.
+        function: The function of `perform`.
         spec: The shapes.
-        title: What messages call the op.
+        title: The name in messages.
     """
 
     function: Callable[..., Any]
@@ -86,7 +86,7 @@ def storing(
     view_map: Mapping[int | None, Sequence[int]] | None = None,
     title: str = "Calling",
 ) -> Calling:
-    """Returns an op of one output that a function of arrays computes."""
+    """Return an op of one output that a function of arrays computes."""
 
     def perform(inputs: Sequence[Array], storage: list[Storage]) -> None:
         storage[0][0] = function(*inputs)
@@ -95,28 +95,28 @@ def storing(
 
 
 def increment(x: Array, y: Array) -> Array:
-    """Adds to an array in place, and returns it."""
+    """Add to an array in place, and return it."""
     x += y
     return x
 
 
 def in_place(function: Callable[..., Any] = increment, title: str = "Calling") -> Calling:
-    """Returns an op of two inputs whose output takes over the memory of the first."""
+    """Return an op of two inputs whose output takes over the memory of the first."""
     return storing(function, TWO, destroy_map={0: [0]}, title=title)
 
 
 def lines(*cells: float) -> Tensor:
-    """Returns a literal with one output axis."""
+    """Return a literal with one output axis."""
     return tensor(list(cells))
 
 
 def total(y: Tensor) -> Tensor:
-    """Returns the sum of all cells."""
+    """Return the sum of all cells."""
     result: Tensor = einsum("...|...->... => 0", y)
     return result
 
 
 def values(ctx: Context, *tensors: Tensor) -> list[Array]:
-    """Returns the cells of tensors after computing them all in one routine."""
+    """Return the cells of tensors after computing them all in one routine."""
     ctx.compile(reduce(add, map(forward, tensors)))()
     return [ctx[each] for each in tensors]

@@ -50,7 +50,7 @@ EXTENTS = (0, 1, 2, 3, 4, 5, 7, 9, 17)
 def random_reductions(
     draw: st.DrawFn, dtype: DType = int32, extents: Sequence[int] = EXTENTS, most_steps: int = 3000
 ) -> Example:
-    """Returns a nest that combines products of operands into the cells of a result.
+    """Return a nest that combines products of operands into the cells of a result.
 
     The operands are addressed with strides, dilations, offsets and repeated axes, some do not
     depend on some axes, and some are guarded. All numbers are small integers, whose sums and
@@ -107,7 +107,7 @@ def random_reductions(
 
 
 def in_format(example: Example, dtype: DType) -> Example:
-    """Returns a program that computes in another number format all that is float32 in it."""
+    """Return a program that computes in another number format all that is float32 in it."""
 
     def changed(expr: Expr) -> Expr:
         match expr:
@@ -134,7 +134,7 @@ def _product(factors: Sequence[Expr], dtype: DType) -> Expr:
 
 
 def _index(draw: st.DrawFn, axes: Axes) -> AxisIndex:
-    """Returns a sum of a few axes times small numbers, never negative."""
+    """Return a sum of a few axes times small numbers, never negative."""
     used = draw(st.lists(st.sampled_from(axes), min_size=0, max_size=2))
     terms = [(draw(st.sampled_from([1, 1, 1, 2, 3, -1])), var) for var, _ in used]
     extents = dict(axes)
@@ -146,7 +146,7 @@ def _index(draw: st.DrawFn, axes: Axes) -> AxisIndex:
 
 
 def _dims(draw: st.DrawFn, indices: Sequence[AxisIndex], axes: Axes) -> list[int]:
-    """Returns extents that hold every position, and sometimes more."""
+    """Return extents that hold every position, and sometimes more."""
     extents = dict(axes)
     dims = []
     for index in indices:
@@ -159,7 +159,7 @@ def _dims(draw: st.DrawFn, indices: Sequence[AxisIndex], axes: Axes) -> list[int
 
 
 def _guarded(draw: st.DrawFn, load: Expr, axes: Axes) -> Expr:
-    """Returns a value as it is, through a function, or only where an axis is far enough."""
+    """Return a value as it is, through a function, or only where an axis is far enough."""
     match draw(st.integers(0, 5)):
         case 0:
             var, extent = draw(st.sampled_from(axes))
@@ -175,7 +175,7 @@ def _guarded(draw: st.DrawFn, load: Expr, axes: Axes) -> Expr:
 
 @st.composite
 def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
-    """Returns a schedule that fits a nest, good or bad."""
+    """Return a schedule that fits a nest, good or bad."""
     schedule: list[Transform] = []
     names = [axis.name for axis in nest.axes]
     for name in names:
@@ -218,7 +218,7 @@ def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
 
 
 def _order(draw: st.DrawFn, tree: AxisTree, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the leaves in an order in which the number of a block comes before the block."""
+    """Return the leaves in an order in which the number of a block comes before the block."""
     left = {name: list(tree.leaves(name)) for name in names}
     order: list[str] = []
     while any(left.values()):

@@ -41,7 +41,7 @@ _BATCHES = ((1, 2), (2, 4), (1, 8))
 
 @st.composite
 def random_block_programs(draw: st.DrawFn) -> Example:
-    """Returns a program that weighs values by products of queries and keys less their maximum, with
+    """Return a program that weighs values by products of queries and keys less their maximum, with
     or without a mask, and computes the gradients of a part of its operands.
 
     All numbers are small integers, whose sums are exact in every order.
@@ -70,7 +70,7 @@ def block_program(
     are_weights_kept: bool = False,
     seed: int = 0,
 ) -> Example:
-    """Returns such a program.
+    """Return such a program.
 
     Args:
         batch: How many examples, and how many heads.
@@ -83,7 +83,7 @@ def block_program(
         seed: Of the numbers.
     """
     numbers = np.random.default_rng(seed)
-    writer = _Writer(batch, rows, keys, depth, numbers, are_weights_kept)
+    writer = _BlockWriter(batch, rows, keys, depth, numbers, are_weights_kept)
     writer.forward(is_masked=is_masked)
     for name in gradients:
         writer.gradient(name)
@@ -91,7 +91,7 @@ def block_program(
 
 
 @dataclass
-class _Writer:
+class _BlockWriter:
     """A program in the making."""
 
     batch: tuple[int, int]
@@ -140,7 +140,7 @@ class _Writer:
     def summed(
         self, node: TensorNode, position: LoopVar, last: LoopVar, over: LoopVar, *factors: Expr
     ) -> None:
-        """Adds products to cells of a node that start at 0."""
+        """Add products to cells of a node that start at 0."""
         place = (self.b, position, self.h, last)
         left, right = factors
         term = Binary(BinaryOp.MUL, left, right, float32)
@@ -180,7 +180,7 @@ class _Writer:
         self.summed(self.out, self.s, self.d, self.t, *factors)
 
     def gradient(self, name: str) -> None:
-        """Adds the nests of a gradient, and before the first one those of what they share."""
+        """Add the nests of a gradient; before the first one, those of shared intermediate nodes."""
         if "pull" not in self.nodes:
             self.given("pull", self.batch[0], self.rows, self.batch[1], self.depth)
             pulled = self.scratch("pulled", self.keys)

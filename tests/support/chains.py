@@ -1,8 +1,8 @@
-"""Random loop programs in which most nodes are computed from the ones before: food for inlining.
+"""Random loop programs for inlining: most nodes are computed from earlier ones.
 
 Definitions are pointwise, reversed, shifted, in slices, partial over a fill, diagonal, sums of loop
-variables, reductions, and accumulations in several nests; readers ask for cells in as many ways.
-Inputs and earlier nodes are overwritten now and then, so that a definition must not move past that.
+variables, reductions, and accumulations in several nests; readers use as many index maps. Inputs
+and earlier nodes are sometimes overwritten, and definitions must not move past that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def chain_programs(
     dtypes: Sequence[DType] = (float32, int32, bfloat16),
     max_steps: int = 8,
 ) -> Example:
-    """Returns programs whose nodes are mostly computed from one another.
+    """Return programs whose nodes are mostly computed from one another.
 
     Args:
         draw: Hypothesis's.
@@ -66,7 +66,7 @@ def chain_programs(
 
 @dataclass
 class _ChainAuthor:
-    """Writes one program."""
+    """Author of one program."""
 
     draw: st.DrawFn
     dtypes: tuple[DType, ...]
@@ -77,7 +77,7 @@ class _ChainAuthor:
         return self.draw(st.sampled_from(list(options)))
 
     def often(self, times: int) -> bool:
-        """Returns true once in so many times."""
+        """Return true once in so many times."""
         return self.draw(st.integers(1, times)) == 1
 
     def new_node(self, label: str, shape: tuple[int, ...]) -> TensorNode:
@@ -89,7 +89,7 @@ class _ChainAuthor:
     # ----- statements ------------------------------------------------------------------------
 
     def step(self) -> list[Stmt]:
-        """Returns statements that define a new node, or now and then change an old one."""
+        """Return statements that define a new node, or now and then change an old one."""
         if self.often(5):
             return [self.change(self.choose(list(self.nodes)))]
         shape = self.choose(_SHAPES)
@@ -101,7 +101,7 @@ class _ChainAuthor:
         return stmts
 
     def change(self, node: TensorNode) -> Stmt:
-        """Returns a nest that overwrites some cells of a node, or combines something with them."""
+        """Return a nest that overwrites some cells of a node, or combines something with them."""
         if self.often(4):
             return Fill(node, 2.0)
         loops, indices = self.target(self.nodes[node].dims)
@@ -120,7 +120,7 @@ class _ChainAuthor:
         return [nest(loops, Store(node, indices, value))]
 
     def parts(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
-        """Returns nests that write slices of a node along its first axis; one may be empty."""
+        """Return nests that write slices of a node along its first axis; one may be empty."""
         dims = self.nodes[node].dims
         cut = self.choose(range(dims[0] + 1)) if dims else 0
         stmts: list[Stmt] = []
@@ -133,20 +133,20 @@ class _ChainAuthor:
         return stmts
 
     def partial(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
-        """Returns a fill, and a nest that writes some of the cells."""
+        """Return a fill, and a nest that writes some of the cells."""
         loops, indices = self.target(self.nodes[node].dims)
         value = self.value(self.nodes[node].dtype, loops, earlier)
         return [Fill(node, 1.0), nest(loops, Store(node, indices, value))]
 
     def accumulated(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
-        """Returns a fill, and nests that add to the cells."""
+        """Return a fill, and nests that add to the cells."""
         stmts: list[Stmt] = [Fill(node, 0.0)]
         for _ in range(self.choose([1, 2])):
             stmts += self.addition(node, earlier, [])
         return stmts
 
     def reduced(self, node: TensorNode, earlier: Sequence[TensorNode]) -> list[Stmt]:
-        """Returns a reduction over a loop that is anywhere in the nest."""
+        """Return a reduction over a loop that is anywhere in the nest."""
         return [Fill(node, 0.0), *self.addition(node, earlier, [(fresh_var("k"), 3)])]
 
     def addition(
@@ -161,7 +161,7 @@ class _ChainAuthor:
         return [nest(everything, Store(node, indices, total))]
 
     def target(self, dims: tuple[int, ...]) -> tuple[Loops, tuple[AxisIndex, ...]]:
-        """Returns loops, and positions inside a node that need not be all of it."""
+        """Return loops, and positions inside a node that need not be all of it."""
         loops: Loops = []
         indices: list[AxisIndex] = []
         for dim in dims:
@@ -186,7 +186,7 @@ class _ChainAuthor:
     # ----- values ----------------------------------------------------------------------------
 
     def value(self, dtype: DType, loops: Loops, nodes: Sequence[TensorNode]) -> Expr:
-        """Returns a value computed from at least one of the nodes, mostly late ones."""
+        """Return a value computed from at least one of the nodes, mostly late ones."""
         value = self.load(dtype, loops, nodes)
         match self.choose(["copy", "constant", "index", "load", "guard"]):
             case "constant":
@@ -209,7 +209,7 @@ class _ChainAuthor:
         return cell if info.dtype is dtype else Unary(UnaryOp.IDENTITY, cell, dtype)
 
     def position(self, dim: int, loops: Loops) -> AxisIndex:
-        """Returns a position along an axis."""
+        """Return a position along an axis."""
         options: list[AxisIndex] = [FixedIndex(self.choose(range(dim)))]
         for var, extent in loops:
             if extent <= dim:
@@ -225,7 +225,7 @@ class _ChainAuthor:
 
 
 def nest(loops: Sequence[tuple[LoopVar, int]], store: Stmt) -> Stmt:
-    """Returns a statement under loops, outermost first."""
+    """Return a statement under loops, outermost first."""
     for var, extent in reversed(list(loops)):
         store = For(var, 0, extent, Block((store,)))
     return store

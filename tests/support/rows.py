@@ -1,4 +1,4 @@
-"""Hypothesis strategies for programs whose kernels go through the rows of the same arrays."""
+"""Hypothesis strategies for programs whose kernels iterate over the rows of the same arrays."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ _LIMIT = 3.0
 
 @st.composite
 def random_row_programs(draw: st.DrawFn, most_steps: int = 8) -> Example:
-    """Returns a program of kernels over rows: pointwise work, reductions of rows and over rows, and
+    """Return a program of kernels over rows: pointwise work, reductions of rows and over rows, and
     now and then one that reads other rows or cells than its own.
 
     All numbers are small integers, whose sums are exact in every order.
     """
     dtype = draw(st.sampled_from([int32, float32]))
-    writer = _Writer(draw, dtype, draw(st.sampled_from(_DOMAINS)), draw(st.sampled_from(_LENGTHS)))
+    writer = _RowWriter(
+        draw, dtype, draw(st.sampled_from(_DOMAINS)), draw(st.sampled_from(_LENGTHS))
+    )
     for _ in range(draw(st.integers(2, most_steps))):
         writer.step()
     return writer.example()
 
 
 @dataclass
-class _Writer:
-    """A program in the making: nodes by what they have one cell for."""
+class _RowWriter:
+    """Builder of a program, with nodes grouped by their shape."""
 
     draw: st.DrawFn
     dtype: DType
@@ -113,7 +115,7 @@ class _Writer:
         row: Sequence[LoopVar],
         j: LoopVar,
     ) -> None:
-        """Adds the sum or maximum of products of cells."""
+        """Add the sum or maximum of products of cells."""
         op = self.draw(st.sampled_from([BinaryOp.ADD, BinaryOp.ADD, BinaryOp.MAX]))
         factors = [self.load(self.draw(st.sampled_from(self.cells)), row, j)]
         if self.draw(st.booleans()):
@@ -128,7 +130,7 @@ class _Writer:
         self.write(row, j, update, is_column=len(dims) == 1)
 
     def elsewhere(self, row: Sequence[LoopVar], j: LoopVar, *, other_rows: bool) -> None:
-        """Adds a copy that reads cells in descending order."""
+        """Add a copy that reads cells in descending order."""
         source = self.draw(st.sampled_from(self.cells))
         node = self.new("t", *self.rows, self.length)
         self.cells.append(node)
@@ -142,7 +144,7 @@ class _Writer:
     def write(
         self, row: Sequence[LoopVar], j: LoopVar | None, stmt: Stmt, *, is_column: bool = False
     ) -> None:
-        """Adds a statement in its loops; sometimes the rows are inside."""
+        """Add a statement in its loops; sometimes the rows are inside."""
         loops = list(zip(row, self.rows, strict=True))
         if j is not None:
             is_turned = is_column or self.draw(st.integers(0, 5)) == 0
@@ -157,7 +159,7 @@ class _Writer:
         return self.draft.load(node, *row, j)
 
     def operand(self, row: Sequence[LoopVar], j: LoopVar) -> Expr:
-        """Returns the value of any node that is known where a cell is computed."""
+        """Return the value of a node that is defined where a cell is computed."""
         node = self.draw(st.sampled_from([*self.cells, *self.scalars, *self.columns, *self.sums]))
         if node in self.cells:
             return self.load(node, row, j)
@@ -174,7 +176,7 @@ class _Writer:
         return Binary(op, left, right, self.dtype)
 
     def limited(self, value: Expr) -> Expr:
-        """Returns a value whose products with others stay small."""
+        """Return a value whose products with others stay small."""
         if self.draw(st.integers(0, 3)) == 0:
             value = Unary(UnaryOp.NEG, value, self.dtype)
         top = Binary(BinaryOp.MIN, value, Const(_LIMIT, self.dtype), self.dtype)

@@ -1,4 +1,4 @@
-"""What programs say when they are wrong, with lines as a user sees them."""
+"""Error messages of programs, with source lines as a user would get them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FILE = "program.py"
 
 
 def run(text: str) -> None:
-    """Runs a program whose lines messages show as those of program.py."""
+    """Run a program whose lines messages show as those of program.py."""
     text = "import ocannl_core as oc\n" + text
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     try:
@@ -20,7 +20,7 @@ def run(text: str) -> None:
 
 
 def complaint(text: str) -> str:
-    """Returns the message of the error of shapes that a program raises.
+    """Return the message of the error of shapes that a program raises.
 
     Raises:
         AssertionError: if it raises none.
