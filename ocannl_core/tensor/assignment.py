@@ -222,7 +222,7 @@ def key_text(key: object) -> str:
 
 
 def _assignment_key(key: object) -> tuple[bool, BinaryOp]:
-    """Return True if to reset, and the accumulating primitive, for the key of `c[key] = e`."""
+    """Return the reset flag and the accumulating primitive for the key of `c[key] = e`."""
     if is_everything(key):
         return False, BinaryOp.SECOND
     parts = key if isinstance(key, tuple) else (key,)

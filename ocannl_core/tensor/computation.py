@@ -108,7 +108,7 @@ class Computation:
 
     @property
     def params(self) -> Parameters[Tensor]:
-        """The parameters that the code mentions, oldest first, with their names."""
+        """The parameters of the code, oldest first, with their names."""
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_parameter)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Computation:
 def _make_computation(
     session: sessions.Session, steps: tuple[Step, ...], results: frozenset[Tensor], name: str
 ) -> Computation:
-    """Return steps as a computation; while code is recorded they become a part of it instead."""
+    """Return steps as a computation; while code is recorded, splice them into it instead."""
     if session.recorder is not None:
         session.recorder.splice(steps, results)
         return Computation((), frozenset(), name)
@@ -166,14 +166,14 @@ def forward(tensor: Tensor, name: str = "forward") -> Computation:
 
 
 def forward_step(tensor: Tensor) -> Forward:
-    """Return the own code of a tensor and of everything it is computed from."""
+    """Return the forward code of a tensor and of all its dependencies."""
     recorder = tensor.session.recorder
     check_recorded_here([tensor], None if recorder is None else recorder.recording)
     return Forward(tuple(ancestors([tensor])))
 
 
 def zero_gradients(tensor: Tensor) -> Computation:
-    """Return the code that sets the gradients of a tensor and of all it is computed from to 0."""
+    """Return the code that sets the gradients of a tensor and of all its dependencies to 0."""
     _require_gradient(tensor)
     return _make_computation(
         tensor.session, (ZeroGradients((tensor,)),), _gradients(tensor), "zero_grads"
@@ -181,7 +181,7 @@ def zero_gradients(tensor: Tensor) -> Computation:
 
 
 def backpropagate(tensor: Tensor) -> Computation:
-    """Return the code that adds to the gradients of all that a tensor is computed from."""
+    """Return the code that adds to the gradients of a tensor's dependencies."""
     _require_gradient(tensor)
     return _make_computation(
         tensor.session, (Backpropagate((tensor,)),), _gradients(tensor), "backprop"

@@ -75,7 +75,7 @@ class UpdateGradients:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps that it consists of."""
+        """The expansion into steps."""
         counts = Counter(self.losses)
         losses = tuple(counts)
         seeds = [_seed(each, count) for each, count in counts.items()]

@@ -495,7 +495,7 @@ def stack(
 def _stack_along(
     name: str, operands: tuple[Any, ...], axis: str, label: str | None, dtype: DType | str | None
 ) -> Any:
-    """Return a stack as a part of the operation of some name."""
+    """Return a stack, as a part of the named composite operation."""
     single, stacked = (side.strip() for side in _NEW_AXIS[axis].split("=>"))
     widening = f"{single} => {stacked.format(0)}"
     if len(operands) == 1:

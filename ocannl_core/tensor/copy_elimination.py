@@ -31,7 +31,7 @@ from ocannl_core.tensor.tensor import Tensor
 
 
 def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) -> tuple[Step, ...]:
-    """Return the steps with absorbed tensors left out. Shapes must be closed."""
+    """Return the steps without copies of temporaries. Shapes must be closed."""
     order = list(_flatten(steps))
     uses = _count_uses(order)
     places = {
@@ -83,7 +83,7 @@ def _count_uses(order: list[Step]) -> Counter[Tensor]:
 
 
 def _substitute(step: Assign, value: Tensor) -> Assign | None:
-    """Return the assignment that computes the tensor that it copied, or None."""
+    """Return the assignment that computes the tensor instead of copying it, or None."""
     definition = value.definition
     if not isinstance(definition, Applied) or step.op is not UnaryOp.IDENTITY:
         return None

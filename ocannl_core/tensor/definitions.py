@@ -43,7 +43,7 @@ class Differentiable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied(Generic[T]):
-    """By an operation on other tensors."""
+    """The result of an operation on other tensors."""
 
     operation: Differentiable
     operands: tuple[T, ...]
@@ -96,17 +96,17 @@ class Parameter(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placeholder:
-    """From the host, between calls: `ctx[x] = array`."""
+    """Data of the host, stored between calls: `ctx[x] = array`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """By assignments that users record; zero at first."""
+    """State written by recorded assignments; zero at first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientOf(Generic[T]):
-    """By backpropagation through another tensor."""
+    """The gradient of another tensor, computed by backpropagation."""
 
     tensor: T
 

@@ -1,4 +1,4 @@
-"""The operators that tensors, recorded applications and slots have in common."""
+"""The operators shared by tensors, recorded primitives and slots."""
 
 from __future__ import annotations
 

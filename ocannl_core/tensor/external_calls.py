@@ -1,4 +1,4 @@
-"""The code of user-written operations inside a computation."""
+"""Code of user-written operations inside a computation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CallEmitter(Protocol):
 
 
 class ExternalCalls:
-    """The applications of user-written operations that a computation has emitted so far."""
+    """Emitter of calls of user-written operations, for one computation."""
 
     def __init__(self, emitter: CallEmitter) -> None:
         self._emitter = emitter
@@ -91,7 +91,7 @@ class ExternalCalls:
         emitter.embedded.update(map(emitter.node_of, application.results))
 
     def begin_backpropagation(self) -> None:
-        """Lets every application pass its gradients on once more."""
+        """Start a backpropagation, in which every application passes its gradients on again."""
         self._passed = set()
 
     def backpropagate(self, application: OpApplication[Tensor]) -> None:

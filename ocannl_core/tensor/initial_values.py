@@ -205,7 +205,7 @@ def _unify_row(found: Row, axes: OpenAxes | None) -> Row | None:
 
 
 def _merge_sizes(found: Dim, stated: int | Size | None) -> Dim | None:
-    """Return an axis with the basis that either side states; None if the two disagree."""
+    """Return an axis with the basis stated on either side; None if the two disagree."""
     if stated is None or not isinstance(found, Size):
         return found
     wanted = stated if isinstance(stated, Size) else Size(stated)

@@ -528,7 +528,7 @@ def _stack_tensors(
 
 
 def _constant_among(value: Real, leaves: tuple[Any, ...]) -> Tensor:
-    """Return a constant in the shape and the format of the tensors beside it."""
+    """Return a constant in the shape and the format of the other tensors of a literal."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     session = tensors[0].session
     shape = session.environment.fresh_shape()

@@ -111,7 +111,7 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
 def assignment_operands(
     args: Sequence[Any], session: Session
 ) -> tuple[Tensor | MergeBuffer | float, ...]:
-    """Return the operands of a primitive that an assignment applies: numbers stay numbers."""
+    """Return the operands of a primitive for an assignment; numbers stay numbers."""
     return tuple(
         float(arg)
         if isinstance(arg, Real)

@@ -382,7 +382,7 @@ class Operation:
             check_number(number, beside, where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
-        """Return the operation as messages name it."""
+        """Return the name of the operation in messages, with its specification."""
         if isinstance(logic, IndexMaps):
             return f'{self.name} "{logic.text}"'
         spec = getattr(logic, "spec", None)
@@ -446,7 +446,7 @@ class Operation:
     def _captured(
         self, session: Session, logic: Logic, options: CallOptions
     ) -> Mapping[str, DimRef]:
-        """Return the references to sizes that a call captures, by names of its specification."""
+        """Return the references to the captured sizes, by names of the specification."""
         if not options.capture:
             return {}
         return captured_names(options.capture, session, self.describe(logic))

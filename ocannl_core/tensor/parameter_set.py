@@ -1,4 +1,4 @@
-"""The parameters of a model, with names to save them under."""
+"""Parameters of a model by name."""
 
 from __future__ import annotations
 

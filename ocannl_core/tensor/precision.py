@@ -30,7 +30,7 @@ class Why(Enum):
     """The source of a format."""
 
     STATED = "stated"
-    """With `dtype=`, or by an array that has a format of its own."""
+    """Stated with `dtype=`, or by an array with a format of its own."""
     OPERANDS = "operands"
     """The promotion of the operands' formats."""
     STORED = "param_dtype"

@@ -110,7 +110,7 @@ class CodeRecorder:
         self._declared: set[Tensor] = set()
         self._named: set[Tensor] = set()
         self._writes: dict[Tensor, int] = {}
-        """When each tensor was assigned to last, counted in assignments and splices."""
+        """The time of the last assignment to each tensor, counted in assignments and splices."""
         self._spliced = 0
         self._now = 0
 
@@ -125,11 +125,11 @@ class CodeRecorder:
             self._named.add(tensor)
 
     def add_declaration(self, tensor: Tensor) -> None:
-        """Record that a tensor was declared here: it is kept only if it is read before written."""
+        """Record a tensor declared here: it is kept only if it is read before it is written."""
         self._declared.add(tensor)
 
     def splice(self, steps: tuple[Step, ...], results: frozenset[Tensor]) -> None:
-        """Record steps that are written elsewhere, such as the forward code of a tensor."""
+        """Record steps built elsewhere, such as the forward code of a tensor."""
         self._entries[-1] += steps
         self.results |= results
         self._now += 1
@@ -138,7 +138,7 @@ class CodeRecorder:
     def record_primitive(
         self, operation: Operation, operands: tuple[Argument, ...], logic: Logic | IndexMaps
     ) -> RecordedPrimitive:
-        """Return a primitive with a logic of its own, for an assignment to absorb."""
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
 
     def assign(self, target: Tensor, value: object, combine: BinaryOp, *, reset: bool) -> None:
@@ -212,7 +212,7 @@ class CodeRecorder:
         reset: bool,
         origin: Origin,
     ) -> Assign:
-        """Return the assignment that reduces as it accumulates."""
+        """Return the assignment of a primitive, which reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
         is_stale = max(last) > value.writes

@@ -1,4 +1,4 @@
-"""Shapes stated as text."""
+"""Requirements on shapes, stated as text."""
 
 from __future__ import annotations
 

@@ -180,14 +180,14 @@ class _AssignmentEmitter:
     def __init__(self, differentiated: AbstractSet[Tensor] = frozenset()) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
-        """The positions of selected cells, and when they were searched."""
+        """The positions of selected cells, and the time of their search."""
         self.body: list[Assignment] = []
         self.nodes: dict[TensorNode, NodeInfo] = {}
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
         self._changes: dict[Tensor, int] = {}
-        """When each tensor got its value last, counted in changes of any tensor."""
+        """The time of the last change of each tensor, counted in changes of any tensor."""
         self._now = 0
         self._set: set[Tensor] = set()  # gradients
         self._passed_on: set[Tensor] = set()  # gradients, since they were set
@@ -199,7 +199,7 @@ class _AssignmentEmitter:
         self.calls = ExternalCalls(self)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
-        """Return a tensor's node, listed among the program's nodes."""
+        """Return a tensor's node, and list it among the program's nodes."""
         node = self.calls.node_of(tensor)
         if node not in self.nodes:
             margins = tensor.layout.margins
@@ -368,7 +368,7 @@ class _AssignmentEmitter:
         self._passed_on.discard(gradient)
 
     def with_passed_gradients(self, program: AssignProgram) -> AssignProgram:
-        """Return the program with the gradients that it leaves passed on to operands."""
+        """Return the program with the gradients that it has passed on to operands."""
         passed, carried = (
             frozenset(each.node for each in found if each.node in program.nodes)
             for found in (self._passed_on, self._carried)
@@ -413,7 +413,7 @@ class _AssignmentEmitter:
 
 
 def selects(tensor: Tensor) -> bool:
-    """Return True if the gradient of a tensor belongs to cells that a maximum selects."""
+    """Return True if the gradient of a tensor flows to cells selected by a maximum or minimum."""
     definition = tensor.definition
     gradient = definition.operation.gradient if isinstance(definition, Applied) else None
     return gradient is not None and "selected" in slot_names(gradient)

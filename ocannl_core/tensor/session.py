@@ -31,15 +31,15 @@ class Recorder(Protocol):
         ...
 
     def add_declaration(self, tensor: Any) -> None:
-        """Record that a tensor was declared here."""
+        """Record a tensor declared at this place."""
         ...
 
     def splice(self, steps: tuple[Any, ...], results: frozenset[Any]) -> None:
-        """Record steps that are written elsewhere."""
+        """Record steps built elsewhere."""
         ...
 
     def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        """Return a primitive with a logic of its own, for an assignment to absorb."""
+        """Return a primitive with a logic of its own, for an assignment to reduce."""
         ...
 
     def assign(self, target: Any, value: Any, combine: BinaryOp, *, reset: bool) -> None:
@@ -48,7 +48,7 @@ class Recorder(Protocol):
 
 
 class Notes:
-    """Texts about tensors. They keep no tensor alive, and go with it."""
+    """Texts about tensors, held weakly: an entry disappears with its tensor."""
 
     __slots__ = ("_entries",)
 
@@ -111,7 +111,7 @@ class Session:
         self.environment = Environment()
         self.recorder: Recorder | None = None
         self.block: Any = None
-        """The innermost application of a block that is running."""
+        """The innermost running application of a block."""
         self.consumed = Notes()
         """Tensors whose forward code is contained in a compiled computation, with its name."""
         self.backpropagated = Notes()
@@ -162,7 +162,7 @@ class Session:
 
 
 def _float(keyword: str, value: DType | str) -> DType:
-    """Return a number format for real numbers that state none."""
+    """Return a default number format, which must be a float."""
     found = dtype_of(value)
     if not found.is_float:
         raise UsageError(

@@ -133,7 +133,7 @@ class SlotCode:
         self._run(code, self._gradients)
 
     def _run(self, code: Code, writable: set[TensorNode]) -> None:
-        """Call a defining function with the slots that its parameters name."""
+        """Call a defining function with the slots of its parameters."""
         self._writable |= writable
         returned: object = code(*(self._slot(name) for name in slot_names(code)))  # type: ignore[func-returns-value]
         if returned is not None:
@@ -490,7 +490,7 @@ def check_margins(
 
 
 def _concatenations(args: tuple[Slot | int | float, ...]) -> Iterator[ConcatIndex]:
-    """Yield the concatenated axes that values are read at."""
+    """Yield the concatenated axes in the index maps of values."""
     for arg in args:
         if isinstance(arg, Slot):
             yield from (each for each in arg.index if isinstance(each, ConcatIndex))

@@ -33,7 +33,7 @@ from ocannl_core.tensor.session import Session
 
 
 class TypedTensor(Assignable):
-    """A tensor as far as its number format is concerned; the base class of `Tensor`."""
+    """The number format of a tensor, and its dependents; the base class of `Tensor`."""
 
     __slots__ = ("_dependents", "_first_use", "_is_settled", "_precision", "definition")
 
