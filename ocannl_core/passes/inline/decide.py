@@ -6,7 +6,7 @@ complete, with its own reads inlined already, so the decision falls there:
 1. Nodes that the context stores stay in memory; so do nodes that may be read before they are
    written.
 2. Nodes that no stored node depends on are removed.
-3. A statement that writes the node must be inlinable (`definition.find_obstacle`).
+3. A statement that writes the node must be inlinable (`find_definition_obstacle`).
 4. Every read must be a load whose cell the definition can be solved for (`solve`).
 5. No operand of the definition may be written between it and the read, except that a reader may
    write the very cell that it reads.
