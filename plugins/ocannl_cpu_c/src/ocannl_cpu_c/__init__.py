@@ -6,10 +6,15 @@ compiled.
 
 from __future__ import annotations
 
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import Buffer, Event, Target, TargetReport
+from ocannl_core.backend_api import (
+    Buffer,
+    Event,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    hookimpl,
+)
 from ocannl_cpu_c import devices, loader, memory
 from ocannl_cpu_c.code_generation import generate
 from ocannl_cpu_c.executable import CExecutable

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
 from ocannl_cpu_c.translation_units import file_of, key, seconds, units
 

@@ -19,17 +19,16 @@ from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage.directory import (
+from ocannl_core.backend_api import CompileError, dataclass, settings
+from ocannl_core.backend_api.c_family import CompilerVectorisation
+from ocannl_core.backend_api.files import (
     PrivateDirectory,
     private_directory,
+    sealed_json,
     temporary_directory,
     unfinished_name,
+    unsealed_json,
 )
-from ocannl_core.storage.sealed import sealed_json, unsealed_json
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
 from ocannl_cpu_c.object_files import lack
 

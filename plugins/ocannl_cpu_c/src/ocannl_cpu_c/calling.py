@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import overlapping
+from ocannl_core.backend_api import LinkError, overlapping
 from ocannl_cpu_c.bindings import ffi
 
 _FUNCTIONS = {

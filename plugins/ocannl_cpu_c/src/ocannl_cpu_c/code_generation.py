@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.identity import IdentityMap
-from ocannl_core.kernels.nodes import Kernel, Step
-from ocannl_core.kernels.stream import KernelStream
+from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, Step
+from ocannl_core.backend_api.c_family import KernelText
 from ocannl_cpu_c.loader import compiling_ahead
 from ocannl_cpu_c.source import CSource, assemble, kernel_of
 

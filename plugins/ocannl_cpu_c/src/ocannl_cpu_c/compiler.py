@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.codegen.matrix_tile_prelude import EMULATED
-from ocannl_core.dtypes import DType, bfloat16
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage.directory import PrivateDirectory
+from ocannl_core.backend_api import CompileError, dataclass, settings
+from ocannl_core.backend_api.arithmetic import DType, bfloat16
+from ocannl_core.backend_api.c_family import EMULATED, CompilerVectorisation
+from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
 

@@ -8,9 +8,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.errors import OcannlError
-from ocannl_core.target import Target, TargetReport
+from ocannl_core.backend_api import OcannlError, Target, TargetReport, settings
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ocannl_core import settings
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import exclusive
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import interior
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Launcher, Target
+from ocannl_core.backend_api import (
+    Buffer,
+    Launcher,
+    LinkError,
+    NodeInfo,
+    Target,
+    TensorNode,
+    dataclass,
+    exclusive,
+    interior,
+    memory_plan,
+    settings,
+)
+from ocannl_core.backend_api.loops import CallExternal
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.backend_api import CompileError, replace
+from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.memory_plan import ALIGNMENT, MemoryPlan
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
+from ocannl_core.backend_api import (
+    ALIGNMENT,
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    MemoryPlan,
+    NodeInfo,
+    Target,
+    TensorNode,
+    dataclass,
+)
 
 Array = np.ndarray[Any, Any]
 

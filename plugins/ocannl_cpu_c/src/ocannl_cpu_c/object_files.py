@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from ocannl_core.storage.directory import PrivateDirectory
+from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c.bindings import ffi
 
 _MAGIC = b"\x7fELF"

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
-from ocannl_core.kernels.memory_plan import ALIGNMENT
+from ocannl_core.backend_api import ALIGNMENT, dataclass
+from ocannl_core.backend_api.parallel import LEAST_WORK, ParallelIterations, UniformIterations
 
 _PER_THREAD = 4
 """There are more parts than threads, for threads do not progress alike where others use the

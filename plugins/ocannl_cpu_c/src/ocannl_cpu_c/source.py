@@ -6,19 +6,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import assert_never
 
-from ocannl_core.codegen.c_family import render_kernel
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.codegen.names import NameRole
-from ocannl_core.codegen.native import native_arguments, render_native
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernel_passes.parallelise import ParallelIterations, parallel_iterations
-from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import TensorNode
+from ocannl_core.backend_api import (
+    HostCall,
+    Kernel,
+    NodeInfos,
+    Plan,
+    StaticIndex,
+    Step,
+    TensorNode,
+    dataclass,
+)
+from ocannl_core.backend_api.c_family import (
+    Dialect,
+    KernelText,
+    NameRole,
+    native_arguments,
+    render_kernel,
+    render_native,
+)
+from ocannl_core.backend_api.loops import CallExternal, PrintedNames, merge_reads
+from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterations
 
 
 class ThreadedC(Dialect):

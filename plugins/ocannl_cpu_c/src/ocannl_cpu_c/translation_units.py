@@ -12,10 +12,13 @@ from functools import lru_cache
 from math import ceil
 from typing import assert_never
 
-from ocannl_core.codegen.c_family import CODEGEN_VERSION
-from ocannl_core.codegen.helper import MATH
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.codegen.prelude import headers_of
+from ocannl_core.backend_api.c_family import (
+    CODEGEN_VERSION,
+    MATH,
+    CompilerVectorisation,
+    KernelText,
+    headers_of,
+)
 from ocannl_cpu_c.cache import TranslationUnit
 from ocannl_cpu_c.source import unit
 

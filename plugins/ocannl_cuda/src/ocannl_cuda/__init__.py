@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.target import TargetReport
+from ocannl_core.backend_api import TargetReport, hookimpl
 from ocannl_cuda.driver import Found, NotInstalled, Refused, probe
 
 OCANNL_API = (1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.backend_api import dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    hookimpl,
+)
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 

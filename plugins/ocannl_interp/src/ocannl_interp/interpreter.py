@@ -15,17 +15,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
-from ocannl_core.dtypes import DType, Kind, Number, from_bits, round_to
-from ocannl_core.errors import VerifyError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.backend_api import NodeInfo, TensorNode, VerifyError, dataclass
+from ocannl_core.backend_api.arithmetic import (
+    DType,
+    Kind,
+    Number,
+    TernaryOp,
+    from_bits,
+    meaning_in,
+    numbers_of,
+    round_to,
+    word_of,
+)
+from ocannl_core.backend_api.loops import (
     Allocate,
+    AxisIndex,
     AxisKind,
     Barrier,
     Binary,
     Block,
     CallExternal,
+    ConcatIndex,
     Const,
     ConstBits,
     DeclareLocal,
@@ -34,6 +44,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Gather,
     IndexValue,
+    IndexVar,
     Load,
     LoadMerge,
     Local,
@@ -49,10 +60,8 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
     Ternary,
     Unary,
+    as_affine,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import TernaryOp, meaning_in
-from ocannl_core.threefry import numbers_of, word_of
 from ocannl_interp.memory import interior, poison, reader, undefined
 
 Frame = list[Any]

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Number, float16
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import Target
+from ocannl_core.backend_api import NodeInfo, Target, dataclass
+from ocannl_core.backend_api.arithmetic import DType, Number, float16
 
 Array = np.ndarray[Any, Any]
 

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import exclusive
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
-from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Launcher
+from ocannl_core.backend_api import (
+    Buffer,
+    HostCall,
+    Kernel,
+    Launcher,
+    LinkError,
+    NodeInfo,
+    Plan,
+    Step,
+    TensorNode,
+    dataclass,
+    exclusive,
+)
+from ocannl_core.backend_api.loops import (
+    Allocate,
+    Block,
+    LoopProgram,
+    Scope,
+    Stmt,
+    merge_reads,
+    to_text,
+)
 from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
 

@@ -11,13 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.hooks.host_calls import host_call
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.indexing import IndexVar
-from ocannl_core.kernels.nodes import HostCall, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    HostCall,
+    KernelStream,
+    Launcher,
+    NodeInfo,
+    Plan,
+    Target,
+    TargetReport,
+    TensorNode,
+    hookimpl,
+    host_call,
+)
+from ocannl_core.backend_api.loops import IndexVar
 from ocannl_example.evaluate import check, run
 
 OCANNL_API = (1, 0)

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import Number, round_to
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import AxisIndex, IndexVar, value_of
-from ocannl_core.kernels.nodes import HostCall, Kernel, Step
-from ocannl_core.loopir.nodes import (
+from ocannl_core.backend_api import CodegenError, HostCall, Kernel, Step, TensorNode
+from ocannl_core.backend_api.arithmetic import Number, round_to
+from ocannl_core.backend_api.loops import (
+    AxisIndex,
     Binary,
     Block,
     Const,
     Expr,
     Fill,
     For,
+    IndexVar,
     Load,
     Remark,
     Stmt,
     Store,
     Ternary,
     Unary,
+    value_of,
 )
-from ocannl_core.node import TensorNode
 
 Arrays = Mapping[TensorNode, np.ndarray[Any, Any]]
 Env = dict[IndexVar, int]

@@ -1,0 +1,97 @@
+"""The interface that backends import.
+
+A backend imports nothing of `ocannl_core` but this package. The package itself has the hooks, the
+objects that cross the boundary, and the parts of a plan; its modules have the rest by subject:
+
+- `loops`: the loop language, in which the bodies of kernels are written;
+- `arithmetic`: number formats, their rounding, and the meaning of primitives;
+- `parallel`: iterations of a kernel that may run on several threads;
+- `c_family`: rendering of kernels in C and its dialects;
+- `files`: private directories and files with digests, for a cache of compiled code.
+"""
+
+from ocannl_core import settings
+from ocannl_core.errors import (
+    CodegenError,
+    CompileError,
+    LinkError,
+    OcannlError,
+    TransferError,
+    VerifyError,
+)
+from ocannl_core.exclusive import exclusive, overlapping
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.hooks.host_calls import host_call
+from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.host_arrays import interior
+from ocannl_core.identity import IdentityMap
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
+from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.passes.pipeline import NamedPass
+from ocannl_core.target import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    ExternalOp,
+    HostBuffer,
+    Launcher,
+    NativeCode,
+    NativeOp,
+    Source,
+    Target,
+    TargetReport,
+)
+
+__all__ = [
+    "ALIGNMENT",
+    "BACKEND_API",
+    "HOST",
+    "Allocation",
+    "Buffer",
+    "CodegenError",
+    "CompileError",
+    "Done",
+    "Event",
+    "Executable",
+    "ExternalOp",
+    "FinishedStep",
+    "HostBuffer",
+    "HostCall",
+    "IdentityMap",
+    "Kernel",
+    "KernelStream",
+    "Launcher",
+    "LinkError",
+    "MemoryMode",
+    "MemoryPlan",
+    "NamedPass",
+    "NativeCode",
+    "NativeOp",
+    "NodeInfo",
+    "NodeInfos",
+    "OcannlError",
+    "Plan",
+    "Source",
+    "StaticIndex",
+    "Step",
+    "Target",
+    "TargetReport",
+    "TensorNode",
+    "TransferError",
+    "VerifyError",
+    "dataclass",
+    "exclusive",
+    "hookimpl",
+    "host_call",
+    "interior",
+    "memory_plan",
+    "overlapping",
+    "replace",
+    "settings",
+]
