@@ -4,13 +4,31 @@ A backend imports nothing of `ocannl_core` but this package. The package itself 
 objects that cross the boundary, and the parts of a plan; its modules have the rest by subject:
 
 - `loops`: the loop language, in which the bodies of kernels are written;
-- `arithmetic`: number formats, their rounding, and the meaning of primitives;
+- `arithmetic`: rounding, bit patterns, and the meaning of primitives;
+- `host_calls`: operations that run in Python, between kernels;
+- `passes`: passes over loop programs, for the hook `ocannl_passes`;
 - `parallel`: iterations of a kernel that may run on several threads;
 - `c_family`: rendering of kernels in C and its dialects;
 - `files`: private directories and files with digests, for a cache of compiled code.
 """
 
 from ocannl_core import settings
+from ocannl_core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint4x32,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from ocannl_core.errors import (
     CodegenError,
     CompileError,
@@ -21,16 +39,17 @@ from ocannl_core.errors import (
 )
 from ocannl_core.exclusive import exclusive, overlapping
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.hooks.host_calls import host_call
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.host_arrays import interior
 from ocannl_core.identity import IdentityMap
 from ocannl_core.indexing import StaticIndex
+from ocannl_core.ir_text import PrintedNames
 from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
 from ocannl_core.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.loopir.nodes import CallExternal
+from ocannl_core.loopir.traverse import merge_reads
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import (
     BACKEND_API,
     HOST,
@@ -54,8 +73,10 @@ __all__ = [
     "HOST",
     "Allocation",
     "Buffer",
+    "CallExternal",
     "CodegenError",
     "CompileError",
+    "DType",
     "Done",
     "Event",
     "Executable",
@@ -70,13 +91,13 @@ __all__ = [
     "LinkError",
     "MemoryMode",
     "MemoryPlan",
-    "NamedPass",
     "NativeCode",
     "NativeOp",
     "NodeInfo",
     "NodeInfos",
     "OcannlError",
     "Plan",
+    "PrintedNames",
     "Source",
     "StaticIndex",
     "Step",
@@ -85,13 +106,26 @@ __all__ = [
     "TensorNode",
     "TransferError",
     "VerifyError",
+    "bfloat16",
     "dataclass",
     "exclusive",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
     "hookimpl",
-    "host_call",
+    "int32",
+    "int64",
     "interior",
     "memory_plan",
+    "merge_reads",
     "overlapping",
     "replace",
     "settings",
+    "uint4x32",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 ]

@@ -1,32 +1,11 @@
-"""Number formats, their rounding, and the meaning of primitives on numbers of Python."""
+"""Rounding, bit patterns, and the meaning of primitives on numbers of Python."""
 
-from ocannl_core.dtypes import (
-    DType,
-    Kind,
-    Number,
-    bfloat16,
-    bits_of,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    from_bits,
-    int32,
-    int64,
-    round_to,
-    uint4x32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from ocannl_core.dtypes import Kind, Number, bits_of, from_bits, round_to
 from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, VectorOp, meaning_in
 from ocannl_core.threefry import Words, number_of, numbers_of, word_of
 
 __all__ = [
     "BinaryOp",
-    "DType",
     "Kind",
     "Number",
     "Op",
@@ -34,24 +13,11 @@ __all__ = [
     "UnaryOp",
     "VectorOp",
     "Words",
-    "bfloat16",
     "bits_of",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float16",
-    "float32",
-    "float64",
     "from_bits",
-    "int32",
-    "int64",
     "meaning_in",
     "number_of",
     "numbers_of",
     "round_to",
-    "uint4x32",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
     "word_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -15,8 +15,10 @@ from ocannl_core.hooks.plugins import describe
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+
+if TYPE_CHECKING:
+    from ocannl_core.passes.pipeline import NamedPass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from ocannl_core.backend_api import CompileError, dataclass, settings
-from ocannl_core.backend_api.arithmetic import DType, bfloat16
+from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
 from ocannl_core.backend_api.c_family import EMULATED, CompilerVectorisation
 from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c import amx_permission

@@ -7,6 +7,7 @@ from typing import Any
 
 from ocannl_core.backend_api import (
     Buffer,
+    CallExternal,
     Launcher,
     LinkError,
     NodeInfo,
@@ -18,7 +19,6 @@ from ocannl_core.backend_api import (
     memory_plan,
     settings,
 )
-from ocannl_core.backend_api.loops import CallExternal
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel

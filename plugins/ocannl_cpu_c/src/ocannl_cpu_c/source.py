@@ -7,14 +7,17 @@ from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.backend_api import (
+    CallExternal,
     HostCall,
     Kernel,
     NodeInfos,
     Plan,
+    PrintedNames,
     StaticIndex,
     Step,
     TensorNode,
     dataclass,
+    merge_reads,
 )
 from ocannl_core.backend_api.c_family import (
     Dialect,
@@ -24,7 +27,6 @@ from ocannl_core.backend_api.c_family import (
     render_kernel,
     render_native,
 )
-from ocannl_core.backend_api.loops import CallExternal, PrintedNames, merge_reads
 from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterations
 
 

@@ -15,9 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
-from ocannl_core.backend_api import NodeInfo, TensorNode, VerifyError, dataclass
-from ocannl_core.backend_api.arithmetic import (
+from ocannl_core.backend_api import (
+    CallExternal,
     DType,
+    NodeInfo,
+    TensorNode,
+    VerifyError,
+    dataclass,
+)
+from ocannl_core.backend_api.arithmetic import (
     Kind,
     Number,
     TernaryOp,
@@ -34,7 +40,6 @@ from ocannl_core.backend_api.loops import (
     Barrier,
     Binary,
     Block,
-    CallExternal,
     ConcatIndex,
     Const,
     ConstBits,

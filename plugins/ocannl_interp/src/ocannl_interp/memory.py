@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.backend_api import NodeInfo, Target, dataclass
-from ocannl_core.backend_api.arithmetic import DType, Number, float16
+from ocannl_core.backend_api import DType, NodeInfo, Target, dataclass, float16
+from ocannl_core.backend_api.arithmetic import Number
 
 Array = np.ndarray[Any, Any]
 

@@ -17,16 +17,9 @@ from ocannl_core.backend_api import (
     TensorNode,
     dataclass,
     exclusive,
-)
-from ocannl_core.backend_api.loops import (
-    Allocate,
-    Block,
-    LoopProgram,
-    Scope,
-    Stmt,
     merge_reads,
-    to_text,
 )
+from ocannl_core.backend_api.loops import Allocate, Block, LoopProgram, Scope, Stmt, to_text
 from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
 

@@ -25,8 +25,8 @@ from ocannl_core.backend_api import (
     TargetReport,
     TensorNode,
     hookimpl,
-    host_call,
 )
+from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.loops import IndexVar
 from ocannl_example.evaluate import check, run
 
