@@ -10,21 +10,22 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from ocannl_core.compile.driver import compile_program
+from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
+from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime import link, recompute, values
-from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-from ocannl_core.runtime.usage import usage_of
 from ocannl_core.target import Buffer, Target
 
 if TYPE_CHECKING:
@@ -157,8 +158,9 @@ class Context:
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
         kept = link.stored_nodes(code, self._store, keep, read_again)
-        requested = link.requested_nodes(code, inline)
-        built = build(program, lowered, kept, self.backend, self.target, requested)
+        inlined = link.requested_nodes(code, inline)
+        request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
+        built = compile_program(program, request)
         memory = link.bind(code, built.plan, self._store)
         buffers: dict[TensorNode, Buffer] = {node: s.buffer for node, s in memory.items()}
         launch = built.executable.link(buffers)

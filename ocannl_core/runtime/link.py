@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
-from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.runtime.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

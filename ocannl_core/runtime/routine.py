@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
+from ocannl_core.compile.driver import Build, compile_again
+from ocannl_core.compile.profile import Profile, profile
+from ocannl_core.compile.schedule_search import Tuning, search_schedules
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
+from ocannl_core.loopir.usage import Limit, Usage
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
-from ocannl_core.runtime.build import Build, rebuild
 from ocannl_core.runtime.calls import callable_class
-from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, RunRecord, Stored
-from ocannl_core.runtime.tuning import Tuning, tune
-from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.target import Launcher
 
 
@@ -145,8 +145,8 @@ class Routine:
             again: Also searches for kernels for which an earlier search came to its end.
         """
         build = self._build
-        found = tune(build.optimised, build.backend, build.target, budget, again=again)
-        self._build = rebuild(build)
+        found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
+        self._build = compile_again(build)
         buffers = {node: stored.buffer for node, stored in self._memory.items()}
         self._launch = self._build.executable.link(buffers)
         return found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.cli import main
+from ocannl_core.compile.bench import Bench, index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
@@ -22,10 +23,9 @@ from ocannl_core.kernel_passes.schedule_kernels import apply_rule, prepare_kerne
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import TensorNode
-from ocannl_core.runtime.bench import Bench, index_values
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.usage import Limit
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core.dtypes import Kind
+from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.pipeline import plan_variants
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.usage import Limit, usage_of
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.runtime.interfaces import Array
-from ocannl_core.runtime.usage import Limit, usage_of
 from ocannl_core.target import Buffer, HostBuffer, Launcher, Target
 
 if TYPE_CHECKING:

@@ -55,15 +55,35 @@ _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, 
 
 
 @dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A lowered program, with all that its generated code depends on beside the settings.
+
+    Attributes:
+        lowered: The loop program before any pass.
+        stored: The nodes that outlive each call, with the reasons.
+        inlined: The nodes that the user wants inlined.
+        backend: The backend that generates and compiles.
+        target: The device.
+    """
+
+    lowered: LoopProgram
+    stored: Mapping[TensorNode, Placement]
+    inlined: frozenset[TensorNode]
+    backend: Backend
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedCode:
-    """What becomes of a lowered program before a backend compiles it.
+    """A program after passes, scheduling and code generation, before a backend compiles it.
 
     Attributes:
         optimised: The loop program after all passes.
-        plan: Its kernels and the order in which they run.
+        plan: Its kernels, in the order of execution.
         source: The generated code.
-        placements: Where each node is, and why.
-        definitions: How later routines compute the nodes that this one computes and does not store.
+        placements: The placement of each node, with its reason.
+        definitions: Definitions of nodes that the routine computes and does not store, for later
+            routines to inline.
     """
 
     optimised: LoopProgram
@@ -73,26 +93,21 @@ class GeneratedCode:
     definitions: Mapping[TensorNode, Definition]
 
 
-def load_or_generate(
-    lowered: LoopProgram,
-    stored: Mapping[TensorNode, Placement],
-    requested: frozenset[TensorNode],
-    backend: Backend,
-    target: Target,
-    make: Callable[[], GeneratedCode],
-) -> GeneratedCode:
-    """Returns what an earlier process made of a program, or else makes it now and keeps it.
+def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode]) -> GeneratedCode:
+    """Return the code that an earlier process generated for a program; else generate and save it.
 
-    Nothing is kept of programs that call out of the loop language, for backends that do not say of
-    what data their sources consist, with wrapper plugins, or where nothing can be written.
+    Code is saved only if the program stays in the loop language, the backend states the class of
+    its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be written.
     """
-    form = _form(backend)
-    code = None if form is None else _code_digest(backend)
+    form = _form(request.backend)
+    code = None if form is None else _code_digest(request.backend)
     if form is None or code is None:
         return make()
     numbering = Numbering()
-    requests = tuple(node for node in lowered.nodes if node in requested)
-    question = (code, _circumstances(target), target, lowered, tuple(stored.items()), requests)
+    lowered, target = request.lowered, request.target
+    inlined = tuple(node for node in lowered.nodes if node in request.inlined)
+    stored = tuple(request.stored.items())
+    question = (code, _circumstances(target), target, lowered, stored, inlined)
     try:
         key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
         directory = private_directory(settings.cache_directory(), "routines")

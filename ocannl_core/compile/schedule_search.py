@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.profile import duration
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.pipeline import cut_kernels
@@ -27,8 +29,6 @@ from ocannl_core.kernels.nodes import Kernel, Plan, TuningResult
 from ocannl_core.kernels.transforms import Schedule, schedule_text
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.runtime.bench import Bench
-from ocannl_core.runtime.profile import duration
 from ocannl_core.schedule.tuning.candidates import Candidate, first_candidates, fits, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 from ocannl_core.target import Launcher, Target
@@ -130,7 +130,7 @@ class _Subject:
     default: float = 0.0
 
 
-def tune(
+def search_schedules(
     program: LoopProgram,
     backend: Backend,
     target: Target,
