@@ -123,6 +123,7 @@ def _watch_own_stages(stages: Stages) -> None:
     from ocannl_core.compile import driver
     from ocannl_core.hooks import manager
     from ocannl_core.kernels.stream import KernelStream
+    from ocannl_core.passes import pipeline
     from ocannl_core.runtime import context, link
     from ocannl_core.tensor.computation import Computation
 
@@ -132,7 +133,7 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(context, "usage_of", "lower")
     stages.watch(driver, "load_or_generate", "look up")
     stages.watch(driver, "generate", "schedule")
-    stages.watch(driver, "run_passes", "passes")
+    stages.watch(pipeline, "run_passes", "passes")
     stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")

@@ -15,6 +15,8 @@
 
 A program that an earlier process has compiled starts at its source: `saved_code`. The context links
 the executable to memory.
+
+Passes and scheduler are imported by the functions that run them: a start from disk does without.
 """
 
 from __future__ import annotations
@@ -27,20 +29,18 @@ from ocannl_core.assign import printer as assign_printer
 from ocannl_core.assign.nodes import AssignProgram
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
-from ocannl_core.compile.schedule_search import search_schedules
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernel_passes.pipeline import plan_kernels
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
-from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.inline.decide import Definition
-from ocannl_core.passes.pipeline import NamedPass, core_passes, run_passes
 from ocannl_core.target import Executable, Source, Target
 
 if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
+    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.pipeline import NamedPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,17 @@ def compile_program(assignments: AssignProgram, request: CompileRequest) -> Buil
 
 def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
     """Return the generated code of a program, after all passes and scheduling."""
+    from ocannl_core.kernel_passes.pipeline import plan_kernels
+    from ocannl_core.passes.decisions import Decisions
+
     backend, target = request.backend, request.target
     decisions = Decisions(request.stored, _prefers_device(backend, target), request.inlined)
     optimised = optimise(request, decisions, dump)
     placements = decisions.placements(request.lowered.nodes, optimised)
     chosen = settings.current()
     if chosen.tune == "search":
+        from ocannl_core.compile.schedule_search import search_schedules
+
         with dump.timing("search for schedules"):
             search_schedules(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
@@ -127,6 +132,8 @@ def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
 
 def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> LoopProgram:
     """Return a program after the passes of the core and of the backend."""
+    from ocannl_core.passes.pipeline import core_passes, run_passes
+
     own = (_verified(each) for each in request.backend.passes(request.target))
     passes = [_timed(each, dump) for each in (*core_passes(decisions), *own)]
     return run_passes(request.lowered, passes, [dump.program])
@@ -134,6 +141,8 @@ def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> LoopP
 
 def compile_again(built: Build) -> Build:
     """Return a routine compiled again, with the schedules that the tuning cache has now."""
+    from ocannl_core.kernel_passes.pipeline import plan_kernels
+
     kernels = plan_kernels(built.optimised, built.target)
     source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
@@ -151,6 +160,8 @@ def _prefers_device(backend: Backend, target: Target) -> Callable[[TensorNode, N
 def _timed(each: NamedPass, dump: Dump) -> NamedPass:
     """Return a pass that records its time."""
 
+    from ocannl_core.passes.pipeline import NamedPass
+
     def run(program: LoopProgram) -> LoopProgram:
         with dump.timing(each.name):
             return each.run(program)
@@ -160,6 +171,8 @@ def _timed(each: NamedPass, dump: Dump) -> NamedPass:
 
 def _verified(each: NamedPass) -> NamedPass:
     """Return a backend's pass with its results verified, so that defects show where they arise."""
+
+    from ocannl_core.passes.pipeline import NamedPass
 
     def run(program: LoopProgram) -> LoopProgram:
         result = each.run(program)

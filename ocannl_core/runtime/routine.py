@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
 from ocannl_core.compile.driver import Build, compile_again
-from ocannl_core.compile.profile import Profile, profile
-from ocannl_core.compile.schedule_search import Tuning, search_schedules
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
@@ -22,6 +20,10 @@ from ocannl_core.runtime.calls import callable_class
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, RunRecord, Stored
 from ocannl_core.target import Launcher
+
+if TYPE_CHECKING:
+    from ocannl_core.compile.profile import Profile
+    from ocannl_core.compile.schedule_search import Tuning
 
 
 class Routine:
@@ -127,6 +129,8 @@ class Routine:
             LinkError: if a node that it reads has no value yet.
             UsageError: if an index is missing, unknown or out of range.
         """
+        from ocannl_core.compile.profile import profile
+
         values = self._values(indices)
         link.check_values(self._needed, self.name)
         memory = {node: stored.buffer for node, stored in self._memory.items()}
@@ -144,6 +148,8 @@ class Routine:
             budget: How many seconds to spend, about. The kernels that take longest come first.
             again: Also searches for kernels for which an earlier search came to its end.
         """
+        from ocannl_core.compile.schedule_search import search_schedules
+
         build = self._build
         found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
         self._build = compile_again(build)
