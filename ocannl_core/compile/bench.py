@@ -1,4 +1,4 @@
-"""One kernel on memory of its own: verified on whole numbers, and timed beside others.
+"""A kernel on memory of its own: verified on whole numbers, and timed under several schedules.
 
 The numbers are small and whole, so that sums and products of them are exact in whatever order they
 are combined: a schedule that left a term out would show.
@@ -33,13 +33,13 @@ _MOST_REPETITIONS = 2000
 
 
 class Bench:
-    """A kernel, to be run by different schedules.
+    """A kernel, to be run with different schedules.
 
     Args:
         plan: The routine that it belongs to.
         part: The kernel.
         backend: Generates code and compiles it.
-        target: Where it runs.
+        target: The device.
     """
 
     def __init__(self, plan: Plan, part: AnalysedKernel, backend: Backend, target: Target) -> None:
@@ -66,7 +66,7 @@ class Bench:
         self._steps = _most_terms(part)
 
     def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
-        """Returns the kernel by each of some schedules, compiled together."""
+        """Return launchers of the kernel for each of some schedules, compiled together."""
         together = plan_variants(self._plan, self._part, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
@@ -79,21 +79,21 @@ class Bench:
         return launchers
 
     def results(self, launcher: Launcher) -> list[Array]:
-        """Returns what the kernel writes, computed from the same numbers each time."""
+        """Return the arrays that the kernel writes, computed from the same numbers each time."""
         self._reset()
         launcher(self._values)
         self._backend.synchronize(self._target)
         return [self._downloaded(node) for node in self._written]
 
     def agree(self, expected: Sequence[Array], found: Sequence[Array]) -> bool:
-        """True if two results differ by no more than reordered sums may.
+        """Return True if two results differ by no more than reordered sums may.
 
         The bound is that of a sum of as many terms, relative to the largest cell.
         """
         return all(_differ_little(a, b, self._steps) for a, b in zip(expected, found, strict=True))
 
     def least_times(self, launchers: Sequence[Launcher], rounds: int) -> list[float]:
-        """Returns the least seconds of one run of each, sampled in turn."""
+        """Return the least seconds of one run of each, sampled in turn."""
         repetitions = [self._repetitions(launcher) for launcher in launchers]
         least = [float("inf")] * len(launchers)
         was_collecting = gc.isenabled()
@@ -137,9 +137,9 @@ class Bench:
 def index_values(
     indices: Iterable[StaticIndex], limits: Iterable[Limit]
 ) -> dict[StaticIndex, int] | None:
-    """Returns values of static indices for which every access stays in its buffer.
+    """Return values of static indices for which every access stays in its buffer.
 
-    None if that is not found by looking at each index alone, the others being at their least.
+    Return None if no values are found by choosing each index alone, as small as its range allows.
     """
     limits = list(limits)
     values: dict[StaticIndex, int] = {}
@@ -161,7 +161,7 @@ def _whole_numbers(random: np.random.Generator, info: NodeInfo) -> Array:
 
 
 def _most_terms(part: AnalysedKernel) -> int:
-    """Returns of how many terms a cell of a kernel is made, about."""
+    """Return the approximate number of terms summed in a cell of a kernel."""
     count = 8
     if part.cells is not None:
         for axis in part.cells.reduced:

@@ -34,7 +34,7 @@ class Dump:
 
     @property
     def is_open(self) -> bool:
-        """True if files are written."""
+        """Return True if files are written."""
         return self._folder is not None
 
     def text(self, stage: str, text: str) -> None:

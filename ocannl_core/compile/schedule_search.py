@@ -1,10 +1,10 @@
-"""Searching for the schedules that are fastest on this machine, within a budget of seconds.
+"""Search for the schedules that are fastest on this machine, within a budget of seconds.
 
-The kernels of a routine share the budget by the time that they take. Each search starts from the
+The kernels of a routine share the budget in proportion to their time. Each search starts from the
 default's schedule and goes from the fastest schedule found so far to its neighbours
-(`schedule.search`), a batch at a time: compiled together, compared with the default's result,
-sampled in turn with the fastest. What is faster than the default by more than `MARGIN` in a last
-comparison of the two is remembered; otherwise it is remembered that nothing was.
+(`schedule.tuning.candidates`), a batch at a time: compiled together, compared with the default's
+result, sampled in turn with the fastest. A schedule that beats the default by more than `MARGIN` in
+a last comparison enters the tuning cache; otherwise the default does.
 """
 
 from __future__ import annotations
@@ -37,25 +37,24 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
 MARGIN = 0.03
-"""The part of the default's time that another schedule has to save to be preferred."""
+"""The fraction of the default's time that another schedule must save to be preferred."""
 
 _STEP = 0.01
-"""What a search goes on for."""
+"""The fraction of the fastest time that a neighbour must save for the search to move to it."""
 _MOST_IN_BATCH = 6
 _ROUNDS = 7
 _LAST_ROUNDS = 21
 _SLOW_WORK = 1 << 19
-"""Plain loops are not tried with more cycles of work than this: they are slower by far, and take
-long.
+"""Plain loops are not tried above this many cycles of work: they are slower by far, and take long.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search found for one kernel.
+    """The result of the search for one kernel.
 
     Attributes:
-        title: What the kernel computes.
+        title: A description of the kernel.
         measured: The schedules and their times.
     """
 
@@ -64,7 +63,7 @@ class Tuned:
 
     @property
     def is_faster(self) -> bool:
-        """True if another schedule than the default's is remembered."""
+        """Return True if the tuning cache has another schedule than the default."""
         return self.measured.schedule != self.measured.default
 
     def __str__(self) -> str:
@@ -83,14 +82,14 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a search found for a routine; printing it shows it.
+    """The results of a search for a routine; printable.
 
     Attributes:
         name: The routine's name.
         kernels: The kernels that were searched for, the longest first.
-        known: How many kernels were left out because an earlier search had come to its end.
-        left: How many were left out because the budget was used up, or could not be run alone.
-        seconds: How long it took.
+        known: The number of kernels left out because an earlier search for them was complete.
+        left: The number left out because the budget was used up, or they cannot run alone.
+        seconds: The duration of the search.
     """
 
     name: str
@@ -112,7 +111,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener to searches", defa
 
 @contextmanager
 def reporting(listener: Listener) -> Iterator[None]:
-    """Passes a line or more of text for every kernel that is searched for inside."""
+    """Pass a line or more of text for every kernel that is searched for inside."""
     token = _listener.set(listener)
     try:
         yield
@@ -138,16 +137,16 @@ def search_schedules(
     *,
     again: bool = False,
 ) -> Tuning:
-    """Searches for schedules of the kernels of a program and remembers them.
+    """Search for schedules of the kernels of a program and add them to the tuning cache.
 
-    What cannot be written is lost, after a warning.
+    If the cache cannot be written, they are lost after a warning.
 
     Args:
         program: The optimised program.
         backend: Generates code and compiles it.
-        target: Where it runs.
-        budget: How many seconds to spend, about; the kernel that takes longest is always looked at.
-        again: Also searches for kernels for which an earlier search came to its end.
+        target: The device.
+        budget: The seconds to spend, about; the longest kernel is always searched for.
+        again: True to repeat complete searches.
     """
     start = time.perf_counter()
     if not is_scheduled(target):
@@ -195,7 +194,7 @@ def _keep(
     nodes: Mapping[TensorNode, NodeInfo],
     measured: TuningResult,
 ) -> None:
-    """Remembers what a search found, or warns that this is not possible."""
+    """Add the result of a search to the tuning cache, or warn that this is not possible."""
     try:
         memory.keep(nest, nodes, measured)
     except OSError as error:
@@ -214,7 +213,7 @@ def _is_known(measured: TuningResult | None) -> bool:
 def _subjects(
     parts: tuple[AnalysedKernel, ...], nodes: dict[TensorNode, NodeInfo], target: Target
 ) -> list[_Subject]:
-    """Returns the kernels that have schedules to choose from, equal ones once."""
+    """Return the kernels that have schedules to choose from, equal ones once."""
     subjects: dict[str, _Subject] = {}
     for part in parts:
         if part.cells is None or not first_candidates(part.cells, nodes, target):
@@ -228,7 +227,7 @@ def _subjects(
 
 
 def _is_timed(subject: _Subject, plan: Plan, backend: Backend, target: Target) -> bool:
-    """Times a kernel by its default schedule; False if it cannot run alone."""
+    """Time a kernel with its default schedule; return False if it cannot run alone."""
     bench = Bench(plan, subject.part, backend, target)
     if not bench.can_run:
         return False
@@ -268,7 +267,7 @@ class _Search:
             self._first.append(Candidate(before.schedule, None))
 
     def measured(self) -> TuningResult:
-        """Returns the fastest schedule, and how it compares with the default's."""
+        """Return the fastest schedule with its time and the default's."""
         pending = [*self._first, *self._neighbours()]
         size = 0
         while pending and (size == 0 or time.perf_counter() < self._end):
@@ -296,7 +295,7 @@ class _Search:
                 yield each
 
     def _improved(self, batch: list[Candidate]) -> bool:
-        """Times some candidates beside the fastest; True if one of them takes its place."""
+        """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
         launchers = self._bench.compiled([each.schedule for each in batch])
         right = [

@@ -43,7 +43,7 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     def targets(self) -> TargetReport:
-        """Returns the devices that can be used now; a hook that fails makes a report of why."""
+        """Return the devices that can be used now; a hook that fails makes a report of why."""
         try:
             report: object = self.manager.hook.ocannl_targets()
         except (Exception, SystemExit) as error:
@@ -65,7 +65,7 @@ class Backend:
         return report
 
     def passes(self, target: Target) -> list[NamedPass]:
-        """Returns the passes that the backend adds after the core's own."""
+        """Return the passes that the backend adds after the core's own."""
         answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
         return [each for answer in answers for each in answer]
 
@@ -87,7 +87,7 @@ class Backend:
         return stated if isinstance(stated, type) else None
 
     def compile(self, source: Source, target: Target) -> Executable:
-        """Returns the compiled form of generated code.
+        """Return the compiled form of generated code.
 
         Raises:
             CompileError: if the compiler is missing or rejects the code.
@@ -106,7 +106,7 @@ class Backend:
         candidates: tuple[MemoryMode, ...],
         target: Target,
     ) -> MemoryMode:
-        """Returns where the backend wants a node; the first candidate if it has no opinion.
+        """Return where the backend wants a node; the first candidate if it has no opinion.
 
         Raises:
             CodegenError: if the backend chooses something that was not offered.
@@ -126,14 +126,14 @@ class Backend:
         return chosen
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Returns new memory for the cells of a node, all zero."""
+        """Return new memory for the cells of a node, all zero."""
         buffer: Buffer | None = self.manager.hook.ocannl_allocate(info=info, target=target)
         if buffer is None:
             raise LinkError(**self._missing("allocates no memory", "ocannl_allocate"))
         return buffer
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
-        """Copies cells to or from a device of this backend, or between two of them.
+        """Copy cells to or from a device of this backend, or between two of them.
 
         Raises:
             TransferError: if the buffers differ in format or extents, or the backend does not serve
@@ -142,14 +142,14 @@ class Backend:
         return transfer(self, self, destination, source)
 
     def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copies cells if this backend serves the pair; returns None if it does not."""
+        """Copy cells if this backend serves the pair; returns None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
         )
         return event
 
     def synchronize(self, target: Target) -> None:
-        """Returns when all work of the device has finished."""
+        """Return when all work of the device has finished."""
         self.manager.hook.ocannl_synchronize(target=target)
 
     def _missing(self, lack: str, hook: str) -> dict[str, str]:
@@ -170,7 +170,7 @@ def transfer(
     destination: Buffer,
     source: Buffer,
 ) -> Event:
-    """Copies cells between buffers of equal format and extents.
+    """Copy cells between buffers of equal format and extents.
 
     The destination's backend is asked first, then the source's; a pair that neither serves goes
     through the host.

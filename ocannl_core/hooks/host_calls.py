@@ -22,7 +22,7 @@ def host_call(
     buffers: Mapping[TensorNode, Buffer],
     transfer: Callable[[Buffer, Buffer], Event | None],
 ) -> Callable[[], None]:
-    """Returns a function that runs an external operation over memory of a device.
+    """Return a function that runs an external operation over memory of a device.
 
     The device must have finished what computes the inputs when a transfer from it has. If the
     operation fails, the device's memory stays as it was.

@@ -22,7 +22,7 @@ Copy = Callable[[Buffer, Buffer], Event | None]
 
 @hookimpl(trylast=True)
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copies between two arrays of this process."""
+    """Copy between two arrays of this process."""
     if isinstance(destination, HostBuffer) and isinstance(source, HostBuffer):
         np.copyto(destination.array, source.array, casting="no")
         return Done()
@@ -31,14 +31,14 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 @hookimpl(trylast=True)
 def ocannl_synchronize(target: Target) -> bool:
-    """Returns at once: a backend without this hook finishes its work before it returns."""
+    """Return at once: a backend without this hook finishes its work before it returns."""
     return True
 
 
 def stage(
     destination: Buffer, source: Buffer, *, to_destination: Copy, from_source: Copy
 ) -> Event | None:
-    """Copies through an array of this process; returns None when either copy is not served.
+    """Copy through an array of this process; returns None when either copy is not served.
 
     Args:
         to_destination: Copies from the host to the destination's device.

@@ -124,7 +124,7 @@ class _Plugins:
     errors: dict[str, PluginError]
 
     def entry(self, name: str, loaded: bool) -> PluginEntry:
-        """Returns an entry with the status that it has now."""
+        """Return an entry with the status that it has now."""
         entry = self.entries[name]
         if name in self.errors:
             return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
@@ -147,7 +147,7 @@ _lock = threading.RLock()
 
 
 def _known() -> _Registry:
-    """Returns the registry, after looking for plugins if that has not been done."""
+    """Return the registry, after looking for plugins if that has not been done."""
     global _registry
     with _lock:
         if _registry is None:
@@ -156,7 +156,7 @@ def _known() -> _Registry:
 
 
 def _scan(group: str) -> _Plugins:
-    """Returns the plugins that installed distributions declare, without importing any of them."""
+    """Return the plugins that installed distributions declare, without importing any of them."""
     # Imported here because it replaces the standard finder, and to keep importing the core cheap.
     from importlib_metadata import entry_points
 
@@ -198,7 +198,7 @@ class _Texts(Protocol):
 
 
 def _header(distribution: _Texts, header: str) -> str:
-    """Returns what a distribution's metadata says under a header, or nothing."""
+    """Return what a distribution's metadata says under a header, or nothing."""
     # `distribution.metadata` would import the library for e-mail: as long as the whole search takes
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     for line in text.partition("\n\n")[0].splitlines():
@@ -219,14 +219,14 @@ def _is_enabled(name: str) -> bool:
 
 
 def discovered() -> tuple[PluginEntry, ...]:
-    """Returns every installed backend by name, without importing any."""
+    """Return every installed backend by name, without importing any."""
     registry = _known()
     names = sorted(registry.backends.entries)
     return tuple(registry.backends.entry(name, name in registry.loaded) for name in names)
 
 
 def wrappers() -> tuple[PluginEntry, ...]:
-    """Returns every installed wrapper plugin by name, after loading those that are enabled."""
+    """Return every installed wrapper plugin by name, after loading those that are enabled."""
     registry = _known()
     _load_wrappers(registry)
     names = sorted(registry.wrappers.entries)
@@ -234,7 +234,7 @@ def wrappers() -> tuple[PluginEntry, ...]:
 
 
 def load_all() -> tuple[Backend, ...]:
-    """Returns every backend that loads, by name; those that do not are marked in `discovered`.
+    """Return every backend that loads, by name; those that do not are marked in `discovered`.
 
     Raises:
         BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
@@ -259,7 +259,7 @@ def _load_each() -> Iterator[Backend]:
 
 
 def _load_backend(name: str) -> Backend:
-    """Returns a backend that is installed, loading it if need be.
+    """Return a backend that is installed, loading it if need be.
 
     Raises:
         PluginError: if it is broken.
@@ -282,7 +282,7 @@ def _load_backend(name: str) -> Backend:
 
 
 def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
-    """Returns the wrapper plugins that work and are enabled; warns once about a broken one."""
+    """Return the wrapper plugins that work and are enabled; warns once about a broken one."""
     with _lock:
         for name, entry in registry.wrappers.entries.items():
             if name in registry.loaded_wrappers or not _is_enabled(name):
@@ -303,7 +303,7 @@ def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
 
 
 def register(name: str, plugin: object) -> None:
-    """Adds a backend that is not installed: a module, or an object with the hooks as methods.
+    """Add a backend that is not installed: a module, or an object with the hooks as methods.
 
     It lasts until `refresh`.
 
@@ -324,7 +324,7 @@ def register(name: str, plugin: object) -> None:
 
 
 def refresh() -> None:
-    """Forgets everything that was found, loaded or registered; the next question looks again."""
+    """Forget everything that was found, loaded or registered; the next question looks again."""
     global _registry
     with _lock:
         _registry = None
@@ -335,7 +335,7 @@ def refresh() -> None:
 
 
 def backend(name: str) -> Backend:
-    """Returns the backend of this name.
+    """Return the backend of this name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
@@ -344,7 +344,7 @@ def backend(name: str) -> Backend:
 
 
 def select(name: str | None = None) -> tuple[Backend, Target]:
-    """Returns the backend and the device to use.
+    """Return the backend and the device to use.
 
     A backend that is asked for by name, here or in the settings, is that one or an error. Otherwise
     it is the available device of highest priority; passing over a plugin that is broken, or whose
@@ -399,7 +399,7 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
 
 
 def _requested(name: str, by: str) -> Backend:
-    """Returns a backend that was asked for by name.
+    """Return a backend that was asked for by name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.
@@ -433,7 +433,7 @@ def _requested(name: str, by: str) -> Backend:
 
 
 def _installation(name: str) -> str:
-    """Returns how to install a backend of this project. Under any other name, anybody may have
+    """Return how to install a backend of this project. Under any other name, anybody may have
     published something.
     """
     listed = "`ocannl backends` lists what is installed"
@@ -450,7 +450,7 @@ def _installation(name: str) -> str:
 
 
 def _best() -> tuple[Backend, Target]:
-    """Returns the available device of highest priority."""
+    """Return the available device of highest priority."""
     registry = _known()
     reports = [(each, each.targets()) for each in _load_each()]
     devices = [(each, target) for each, report in reports for target in report.targets]
@@ -489,7 +489,7 @@ def _request(name: str, by: str) -> str:
 
 
 def _others(name: str) -> str:
-    """Returns a line naming the backends that could be used instead."""
+    """Return a line naming the backends that could be used instead."""
     names = []
     for entry in discovered():
         if entry.name == name or entry.status is Status.DISABLED:

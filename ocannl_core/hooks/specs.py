@@ -30,7 +30,7 @@ class DeviceHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_targets(self) -> TargetReport:
-        """Returns the devices that can be used now, or the reason why there are none.
+        """Return the devices that can be used now, or the reason why there are none.
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
         and must not import more than it needs to find out.
@@ -43,7 +43,7 @@ class CodegenHooks(Protocol):
 
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
-        """Returns passes to run after the core's own, in order."""
+        """Return passes to run after the core's own, in order."""
         ...
 
     @hookspec(firstresult=True)
@@ -62,7 +62,7 @@ class CodegenHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_compile(self, source: Source, target: Target) -> Executable:
-        """Returns the compiled form of what `ocannl_generate` of the same backend returned.
+        """Return the compiled form of what `ocannl_generate` of the same backend returned.
 
         Raises:
             CompileError: with the command, its output and where the source was kept.
@@ -77,14 +77,14 @@ class MemoryHooks(Protocol):
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
-        """Returns one of `candidates`, the modes that the core left open (local, on device), or
+        """Return one of `candidates`, the modes that the core left open (local, on device), or
         None for no opinion.
         """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Returns new memory of `info.nbytes` bytes, all zero, released when the buffer is
+        """Return new memory of `info.nbytes` bytes, all zero, released when the buffer is
         garbage-collected.
         """
         ...
@@ -95,7 +95,7 @@ class TransferHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copies cells between buffers of equal format and extents, or returns None for pairs it
+        """Copy cells between buffers of equal format and extents, or returns None for pairs it
         does not serve.
 
         A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the
@@ -106,7 +106,7 @@ class TransferHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_synchronize(self, target: Target) -> bool:
-        """Waits for all work of the device; returns True."""
+        """Wait for all work of the device; returns True."""
         ...
 
 

@@ -27,7 +27,7 @@ OCANNL_SOURCE = CSource
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    """Returns this machine's processor, or why no C compiler can be used."""
+    """Return this machine's processor, or why no C compiler can be used."""
     report = devices.report()
     if report.targets:
         loader.prepare()
@@ -42,23 +42,23 @@ def ocannl_generate(kernels: KernelStream, target: Target) -> CSource:
 
 @hookimpl
 def ocannl_compile(source: CSource, target: Target) -> CExecutable:
-    """Returns the routine compiled; kernels that the cache holds are not compiled again."""
+    """Return the routine compiled; kernels that the cache holds are not compiled again."""
     return CExecutable.compiled(source, target)
 
 
 @hookimpl
 def ocannl_allocate(info: NodeInfo, target: Target) -> memory.CBuffer:
-    """Returns zeroed memory of this process."""
+    """Return zeroed memory of this process."""
     return memory.allocate(info, target)
 
 
 @hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copies between arrays of this backend and of the host."""
+    """Copy between arrays of this backend and of the host."""
     return memory.transfer(destination, source)
 
 
 @hookimpl
 def ocannl_synchronize(target: Target) -> bool:
-    """Returns at once: a routine has finished when its call returns."""
+    """Return at once: a routine has finished when its call returns."""
     return True

@@ -17,7 +17,7 @@ _TILE_DATA = 18
 
 @cache
 def refusal() -> str:
-    """Asks for tile registers; returns why this process has none, or nothing if it has them."""
+    """Ask for tile registers; returns why this process has none, or nothing if it has them."""
     if sys.platform != "linux" or os.uname().machine != "x86_64" or sys.maxsize <= 2**32:
         return "only Linux is asked for them"
     import ctypes  # takes longer than the rest, and few processors have tiles

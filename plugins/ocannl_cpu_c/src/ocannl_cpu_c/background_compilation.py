@@ -50,7 +50,7 @@ class Ahead:
         }
 
     def add(self, kernel: KernelText) -> None:
-        """Takes a kernel; starts a compiler if that is worth it and a processor is free."""
+        """Take a kernel; starts a compiler if that is worth it and a processor is free."""
         identity = key(kernel)
         if identity in self._known or self._is_there(kernel):
             return
@@ -62,7 +62,7 @@ class Ahead:
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:
-        """Starts to compile all that waits."""
+        """Start to compile all that waits."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
         self._waiting = {loops: [] for loops in CompilerVectorisation}
         if left:
@@ -70,7 +70,7 @@ class Ahead:
 
 
 def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
-    """Starts to compile files that are not being compiled."""
+    """Start to compile files that are not being compiled."""
     with _lock, suppress(OSError):  # who loads what they define tries again, and says what is wrong
         started = _started(cache)
         for each in files:
@@ -81,7 +81,7 @@ def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
 
 
 def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:
-    """Returns the files being compiled that define some of these kernels, for the caller to wait
+    """Return the files being compiled that define some of these kernels, for the caller to wait
     for.
     """
     with _lock:
@@ -97,14 +97,14 @@ def _started(cache: DiskCache) -> list[Building]:
 
 
 def _count() -> int:
-    """Returns how many compilers are at work."""
+    """Return how many compilers are at work."""
     with _lock:
         started = [each for several in _running.values() for each in several]
         return sum(each.compilation.process.is_running for each in started)
 
 
 def stop() -> None:
-    """Ends all compilers that work ahead."""
+    """End all compilers that work ahead."""
     with _lock:
         every = [each for several in _running.values() for each in several]
         _running.clear()

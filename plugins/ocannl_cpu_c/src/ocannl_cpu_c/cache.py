@@ -89,7 +89,7 @@ class Building:
     cache: DiskCache
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs, and leaves nothing of unfinished files."""
+        """End the compiler if it still runs, and leaves nothing of unfinished files."""
         self.compilation.stop()
         self.cache.scratch.remove(self.directory.path.name)
 
@@ -120,11 +120,11 @@ class DiskCache:
         self._recent: dict[str, bytes] = {}
 
     def is_current(self) -> bool:
-        """True if its directories still exist and are still private."""
+        """Return True if its directories still exist and are still private."""
         return all(each.is_current() for each in (self.scratch, self._objects, self._kernels))
 
     def find(self, key: str) -> CachedKernel | None:
-        """Returns where a kernel is; None if it is not cached, or not as it was written."""
+        """Return where a kernel is; None if it is not cached, or not as it was written."""
         name = f"{key}.json"
         content = self._kernels.read(name, limit=_LARGEST_RECORD)
         record = None if content is None else unsealed_json(name, content)
@@ -135,7 +135,7 @@ class DiskCache:
         return None if self._spare is None else self._spare.find(key)
 
     def start(self, unit: TranslationUnit) -> Building:
-        """Starts to compile a file; what is started is given to `build` or stopped.
+        """Start to compile a file; what is started is given to `build` or stopped.
 
         Raises:
             OSError: if it cannot be written.
@@ -163,7 +163,7 @@ class DiskCache:
     def build(
         self, units: Sequence[TranslationUnit], early: Sequence[Building] = ()
     ) -> dict[str, CachedKernel]:
-        """Compiles files side by side; returns where their kernels are, by key.
+        """Compile files side by side; returns where their kernels are, by key.
 
         Args:
             units: The files.
@@ -188,7 +188,7 @@ class DiskCache:
         return entries
 
     def move(self, error: OSError) -> None:
-        """Keeps what is built from now on in a temporary place, after a warning.
+        """Keep what is built from now on in a temporary place, after a warning.
 
         Args:
             error: Why this one cannot be used.
@@ -200,7 +200,7 @@ class DiskCache:
             self._spare = _temporary(self.root.path, self._compiler, error)
 
     def _finished(self, building: Building) -> dict[str, CachedKernel]:
-        """Returns where the kernels of a compiled file are, after noting it for later processes."""
+        """Return where the kernels of a compiled file are, after noting it for later processes."""
         directory, source = building.directory, f"{_name(building.unit)}.c"
         try:
             building.compilation.finish(self._objects.path / source)
@@ -222,7 +222,7 @@ class DiskCache:
         return {key: CachedKernel(key, name, content, self._objects) for key in building.unit.keys}
 
     def _intact(self, name: str) -> bytes | None:
-        """Returns an object if it is as it was written; read once for kernels one after another."""
+        """Return an object if it is as it was written; read once for kernels one after another."""
         found = self._recent.get(name)
         if found is None:
             found = self._objects.read(name, is_use=True) if _is_object_name(name) else None
@@ -234,7 +234,7 @@ class DiskCache:
         return found
 
     def _drop_old(self) -> None:
-        """Removes the half of the files that was not used for longest, if there are too many."""
+        """Remove the half of the files that was not used for longest, if there are too many."""
         every = [(place, name) for place in self._places("objects") for name in place.names()]
         if len(every) <= _MOST_FILES:
             return
@@ -249,7 +249,7 @@ class DiskCache:
                     place.remove(name)
 
     def _places(self, name: str) -> list[PrivateDirectory]:
-        """Returns the directories of a name of all compilers."""
+        """Return the directories of a name of all compilers."""
         found = []
         for identity in self.root.names():
             with suppress(OSError):
@@ -270,7 +270,7 @@ def _is_object_name(name: str) -> bool:
 
 
 def open_cache(compiler: Compiler) -> DiskCache:
-    """Returns the cache in the user's cache directory, or a temporary one after a warning.
+    """Return the cache in the user's cache directory, or a temporary one after a warning.
 
     Raises:
         OSError: if there is no place for a temporary one either.
@@ -292,6 +292,6 @@ def _opened(directory: Path, compiler: Compiler) -> DiskCache:
 
 
 def _temporary(directory: Path, compiler: Compiler, error: OSError) -> DiskCache:
-    """Returns a cache that goes with the process, after a warning about one that cannot be used."""
+    """Return a cache that goes with the process, after a warning about one that cannot be used."""
     root = temporary_directory(directory, "cpu_c", error)
     return DiskCache(root, compiler, is_temporary=True)

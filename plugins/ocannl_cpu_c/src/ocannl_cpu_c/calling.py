@@ -27,7 +27,7 @@ _FUNCTIONS = {
 
 
 def introduce(library: Any) -> None:
-    """Gives the compiled code that runs routines what it calls of Python."""
+    """Give the compiled code that runs routines what it calls of Python."""
     python = library.ocannl_python
     python.none = ffi.cast("void *", id(None))
     for field, name in _FUNCTIONS.items():
@@ -38,7 +38,7 @@ def introduce(library: Any) -> None:
 def launcher(
     library: Any, routine: Any, name: str, kept: object
 ) -> Callable[[Sequence[int]], None]:
-    """Returns a function that runs a routine with the values of its static indices. A call while
+    """Return a function that runs a routine with the values of its static indices. A call while
     another one runs raises UsageError.
 
     Args:
@@ -55,7 +55,7 @@ def launcher(
 
 
 def refuse(count: int, values: Sequence[int]) -> NoReturn:
-    """Raises LinkError because a routine takes another number of static indices."""
+    """Raise LinkError because a routine takes another number of static indices."""
     raise LinkError(f"The routine takes {count} static indices.", found=f"{len(values)} given")
 
 

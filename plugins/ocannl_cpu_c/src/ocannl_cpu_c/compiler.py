@@ -129,7 +129,7 @@ class Compiler:
         directory: PrivateDirectory | None = None,
         is_only_place: bool = False,
     ) -> Compilation:
-        """Starts to compile a C file into a shared object.
+        """Start to compile a C file into a shared object.
 
         Args:
             source: The file.
@@ -186,7 +186,7 @@ class Compilation:
     process: Process
 
     def finish(self, kept: Path | None = None) -> None:
-        """Returns when the compiler has succeeded.
+        """Return when the compiler has succeeded.
 
         Args:
             kept: Where readers of messages find the file; None for where it was.
@@ -218,7 +218,7 @@ class Compilation:
         )
 
     def _shown(self, kept: Path | None) -> str:
-        """Returns the command that compiles the file which is kept."""
+        """Return the command that compiles the file which is kept."""
         command = list(self.command)
         if kept is not None:
             at = command.index(str(self.target))
@@ -226,12 +226,12 @@ class Compilation:
         return shlex.join(command)
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs."""
+        """End the compiler if it still runs."""
         self.process.stop()
 
 
 def find() -> Compiler:
-    """Returns the compiler of the settings, or else the first one on the path.
+    """Return the compiler of the settings, or else the first one on the path.
 
     Looking takes one run of the compiler per process and choice.
 
@@ -249,7 +249,7 @@ def find() -> Compiler:
 def _find(
     setting: str | None, variable: str | None, path: str, arch: str
 ) -> Compiler | CompileError:
-    """Returns a compiler or the error that says why there is none; either is remembered."""
+    """Return a compiler or the error that says why there is none; either is remembered."""
     try:
         return _probed(_command(setting, variable), arch)
     except CompileError as error:
@@ -292,7 +292,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
 
 
 def _probed(command: tuple[str, ...], arch: str) -> Compiler:
-    """Returns the compiler with the flags for a processor, after asking it what they mean."""
+    """Return the compiler with the flags for a processor, after asking it what they mean."""
     arch_flags: tuple[str, ...] = (f"-march={arch}",)
     macros = _macros(command, arch_flags)
     if isinstance(macros, str) and arch == "native":
@@ -346,7 +346,7 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
 
 
 def _adds_nothing(command: tuple[str, ...]) -> bool:
-    """True if a command is a program without flags and no script that may add some, as those of
+    """Return True if a command is a program without flags and no script that may add some, as those of
     sanitizers, which need libraries for whatever code.
     """
     path = shutil.which(command[0])
@@ -360,7 +360,7 @@ def _adds_nothing(command: tuple[str, ...]) -> bool:
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
-    """Returns the macros that a compiler predefines, or what it said instead."""
+    """Return the macros that a compiler predefines, or what it said instead."""
     status, output = _answer([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
     if status != 0:
         return f"exit status {status}\n{_shortened(output)}".rstrip()
@@ -374,7 +374,7 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
 
 
 def _answer(command: list[str]) -> tuple[int, str]:
-    """Returns the exit status of a compiler, and what it says."""
+    """Return the exit status of a compiler, and what it says."""
     try:
         process = Process(command, is_watched=False)
     except OSError as error:  # it may not be run, or is for another machine
@@ -386,7 +386,7 @@ def _answer(command: list[str]) -> tuple[int, str]:
 
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
-    """Returns the formats of products of tiles, and what is to be said about them."""
+    """Return the formats of products of tiles, and what is to be said about them."""
     if EMULATED in macros:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:

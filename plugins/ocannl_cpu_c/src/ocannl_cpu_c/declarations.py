@@ -41,7 +41,7 @@ extern const char ocannl_keys[];
 
 
 def write(path: Path) -> None:
-    """Writes the module that has these declarations as data."""
+    """Write the module that has these declarations as data."""
     from cffi import FFI
 
     maker = FFI()

@@ -15,7 +15,7 @@ PRIORITY = 50
 
 
 def report() -> TargetReport:
-    """Returns the processor, or why it cannot be used; never raises."""
+    """Return the processor, or why it cannot be used; never raises."""
     try:
         compiler = find()
     except OcannlError as error:
@@ -27,7 +27,7 @@ def report() -> TargetReport:
 
 
 def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
-    """Returns one of `count` equal parts of this machine as code from a compiler sees it."""
+    """Return one of `count` equal parts of this machine as code from a compiler sees it."""
     return Target(
         "cpu_c",
         device,
@@ -54,7 +54,7 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _abilities(compiler: Compiler) -> str:
-    """Returns what code is generated for."""
+    """Return what code is generated for."""
     if not compiler.vector_bytes:
         return "no vectors"
     fused = "with" if compiler.has_fma else "without"
@@ -65,7 +65,7 @@ def _abilities(compiler: Compiler) -> str:
 
 @cache
 def _cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, ...]:
-    """Returns the sizes of the caches for data as Linux tells them, nearest first."""
+    """Return the sizes of the caches for data as Linux tells them, nearest first."""
     sizes: dict[int, int] = {}
     for index in sorted(Path(folder).glob("index*")):
         try:

@@ -49,7 +49,7 @@ class CExecutable:
 
     @classmethod
     def compiled(cls, source: CSource, target: Target) -> CExecutable:
-        """Returns the routine with its kernels loaded.
+        """Return the routine with its kernels loaded.
 
         Raises:
             CompileError: if there is no compiler, or it rejects the code.
@@ -58,7 +58,7 @@ class CExecutable:
         return cls(source, load(source.kernels, and_runtime=True), target, threads)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
-        """Returns a callable that runs the routine over these buffers.
+        """Return a callable that runs the routine over these buffers.
 
         Args:
             buffers: The memory of every parameter.
@@ -101,7 +101,7 @@ class _Linker:
         return exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
-        """Returns calls of kernels and calls into Python, in turn."""
+        """Return calls of kernels and calls into Python, in turn."""
         parts: list[Part] = []
         pending: list[Launch] = []
         for step in self._executable.source.steps:
@@ -117,7 +117,7 @@ class _Linker:
         return parts
 
     def _dispatch(self, launches: Sequence[Launch]) -> Part:
-        """Returns the one call that runs several kernels; it keeps alive what they need."""
+        """Return the one call that runs several kernels; it keeps alive what they need."""
         steps = ffi.new("struct step[]", len(launches))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
@@ -142,7 +142,7 @@ class _Linker:
         return calling.launcher(runtime(), routine, self._name, tuple(self._kept))
 
     def _tables(self, launch: Launch) -> Any:
-        """Returns the arguments of a kernel: a table for each part of its iterations."""
+        """Return the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
             array = self._array(node, self._merges, "merge buffer")
@@ -160,11 +160,11 @@ class _Linker:
         return self._keep(ffi.new("void **[]", tables))
 
     def _given(self, launch: Launch) -> int:
-        """Returns how many arguments a kernel has before those that depend on the thread."""
+        """Return how many arguments a kernel has before those that depend on the thread."""
         return len(launch.arguments) + len(launch.merges) + len(launch.indices)
 
     def _keep(self, thing: Any) -> Any:
-        """Returns something that lives as long as the launcher."""
+        """Return something that lives as long as the launcher."""
         self._kept.append(thing)
         return thing
 

@@ -42,7 +42,7 @@ _pools: dict[tuple[int, int], Any] = {}
 
 
 def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, LoadedKernel]:
-    """Returns kernels by symbol, after compiling together those that are new.
+    """Return kernels by symbol, after compiling together those that are new.
 
     Args:
         kernels: The kernels.
@@ -73,7 +73,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
 
 
 def compiling_ahead() -> background_compilation.Ahead | None:
-    """Returns what takes kernels that will be loaded, so that a compiler can begin with the first
+    """Return what takes kernels that will be loaded, so that a compiler can begin with the first
     ones; None without a compiler, or without a second processor for it.
     """
     compiler = _compiler_beside()
@@ -91,7 +91,7 @@ def compiling_ahead() -> background_compilation.Ahead | None:
 
 
 def prepare() -> None:
-    """Starts to compile what runs routines, unless it is there: whoever uses a device needs it."""
+    """Start to compile what runs routines, unless it is there: whoever uses a device needs it."""
     compiler = _compiler_beside()
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
@@ -100,7 +100,7 @@ def prepare() -> None:
 
 
 def _cache(compiler: Compiler) -> DiskCache:
-    """Returns where compiled code is.
+    """Return where compiled code is.
 
     Raises:
         CompileError: if there is no place for it.
@@ -116,7 +116,7 @@ def _cache(compiler: Compiler) -> DiskCache:
 
 
 def _compiler_beside() -> Compiler | None:
-    """Returns what can compile while this thread goes on."""
+    """Return what can compile while this thread goes on."""
     try:
         return find() if len(os.sched_getaffinity(0)) > 1 else None
     except CompileError:  # told when kernels are loaded
@@ -124,7 +124,7 @@ def _compiler_beside() -> Compiler | None:
 
 
 def runtime() -> Any:
-    """Returns the library that runs routines: one for the process, for it has the threads.
+    """Return the library that runs routines: one for the process, for it has the threads.
 
     Raises:
         CompileError: if it is not compiled yet, and there is no compiler.
@@ -134,7 +134,7 @@ def runtime() -> Any:
 
 
 def pool(device: int, threads: int) -> Any:
-    """Returns the threads of a device."""
+    """Return the threads of a device."""
     with _lock:
         if (device, threads) not in _pools:
             _pools[device, threads] = _runtime().ocannl_pool(threads)
@@ -163,7 +163,7 @@ def _runtime() -> Any:
 
 
 def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
-    """Returns the file of what runs routines, unless it is compiled."""
+    """Return the file of what runs routines, unless it is compiled."""
     if _found_runtime or cache.find(_runtime_unit().keys[0]) is not None:
         return []
     return [_runtime_unit()]
@@ -179,7 +179,7 @@ def _runtime_unit() -> TranslationUnit:
 def _built(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, CachedKernel]:
-    """Returns where kernels are, after compiling those of which no compiler works already."""
+    """Return where kernels are, after compiling those of which no compiler works already."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
     early = background_compilation.taken(
@@ -196,7 +196,7 @@ def _built(
 def _compiled(
     cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
 ) -> dict[str, CachedKernel]:
-    """Returns where code compiled now is, and can be loaded from.
+    """Return where code compiled now is, and can be loaded from.
 
     What was stopped or is not whole is compiled a second time. Where something cannot be written or
     loaded, it is compiled in a temporary place.
@@ -231,14 +231,14 @@ def _compiled(
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
-    """Returns an error that names the operations whose own code was compiled."""
+    """Return an error that names the operations whose own code was compiled."""
     authors = dict.fromkeys(kernel.author for kernel in kernels if kernel.author)
     where = "\n".join([*(f"code of {author}" for author in authors), error.where])
     return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
 def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> LoadedKernel | None:
-    """Returns the kernel if it can be loaded without compiling."""
+    """Return the kernel if it can be loaded without compiling."""
     loaded = _loaded.get((compiler, kernel.symbol))
     if loaded is not None:
         return loaded
@@ -258,7 +258,7 @@ def _open(entry: CachedKernel) -> LoadedKernel:
 
 
 def _library(entry: CachedKernel) -> LoadedObject:
-    """Returns an object, mapped once.
+    """Return an object, mapped once.
 
     Raises:
         OSError: if it cannot be loaded, or does not have the kernel.
@@ -274,7 +274,7 @@ def _library(entry: CachedKernel) -> LoadedObject:
 
 
 def _positions(code: Any) -> dict[str, int]:
-    """Returns the position of each kernel in the table of an object."""
+    """Return the position of each kernel in the table of an object."""
     try:
         keys = ffi.string(code.ocannl_keys).decode()
     except (ffi.error, UnicodeDecodeError):  # it was not made here

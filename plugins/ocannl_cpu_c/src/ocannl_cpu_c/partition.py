@@ -26,7 +26,7 @@ Bounds = tuple[int, ...]
 
 
 def parts(shares: ParallelIterations, threads: int) -> list[Bounds]:
-    """Returns the parts of a kernel: all iterations, each in one part.
+    """Return the parts of a kernel: all iterations, each in one part.
 
     None is too small to be worth waking a thread. Parts of loops right inside are made only where
     whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
@@ -56,7 +56,7 @@ class _Part:
 
 
 def _candidates(shares: ParallelIterations, most: int) -> Iterator[list[_Part]]:
-    """Yields ways to cut a kernel, those that cost least first."""
+    """Yield ways to cut a kernel, those that cost least first."""
     count = _count(shares.outer)
     yield _whole(shares.outer, max(1, min(most, count)))
     if most < 2 or count >= 4 * most:
@@ -69,7 +69,7 @@ def _candidates(shares: ParallelIterations, most: int) -> Iterator[list[_Part]]:
 
 
 def _whole(runs: Sequence[UniformIterations], count: int) -> list[_Part]:
-    """Returns parts of whole iterations of the outer loops."""
+    """Return parts of whole iterations of the outer loops."""
     return [
         _Part(first, end, _work_before(runs, end) - _work_before(runs, first))
         for first, end in pairwise(_cuts(runs, count))
@@ -77,7 +77,7 @@ def _whole(runs: Sequence[UniformIterations], count: int) -> list[_Part]:
 
 
 def _pieces(shares: ParallelIterations, pieces: int) -> list[_Part]:
-    """Returns parts of the inner loops, for every iteration of the outer ones."""
+    """Return parts of the inner loops, for every iteration of the outer ones."""
     works = [run.work for run in shares.outer for _ in range(run.count)]
     cuts = list(pairwise(_cuts(shares.inner, pieces)))
     whole = _work_before(shares.inner, _count(shares.inner)) or 1.0
@@ -94,7 +94,7 @@ def _pieces(shares: ParallelIterations, pieces: int) -> list[_Part]:
 
 
 def _busiest(works: Iterable[float], threads: int) -> float:
-    """Returns when the last of some threads is ready that take one part after the other."""
+    """Return when the last of some threads is ready that take one part after the other."""
     ready = [0.0] * threads
     for work in works:
         heapq.heapreplace(ready, ready[0] + work)
@@ -106,7 +106,7 @@ def _count(runs: Sequence[UniformIterations]) -> int:
 
 
 def _cuts(runs: Sequence[UniformIterations], parts: int) -> list[int]:
-    """Returns where parts of about the same work begin, and the end."""
+    """Return where parts of about the same work begin, and the end."""
     total = sum(run.count * run.work for run in runs)
     ends = list(accumulate(run.count for run in runs))
     cuts = [0, *(_position(runs, total * part / parts) for part in range(1, parts)), ends[-1]]
@@ -114,7 +114,7 @@ def _cuts(runs: Sequence[UniformIterations], parts: int) -> list[int]:
 
 
 def _work_before(runs: Sequence[UniformIterations], position: int) -> float:
-    """Returns the work of the first iterations, counted through."""
+    """Return the work of the first iterations, counted through."""
     work = 0.0
     for run in runs:
         work += min(position, run.count) * run.work
@@ -123,7 +123,7 @@ def _work_before(runs: Sequence[UniformIterations], position: int) -> float:
 
 
 def _position(runs: Sequence[UniformIterations], work: float) -> int:
-    """Returns the number of iterations, counted through, that take so much work."""
+    """Return the number of iterations, counted through, that take so much work."""
     before = 0
     for run in runs:
         if run.work and work <= run.count * run.work:
@@ -134,7 +134,7 @@ def _position(runs: Sequence[UniformIterations], work: float) -> int:
 
 
 def private_offsets(sizes: Sequence[int]) -> Iterator[int]:
-    """Yields where buffers of these sizes begin in the memory of a thread, and then the end."""
+    """Yield where buffers of these sizes begin in the memory of a thread, and then the end."""
     end = 0
     for nbytes in sizes:
         yield end

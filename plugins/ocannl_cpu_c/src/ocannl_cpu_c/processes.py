@@ -117,7 +117,7 @@ class Process:
         self._said.close()
 
     def _ends_soon(self) -> bool:
-        """True if it ends before it has to be watched."""
+        """Return True if it ends before it has to be watched."""
         try:
             descriptor = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):

@@ -119,7 +119,7 @@ def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
 
 
 def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
-    """Returns the call of a step's kernel."""
+    """Return the call of a step's kernel."""
     match step:
         case Kernel(body, arguments, indices, title) if kernel is not None:
             merges, dealt = merge_reads(body), parallel_iterations(step.like or step, plan.nodes)
@@ -133,14 +133,14 @@ def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallE
 
 
 def unit(kernels: Iterable[KernelText]) -> str:
-    """Returns a C file with these kernels and what they need from the prelude."""
+    """Return a C file with these kernels and what they need from the prelude."""
     kernels = list(kernels)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
 def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
-    """Yields comment lines that say which nodes each kernel runs on."""
+    """Yield comment lines that say which nodes each kernel runs on."""
     names = PrintedNames()
     for node in plan.nodes:  # in the order in which titles name them
         names.node(node)
@@ -178,5 +178,5 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
 
 
 def _comment(text: str) -> str:
-    """Returns text that a line comment cannot end before: no line breaks, no continuation."""
+    """Return text that a line comment cannot end before: no line breaks, no continuation."""
     return " ".join(text.split()).rstrip("\\")

@@ -27,7 +27,7 @@ _LEAST_SECONDS = 0.1
 
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUnit]:
-    """Returns the files that define these kernels, each of them once."""
+    """Return the files that define these kernels, each of them once."""
     total = sum(map(seconds, kernels))
     if total < _LEAST_SECONDS:
         return [file_of(kernels)]
@@ -42,13 +42,13 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
 
 @lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
-    """Returns what a kernel is found by: everything it consists of."""
+    """Return what a kernel is found by: everything it consists of."""
     content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def seconds(kernel: KernelText) -> float:
-    """Returns about how long a compiler takes; only the proportions matter."""
+    """Return about how long a compiler takes; only the proportions matter."""
     size = len(kernel.text)
     match kernel.loops:
         case CompilerVectorisation.VECTORS:
@@ -64,7 +64,7 @@ def seconds(kernel: KernelText) -> float:
 
 
 def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
-    """Returns parts of about equal cost: the most expensive ones first, each to the least part."""
+    """Return parts of about equal cost: the most expensive ones first, each to the least part."""
     parts: list[list[KernelText]] = [[] for _ in range(count)]
     costs = [0.0] * count
     for kernel in sorted(kernels, key=seconds, reverse=True):
@@ -75,7 +75,7 @@ def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]
 
 
 def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
-    """Returns the file that defines some kernels, with a table of them and one of their keys."""
+    """Return the file that defines some kernels, with a table of them and one of their keys."""
     keys = tuple(map(key, kernels))
     table = ", ".join(kernel.symbol for kernel in kernels)
     exported = f"void (*const ocannl_kernels[])(void *const *) = {{{table}}};\n"
@@ -86,5 +86,5 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
 
 
 def keys_text(keys: Sequence[str]) -> str:
-    """Returns the definition of the keys of an object, in the order of its table of kernels."""
+    """Return the definition of the keys of an object, in the order of its table of kernels."""
     return f'const char ocannl_keys[] = "{" ".join(keys)}";\n'

@@ -16,12 +16,12 @@ OCANNL_API = (1, 0)
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    """Returns why there is no device to compute on, without starting one."""
+    """Return why there is no device to compute on, without starting one."""
     return report(probe(), pycuda_is_installed=importlib.util.find_spec("pycuda") is not None)
 
 
 def report(driver: NotInstalled | Refused | Found, *, pycuda_is_installed: bool) -> TargetReport:
-    """Returns the first obstacle between this machine and a CUDA device.
+    """Return the first obstacle between this machine and a CUDA device.
 
     Args:
         driver: What asking the driver found.

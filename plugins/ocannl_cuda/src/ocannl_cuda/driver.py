@@ -64,7 +64,7 @@ class _DriverCallError(Exception):
 
 
 def probe(library: str = LIBRARY) -> NotInstalled | Refused | Found:
-    """Returns what the driver says about this machine.
+    """Return what the driver says about this machine.
 
     Args:
         library: The file name of the driver library, as the dynamic linker finds it.
@@ -95,7 +95,7 @@ def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
 
 
 def _version(driver: ctypes.CDLL) -> tuple[int, int]:
-    """Returns the driver's CUDA version; the one question it answers before `cuInit`."""
+    """Return the driver's CUDA version; the one question it answers before `cuInit`."""
     version = ctypes.c_int()
     _call(driver, "cuDriverGetVersion", ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10

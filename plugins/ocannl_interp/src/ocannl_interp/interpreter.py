@@ -108,12 +108,12 @@ class Translator:
         self._is_in_group = False
 
     def bind(self, name: Name) -> int:
-        """Returns a new slot, which the name stands for until its scope ends."""
+        """Return a new slot, which the name stands for until its scope ends."""
         self._scope[name] = self._new_slot()
         return self._scope[name]
 
     def kernel(self, body: Block, names: Sequence[Name]) -> Action:
-        """Returns the action of a body that sees nothing but these names and what it declares."""
+        """Return the action of a body that sees nothing but these names and what it declares."""
         outer = self._scope
         self._scope = {name: self._slot(name) for name in names}
         action = self.action(body)
@@ -132,7 +132,7 @@ class Translator:
     # ----- statements ----------------------------------------------------------------------------
 
     def action(self, stmt: Stmt) -> Action:
-        """Returns what a statement does; barriers outside BLOCK loops wait for nobody."""
+        """Return what a statement does; barriers outside BLOCK loops wait for nobody."""
         match stmt:
             case Block(stmts):
                 return self._block(stmts)
@@ -186,7 +186,7 @@ class Translator:
         return run
 
     def _group(self, loop: For) -> Action:
-        """Returns the action of a BLOCK loop; the outermost one brings the memory of its group."""
+        """Return the action of a BLOCK loop; the outermost one brings the memory of its group."""
         is_outermost = not self._is_in_group
         self._is_in_group = True
         run = self._members(loop)
@@ -201,7 +201,7 @@ class Translator:
         return run_group
 
     def _members(self, loop: For) -> Steps:
-        """Returns a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
+        """Return a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
         outer, private, positions = self._scope.copy(), self._private, range(loop.start, loop.stop)
         slot, body = self.bind(loop.var), self.steps(loop.body)
         self._scope = outer
@@ -216,7 +216,7 @@ class Translator:
         return lambda frame: lockstep([member(frame, position) for position in positions])
 
     def steps(self, stmt: Stmt) -> Steps:
-        """Returns a statement inside a BLOCK loop as something that pauses at its barriers."""
+        """Return a statement inside a BLOCK loop as something that pauses at its barriers."""
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
@@ -304,7 +304,7 @@ class Translator:
     # ----- positions -----------------------------------------------------------------------------
 
     def _position(self, index: AxisIndex) -> Position:
-        """Returns the value of an index."""
+        """Return the value of an index."""
         if isinstance(index, ConcatIndex):
             raise VerifyError("Lowering removes concatenated indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
@@ -312,7 +312,7 @@ class Translator:
         return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
 
     def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Position:
-        """Returns the row-major offset of a cell, which must exist."""
+        """Return the row-major offset of a cell, which must exist."""
         info = self.nodes[node]
         if len(indices) != len(info.dims):
             raise VerifyError(
@@ -336,7 +336,7 @@ class Translator:
     # ----- expressions ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> Value:
-        """Returns the value of an expression."""
+        """Return the value of an expression."""
         match expr:
             case Load(node, indices):
                 return self._load(node, self._slot(node), self._offset(node, indices))
@@ -415,14 +415,14 @@ class Translator:
 
 
 def constant(value: float, dtype: DType) -> Number:
-    """Returns a number in a number format; an integer becomes a 128-bit word if need be."""
+    """Return a number in a number format; an integer becomes a 128-bit word if need be."""
     if dtype.kind is Kind.WORD:
         return word_of(value)
     return round_to(value, dtype)
 
 
 def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
-    """Yields each barrier once all members have come to it.
+    """Yield each barrier once all members have come to it.
 
     Raises:
         VerifyError: if some members wait at a barrier that others do not come to.
@@ -442,7 +442,7 @@ def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
 
 
 def contains_barrier(stmt: Stmt) -> bool:
-    """True if the statement, or one inside it, is a barrier."""
+    """Return True if the statement, or one inside it, is a barrier."""
     match stmt:
         case Barrier():
             return True
@@ -469,7 +469,7 @@ def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iter
 
 
 def _strides(info: NodeInfo) -> tuple[int, ...]:
-    """Returns how far apart, in cells, neighbours along each axis are."""
+    """Return how far apart, in cells, neighbours along each axis are."""
     strides = [1]
     for extent in reversed(info.buffer_dims[1:]):
         strides.insert(0, strides[0] * extent)

@@ -26,14 +26,14 @@ class ArrayBuffer:
 
 
 def undefined(info: NodeInfo) -> Array:
-    """Returns new memory as a flat array whose cells show that they were never written."""
+    """Return new memory as a flat array whose cells show that they were never written."""
     if info.dtype.is_float:
         return np.full(info.size, np.nan, info.dtype.numpy)
     return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.dtype.numpy)
 
 
 def interior(cells: Array, info: NodeInfo) -> Array:
-    """Returns the view of a node's flat memory that has its extents and leaves out its margins."""
+    """Return the view of a node's flat memory that has its extents and leaves out its margins."""
     array = cells.reshape(info.buffer_dims)
     if not info.padding:
         return array
@@ -42,12 +42,12 @@ def interior(cells: Array, info: NodeInfo) -> Array:
 
 
 def reader(dtype: DType) -> Callable[[Array, int], Number]:
-    """Returns the function that gives the cell at an offset of a flat array as Python numbers."""
+    """Return the function that gives the cell at an offset of a flat array as Python numbers."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
 
 def poison(dtype: DType) -> Number:
-    """Returns the value of a scalar variable that was never set."""
+    """Return the value of a scalar variable that was never set."""
     return reader(dtype)(undefined(NodeInfo(dtype, (1,))), 0)

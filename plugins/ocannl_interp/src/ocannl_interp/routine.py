@@ -40,7 +40,7 @@ class LoopSource:
 
 
 def as_program(plan: Plan) -> LoopProgram:
-    """Returns a plan as one loop program: the routine's own memory, then the steps in order."""
+    """Return a plan as one loop program: the routine's own memory, then the steps in order."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in plan.scratch]
     for step in plan.steps:
         stmts += (step.call,) if isinstance(step, HostCall) else step.body.stmts
@@ -73,7 +73,7 @@ class Interpretation:
         buffers: Mapping[TensorNode, Buffer],
         merge_buffers: Mapping[TensorNode, Buffer] | None = None,
     ) -> Launcher:
-        """Returns a callable that runs the plan over these buffers.
+        """Return a callable that runs the plan over these buffers.
 
         Args:
             buffers: The memory of every parameter.
@@ -106,7 +106,7 @@ class Interpretation:
 def _cells(
     node: TensorNode, info: NodeInfo, buffers: Mapping[TensorNode, Buffer], what: str
 ) -> Array:
-    """Returns the flat memory of a node."""
+    """Return the flat memory of a node."""
     buffer = buffers.get(node)
     if not isinstance(buffer, ArrayBuffer):
         raise LinkError(
