@@ -1,7 +1,7 @@
 """A kernel on memory of its own: verified on whole numbers, and timed under several schedules.
 
-The numbers are small and whole, so that sums and products of them are exact in whatever order they
-are combined: a schedule that left a term out would show.
+The numbers are small and whole, so that sums and products of them are exact in every order of
+combination: a schedule that left a term out would show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A backend as the rest of the core sees it: one typed method for each hook."""
+"""A loaded backend: one typed method for each hook."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Backend:
 
     Attributes:
         name: The name of its entry point.
-        distribution: What was installed to get it.
+        distribution: The distribution that contains it.
         version: The version of that distribution.
-        manager: The plugins that answer for it.
+        manager: The plugin manager that calls its hooks.
     """
 
     name: str
@@ -43,7 +43,9 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     def targets(self) -> TargetReport:
-        """Return the devices that can be used now; a hook that fails makes a report of why."""
+        """Return the devices that can be used now; a hook that fails yields a report with the
+        reason.
+        """
         try:
             report: object = self.manager.hook.ocannl_targets()
         except (Exception, SystemExit) as error:
@@ -106,10 +108,10 @@ class Backend:
         candidates: tuple[MemoryMode, ...],
         target: Target,
     ) -> MemoryMode:
-        """Return where the backend wants a node; the first candidate if it has no opinion.
+        """Return the memory mode that the backend chooses; by default the first candidate.
 
         Raises:
-            CodegenError: if the backend chooses something that was not offered.
+            CodegenError: if the backend chooses a mode that is not a candidate.
         """
         chosen: MemoryMode | None = self.manager.hook.ocannl_resolve_mode(
             node=node, info=info, candidates=candidates, target=target
@@ -142,14 +144,14 @@ class Backend:
         return transfer(self, self, destination, source)
 
     def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copy cells if this backend serves the pair; returns None if it does not."""
+        """Copy cells if this backend serves the pair; return None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
         )
         return event
 
     def synchronize(self, target: Target) -> None:
-        """Return when all work of the device has finished."""
+        """Wait until all work of the device has finished."""
         self.manager.hook.ocannl_synchronize(target=target)
 
     def _missing(self, lack: str, hook: str) -> dict[str, str]:
@@ -172,12 +174,12 @@ def transfer(
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
-    The destination's backend is asked first, then the source's; a pair that neither serves goes
-    through the host.
+    The destination's backend is tried first, then the source's; a pair that neither serves is
+    copied through the host.
 
     Args:
-        destination_backend: Whose memory the destination is; None for an array of this process.
-        source_backend: Whose memory the source is; None for an array of this process.
+        destination_backend: The owner of the destination; None for an array of this process.
+        source_backend: The owner of the source; None for an array of this process.
 
     Raises:
         TransferError: if the buffers differ, or there is no way from one to the other.

@@ -1,8 +1,8 @@
-"""Copies by way of host memory: built in, and asked last.
+"""Copies through host memory: a built-in fallback.
 
-As a plugin it copies between arrays of this process, which belong to no backend, and answers for
-backends whose work is finished when it is submitted. `stage` connects two backends that do not know
-each other.
+As a plugin it copies between arrays of this process, which belong to no backend, and implements
+`ocannl_synchronize` for backends whose work is finished when it is submitted. `stage` copies
+between two backends that do not serve each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ocannl_core.target import BACKEND_API, Buffer, Done, Event, HostBuffer, Tar
 OCANNL_API = BACKEND_API
 
 Copy = Callable[[Buffer, Buffer], Event | None]
-"""Copies to the first buffer from the second; returns None when it does not serve the pair."""
+"""A function that copies to the first buffer from the second, or returns None."""
 
 
 @hookimpl(trylast=True)
@@ -38,7 +38,7 @@ def ocannl_synchronize(target: Target) -> bool:
 def stage(
     destination: Buffer, source: Buffer, *, to_destination: Copy, from_source: Copy
 ) -> Event | None:
-    """Copy through an array of this process; returns None when either copy is not served.
+    """Copy through an array of this process; return None if either copy is not served.
 
     Args:
         to_destination: Copies from the host to the destination's device.

@@ -1,7 +1,7 @@
-"""Which backends are installed, which of them work, and which one to use.
+"""Discovery of installed backends, their status, and the choice of one.
 
-Entry points are listed without importing what they name, and loaded one by one: a broken plugin is
-remembered with its error and shown, and never stops the others.
+Entry points are listed without importing their modules, and loaded one by one: a broken plugin is
+recorded with its error and reported, and never stops the others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ WRAPPER_GROUP = "ocannl.wrappers"
 
 
 class Status(Enum):
-    """How far a plugin has come."""
+    """The stages of loading a plugin."""
 
     INSTALLED = "installed"
     """Found, not imported yet."""
@@ -89,12 +89,12 @@ class PluginEntry:
 
     Attributes:
         name: The name of the entry point, which is the backend's name.
-        value: What the entry point names: a module, or an object in one.
-        distribution: What was installed to get it.
+        value: The value of the entry point: a module, or an object in one.
+        distribution: The distribution that declares it.
         version: The version of that distribution.
         editable: True if it runs from a source checkout.
-        status: How far it has come.
-        error: Why it is broken.
+        status: The stage that it has reached.
+        error: The error of a broken plugin.
     """
 
     name: str
@@ -107,7 +107,7 @@ class PluginEntry:
 
     @property
     def repair(self) -> str:
-        """What to do when it is broken."""
+        """Advice for a broken plugin."""
         return f"repair or uninstall {self.distribution}" if self.version else "repair the plugin"
 
     def __str__(self) -> str:
@@ -117,14 +117,14 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group: what was found, and what became of it."""
+    """The plugins of one entry-point group, with the results of loading them."""
 
     entries: dict[str, PluginEntry]
     readers: dict[str, Callable[[], object]]
     errors: dict[str, PluginError]
 
     def entry(self, name: str, loaded: bool) -> PluginEntry:
-        """Return an entry with the status that it has now."""
+        """Return an entry with its present status."""
         entry = self.entries[name]
         if name in self.errors:
             return replace(entry, status=Status.BROKEN, error=str(self.errors[name]))
@@ -147,7 +147,7 @@ _lock = threading.RLock()
 
 
 def _known() -> _Registry:
-    """Return the registry, after looking for plugins if that has not been done."""
+    """Return the registry, after discovery if that has not been done."""
     global _registry
     with _lock:
         if _registry is None:
@@ -192,13 +192,13 @@ def _entry(point: EntryPoint) -> PluginEntry:
 
 
 class _Texts(Protocol):
-    """A distribution, as far as its texts are asked for."""
+    """A distribution as a provider of metadata texts."""
 
     def read_text(self, filename: str, /) -> str | None: ...
 
 
 def _header(distribution: _Texts, header: str) -> str:
-    """Return what a distribution's metadata says under a header, or nothing."""
+    """Return the value of a header in a distribution's metadata; empty if there is none."""
     # `distribution.metadata` would import the library for e-mail: as long as the whole search takes
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     for line in text.partition("\n\n")[0].splitlines():
@@ -234,7 +234,7 @@ def wrappers() -> tuple[PluginEntry, ...]:
 
 
 def load_all() -> tuple[Backend, ...]:
-    """Return every backend that loads, by name; those that do not are marked in `discovered`.
+    """Return every backend that loads, by name; the others are marked in `discovered`.
 
     Raises:
         BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
@@ -259,7 +259,7 @@ def _load_each() -> Iterator[Backend]:
 
 
 def _load_backend(name: str) -> Backend:
-    """Return a backend that is installed, loading it if need be.
+    """Return a backend that is installed, loading it if necessary.
 
     Raises:
         PluginError: if it is broken.
@@ -282,7 +282,7 @@ def _load_backend(name: str) -> Backend:
 
 
 def _load_wrappers(registry: _Registry) -> list[tuple[str, object]]:
-    """Return the wrapper plugins that work and are enabled; warns once about a broken one."""
+    """Return the wrapper plugins that work and are enabled; warn once about a broken one."""
     with _lock:
         for name, entry in registry.wrappers.entries.items():
             if name in registry.loaded_wrappers or not _is_enabled(name):
@@ -324,7 +324,7 @@ def register(name: str, plugin: object) -> None:
 
 
 def refresh() -> None:
-    """Forget everything that was found, loaded or registered; the next question looks again."""
+    """Forget all discovered, loaded and registered plugins; the next call discovers again."""
     global _registry
     with _lock:
         _registry = None
@@ -346,7 +346,7 @@ def backend(name: str) -> Backend:
 def select(name: str | None = None) -> tuple[Backend, Target]:
     """Return the backend and the device to use.
 
-    A backend that is asked for by name, here or in the settings, is that one or an error. Otherwise
+    A backend requested by name, here or in the settings, is used or is an error. Otherwise
     it is the available device of highest priority; passing over a plugin that is broken, or whose
     devices would have had a higher priority, warns once.
 
@@ -354,7 +354,7 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
         name: `NAME` or `NAME:DEVICE`; None leaves the choice to the settings.
 
     Raises:
-        BackendNotFoundError: if the backend or the device asked for cannot be used, or there is
+        BackendNotFoundError: if the requested backend or device cannot be used, or there is
             none at all.
         UsageError: if the device is no number.
     """
@@ -399,7 +399,7 @@ def _device(chosen: Backend, ordinal: int | None, by: str) -> Target:
 
 
 def _requested(name: str, by: str) -> Backend:
-    """Return a backend that was asked for by name.
+    """Return a backend that was requested by name.
 
     Raises:
         BackendNotFoundError: if it is not installed, disabled, or broken.

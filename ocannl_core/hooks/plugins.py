@@ -1,7 +1,7 @@
 """Checks that turn a loaded module into a plugin whose hooks can be called.
 
 Every backend gets a plugin manager of its own: the backend's plugin, the built-in fallbacks and the
-wrapper plugins. No other backend's plugin is in it, so none can answer in its place.
+wrapper plugins. No other backend's plugin is in it, so no hook of another backend can run instead.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HOOK_NAMES: tuple[str, ...] = tuple(
 
 
 class PluginError(Exception):
-    """Why a plugin cannot be used, as text for its row in a report; the cause holds the details."""
+    """A defect of a plugin, as text for its row in a report; the cause holds the details."""
 
 
 def load(read: Callable[[], object]) -> object:
     """Return the plugin object that `read` imports.
 
     Raises:
-        PluginError: for whatever goes wrong during the import, an exit of the process included.
+        PluginError: for every error during the import, an exit of the process included.
     """
     try:
         return read()
@@ -75,8 +75,8 @@ def check_wrapper(name: str, plugin: object) -> None:
     """Check a plugin that wraps the hooks of every backend.
 
     Raises:
-        PluginError: if it does not follow the hook specifications or could answer in a backend's
-            place.
+        PluginError: if it does not follow the hook specifications or could replace a backend's
+            result.
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)

@@ -1,4 +1,4 @@
-"""The hooks of a backend, grouped by what they serve.
+"""The hooks of a backend, grouped by purpose.
 
 A backend is a module (or object) whose functions carry `hookimpl` and the names below, registered
 under the entry-point group `ocannl.backends`; the entry point's name is the backend's name. The
@@ -26,24 +26,24 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DeviceHooks(Protocol):
-    """What there is on this machine."""
+    """Discovery of devices."""
 
     @hookspec(firstresult=True)
     def ocannl_targets(self) -> TargetReport:
         """Return the devices that can be used now, or the reason why there are none.
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
-        and must not import more than it needs to find out.
+        and must import no more than detection needs.
         """
         ...
 
 
 class CodegenHooks(Protocol):
-    """From a scheduled program to something that runs."""
+    """Code generation and compilation of scheduled programs."""
 
     @hookspec
     def ocannl_passes(self, target: Target) -> list[NamedPass]:
-        """Return passes to run after the core's own, in order."""
+        """Return passes that run after the core's own, in order."""
         ...
 
     @hookspec(firstresult=True)
@@ -62,23 +62,23 @@ class CodegenHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_compile(self, source: Source, target: Target) -> Executable:
-        """Return the compiled form of what `ocannl_generate` of the same backend returned.
+        """Return the compiled form of a source from `ocannl_generate` of the same backend.
 
         Raises:
-            CompileError: with the command, its output and where the source was kept.
+            CompileError: with the command, its output and the path of the source.
         """
         ...
 
 
 class MemoryHooks(Protocol):
-    """Where cells live."""
+    """Placement and allocation of memory."""
 
     @hookspec(firstresult=True)
     def ocannl_resolve_mode(
         self, node: TensorNode, info: NodeInfo, candidates: tuple[MemoryMode, ...], target: Target
     ) -> MemoryMode | None:
-        """Return one of `candidates`, the modes that the core left open (local, on device), or
-        None for no opinion.
+        """Return one of `candidates`, the modes that the core left open (local, on device), or None
+        for the first of them.
         """
         ...
 
@@ -91,22 +91,22 @@ class MemoryHooks(Protocol):
 
 
 class TransferHooks(Protocol):
-    """Moving cells."""
+    """Transfers and synchronisation."""
 
     @hookspec(firstresult=True)
     def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
-        """Copy cells between buffers of equal format and extents, or returns None for pairs it
+        """Copy cells between buffers of equal format and extents, or return None for a pair that it
         does not serve.
 
-        A backend must serve host to device and device to host (`HostBuffer`). A transfer asks the
-        destination's backend first, then the source's; pairs that neither serves go through the
+        A backend must serve host to device and device to host (`HostBuffer`). The destination's
+        backend is tried first, then the source's; pairs that neither serves are copied through the
         host.
         """
         ...
 
     @hookspec(firstresult=True)
     def ocannl_synchronize(self, target: Target) -> bool:
-        """Wait for all work of the device; returns True."""
+        """Wait for all work of the device; return True."""
         ...
 
 

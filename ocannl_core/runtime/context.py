@@ -217,8 +217,8 @@ class Context:
         Waits for pending work. Literals can be read in every context.
 
         Raises:
-            LinkError: if the tensor is not stored here, or has no value yet; the message says why
-                and what to do.
+            LinkError: if the tensor is not stored here, or has no value yet; the message has the
+                reason and the fix.
         """
         if self._store.find(_checked(tensor).node) is None and tensor.literal is not None:
             info = tensor.info

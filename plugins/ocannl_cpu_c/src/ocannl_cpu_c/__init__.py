@@ -1,6 +1,6 @@
-"""CPUs as a backend: generated C, compiled on the spot, cached on disk, called through cffi.
+"""The CPU backend: generated C, compiled at run time, cached on disk, called through cffi.
 
-Importing this module needs no compiler; it is looked for when devices are asked for or code is
+Importing this module needs no compiler; it is searched for when devices are listed or code is
 compiled.
 """
 
@@ -22,12 +22,12 @@ from ocannl_cpu_c.source import CSource
 
 OCANNL_API = (1, 0)
 OCANNL_SOURCE = CSource
-"""What later processes may read from disk."""
+"""The class of sources that later processes may read from disk."""
 
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    """Return this machine's processor, or why no C compiler can be used."""
+    """Return this machine's processor, or the reason why no C compiler can be used."""
     report = devices.report()
     if report.targets:
         loader.prepare()
@@ -60,5 +60,5 @@ def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
 
 @hookimpl
 def ocannl_synchronize(target: Target) -> bool:
-    """Return at once: a routine has finished when its call returns."""
+    """Return immediately: a routine has finished when its call returns."""
     return True

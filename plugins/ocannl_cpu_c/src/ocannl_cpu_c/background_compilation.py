@@ -1,7 +1,7 @@
-"""Compiling ahead: a compiler works on the first kernels while the others are still made.
+"""Background compilation of the first kernels while the others are generated.
 
-What runs is known to the whole process. Whoever loads kernels waits for the files that define them;
-files that nobody asks for are forgotten when the process ends.
+Running compilers are registered for the whole process. Loading kernels waits for the files that
+define them; files that are never loaded are abandoned at the end of the process.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
 from ocannl_cpu_c.translation_units import file_of, key, seconds, units
 
 _LEAST_SECONDS = 0.02
-"""What is worth a compiler of its own before everything is there: starting one takes as long."""
+"""The least estimated compile time for an early file: starting a compiler takes as long."""
 
 _MOST = 200
-"""So many files wait for somebody who loads them; each is a process and a pipe."""
+"""The greatest number of files that wait to be loaded; each has a process and a pipe."""
 
 _lock = threading.Lock()
 _running: dict[DiskCache, list[Building]] = {}
 
 
 class Ahead:
-    """The kernels of one routine, given to compilers as they come.
+    """The kernels of one routine, handed to compilers as they are generated.
 
     Args:
-        cache: Where they go.
-        processors: How many there are; one makes kernels until all are there.
-        is_there: Tells whether a kernel needs no compiler.
+        cache: The cache for the compiled kernels.
+        processors: The number of processors; one generates kernels until all are complete.
+        is_there: A predicate for kernels that are already compiled.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ahead:
         }
 
     def add(self, kernel: KernelText) -> None:
-        """Take a kernel; starts a compiler if that is worth it and a processor is free."""
+        """Add a kernel; start a compiler if enough kernels wait and a processor is free."""
         identity = key(kernel)
         if identity in self._known or self._is_there(kernel):
             return
@@ -62,7 +62,7 @@ class Ahead:
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:
-        """Start to compile all that waits."""
+        """Start to compile all waiting kernels."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
         self._waiting = {loops: [] for loops in CompilerVectorisation}
         if left:
@@ -71,7 +71,7 @@ class Ahead:
 
 def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
     """Start to compile files that are not being compiled."""
-    with _lock, suppress(OSError):  # who loads what they define tries again, and says what is wrong
+    with _lock, suppress(OSError):  # loading the kernels compiles again, and reports the error
         started = _started(cache)
         for each in files:
             if not any(each.keys == other.unit.keys for other in started):
@@ -81,8 +81,8 @@ def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
 
 
 def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:
-    """Return the files being compiled that define some of these kernels, for the caller to wait
-    for.
+    """Remove and return the files in compilation that define some of these kernels; the caller
+    waits for them.
     """
     with _lock:
         started = _started(cache)
@@ -97,14 +97,14 @@ def _started(cache: DiskCache) -> list[Building]:
 
 
 def _count() -> int:
-    """Return how many compilers are at work."""
+    """Return the number of running compilers."""
     with _lock:
         started = [each for several in _running.values() for each in several]
         return sum(each.compilation.process.is_running for each in started)
 
 
 def stop() -> None:
-    """End all compilers that work ahead."""
+    """Stop all background compilers."""
     with _lock:
         every = [each for several in _running.values() for each in several]
         _running.clear()

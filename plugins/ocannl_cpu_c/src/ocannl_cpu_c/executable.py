@@ -39,7 +39,7 @@ class CExecutable:
         source: The code.
         kernels: Its kernels by symbol.
         target: The device that runs it.
-        threads: How many threads may share the work of one kernel.
+        threads: The number of threads that may share the work of one kernel.
     """
 
     source: CSource
@@ -117,7 +117,7 @@ class _Linker:
         return parts
 
     def _dispatch(self, launches: Sequence[Launch]) -> Part:
-        """Return the one call that runs several kernels; it keeps alive what they need."""
+        """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
@@ -149,7 +149,7 @@ class _Linker:
             self._kept.append(array)
             pointers.append(ffi.cast("void *", address(array)))
         pointers += [self._index_cells[index] for index in launch.indices]
-        pointers += [ffi.NULL for _ in launch.private]  # whoever runs a part has them
+        pointers += [ffi.NULL for _ in launch.private]  # filled in by the thread that runs a part
         dealt = launch.shares
         bounds = [()] if dealt is None else parts(dealt, self._executable.threads)
         tables = []
@@ -160,11 +160,11 @@ class _Linker:
         return self._keep(ffi.new("void **[]", tables))
 
     def _given(self, launch: Launch) -> int:
-        """Return how many arguments a kernel has before those that depend on the thread."""
+        """Return the number of arguments of a kernel before those that depend on the thread."""
         return len(launch.arguments) + len(launch.merges) + len(launch.indices)
 
     def _keep(self, thing: Any) -> Any:
-        """Return something that lives as long as the launcher."""
+        """Return an object after extending its life to that of the launcher."""
         self._kept.append(thing)
         return thing
 

@@ -1,7 +1,7 @@
-"""From kernels as text to addresses of functions; only text that nobody compiled yet is compiled.
+"""Loading of kernels: from text to addresses of functions, compiled if the cache has none.
 
-Every shared object holds a table of its kernels. What calls them is an object of its own, compiled
-once for all routines: `runtime.c`, which has the threads.
+Every shared object holds a table of its kernels. Their caller is an object of its own, compiled
+once for all routines: `runtime.c`, which has the thread pool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 
 
 class ForeignObjectError(OSError):
-    """An object is whole, and is not the one that was compiled."""
+    """An object is complete, and is not the one that was compiled."""
 
 
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
 
     Args:
         kernels: The kernels.
-        and_runtime: True to compile beside them what runs routines, if that is new too.
+        and_runtime: True to compile the runtime library beside them, if that is new, too.
 
     Raises:
         CompileError: if there is no compiler, or it rejects them.
@@ -73,8 +73,8 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
 
 
 def compiling_ahead() -> background_compilation.Ahead | None:
-    """Return what takes kernels that will be loaded, so that a compiler can begin with the first
-    ones; None without a compiler, or without a second processor for it.
+    """Return a background compilation for kernels that will be loaded; None without a compiler, or
+    without a second processor for it.
     """
     compiler = _compiler_beside()
     if compiler is None:
@@ -91,7 +91,7 @@ def compiling_ahead() -> background_compilation.Ahead | None:
 
 
 def prepare() -> None:
-    """Start to compile what runs routines, unless it is there: whoever uses a device needs it."""
+    """Start to compile the runtime library, unless it is cached: every use of a device needs it."""
     compiler = _compiler_beside()
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
@@ -100,10 +100,10 @@ def prepare() -> None:
 
 
 def _cache(compiler: Compiler) -> DiskCache:
-    """Return where compiled code is.
+    """Return the cache of compiled code.
 
     Raises:
-        CompileError: if there is no place for it.
+        CompileError: if there is no directory for it.
     """
     try:
         return open_cache(compiler)
@@ -116,7 +116,7 @@ def _cache(compiler: Compiler) -> DiskCache:
 
 
 def _compiler_beside() -> Compiler | None:
-    """Return what can compile while this thread goes on."""
+    """Return a compiler that can run beside this thread; None on one processor or without one."""
     try:
         return find() if len(os.sched_getaffinity(0)) > 1 else None
     except CompileError:  # told when kernels are loaded
@@ -124,7 +124,7 @@ def _compiler_beside() -> Compiler | None:
 
 
 def runtime() -> Any:
-    """Return the library that runs routines: one for the process, for it has the threads.
+    """Return the library that runs routines: one for the process, since it has the thread pool.
 
     Raises:
         CompileError: if it is not compiled yet, and there is no compiler.
@@ -134,7 +134,7 @@ def runtime() -> Any:
 
 
 def pool(device: int, threads: int) -> Any:
-    """Return the threads of a device."""
+    """Return the thread pool of a device."""
     with _lock:
         if (device, threads) not in _pools:
             _pools[device, threads] = _runtime().ocannl_pool(threads)
@@ -142,7 +142,7 @@ def pool(device: int, threads: int) -> Any:
 
 
 _found_runtime: list[LoadedObject] = []
-"""Stays mapped: its threads wait in its code."""
+"""The runtime library, which stays mapped: its threads wait in its code."""
 
 
 def _runtime() -> Any:
@@ -163,7 +163,7 @@ def _runtime() -> Any:
 
 
 def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
-    """Return the file of what runs routines, unless it is compiled."""
+    """Return the file of the runtime library, unless it is compiled."""
     if _found_runtime or cache.find(_runtime_unit().keys[0]) is not None:
         return []
     return [_runtime_unit()]
@@ -179,7 +179,7 @@ def _runtime_unit() -> TranslationUnit:
 def _built(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, CachedKernel]:
-    """Return where kernels are, after compiling those of which no compiler works already."""
+    """Return the locations of kernels, after compiling those that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
     early = background_compilation.taken(
@@ -196,10 +196,10 @@ def _built(
 def _compiled(
     cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
 ) -> dict[str, CachedKernel]:
-    """Return where code compiled now is, and can be loaded from.
+    """Compile files, and return the locations of their kernels, which can be loaded.
 
-    What was stopped or is not whole is compiled a second time. Where something cannot be written or
-    loaded, it is compiled in a temporary place.
+    A file whose compiler was killed or wrote an incomplete object is compiled again. If an object
+    cannot be written or loaded, it is compiled in a temporary directory.
 
     Raises:
         CompileError: if the compiler rejects it, or none of this helps.
@@ -218,7 +218,7 @@ def _compiled(
         except OSError as error:  # a full disk, a file system that runs no code, odd entries
             problem = str(error)
             cache.move(error)
-        except (KeyboardInterrupt, SystemExit):  # nobody waits for the others either
+        except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()
             raise
         files, early = every, ()
@@ -277,6 +277,6 @@ def _positions(code: Any) -> dict[str, int]:
     """Return the position of each kernel in the table of an object."""
     try:
         keys = ffi.string(code.ocannl_keys).decode()
-    except (ffi.error, UnicodeDecodeError):  # it was not made here
+    except (ffi.error, UnicodeDecodeError):  # not from this loader
         return {}
     return {key: position for position, key in enumerate(keys.split())}

@@ -33,7 +33,7 @@ class CBuffer:
 
     @property
     def address(self) -> int:
-        """Where the first cell is; valid as long as the array lives."""
+        """The address of the first cell; valid as long as the array lives."""
         return address(self.array)
 
 
@@ -56,7 +56,7 @@ def raw(nbytes: int) -> Array:
 
 
 def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[TensorNode, Array]:
-    """Return the arrays of a routine's own nodes, all in one piece of memory."""
+    """Return the arrays of a routine's own nodes, all in one allocation."""
     whole = raw(plan.nbytes)
     arrays = {}
     for node, place in plan.places.items():
@@ -72,7 +72,7 @@ def allocate(info: NodeInfo, target: Target) -> CBuffer:
 
 
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copy between arrays of this backend and of the host; returns None for any other pair."""
+    """Copy between arrays of this backend and of the host; return None for any other pair."""
     served = CBuffer | HostBuffer
     if not isinstance(destination, served) or not isinstance(source, served):
         return None

@@ -49,9 +49,9 @@ class Launch:
         arguments: The nodes whose memory it is given.
         merges: The nodes whose merge buffers it is given after those.
         indices: The static indices it is given last.
-        title: What it computes.
-        private: The bytes of each buffer of which it is given the thread's own after those.
-        shares: What of a parallel kernel may be dealt out; its bounds are what it is given last.
+        title: A description of the kernel.
+        private: The sizes in bytes of the per-thread buffers that it is given after those.
+        shares: The iterations of a parallel kernel that threads share; their bounds come last.
     """
 
     kernel: str
@@ -133,14 +133,14 @@ def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallE
 
 
 def unit(kernels: Iterable[KernelText]) -> str:
-    """Return a C file with these kernels and what they need from the prelude."""
+    """Return a C file with these kernels and their helpers from the prelude."""
     kernels = list(kernels)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
 def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
-    """Yield comment lines that say which nodes each kernel runs on."""
+    """Yield comment lines with the arguments of each launch."""
     names = PrintedNames()
     for node in plan.nodes:  # in the order in which titles name them
         names.node(node)
@@ -178,5 +178,5 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
 
 
 def _comment(text: str) -> str:
-    """Return text that a line comment cannot end before: no line breaks, no continuation."""
+    """Return text for a line comment, without line breaks or a final backslash."""
     return " ".join(text.split()).rstrip("\\")

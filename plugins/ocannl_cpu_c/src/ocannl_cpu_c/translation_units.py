@@ -1,7 +1,7 @@
-"""Which kernels are compiled together: files of about equal cost, one for each processor.
+"""Division of kernels into translation units of about equal cost, one for each processor.
 
-Kernels that are written in vectors leave a compiler little to find out, so they are compiled apart,
-at a lower level of optimisation, which takes half the time or less.
+Kernels that are rendered with vector types leave a compiler little to optimise, so they are
+compiled in files of their own at a lower level of optimisation, which takes half the time or less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from ocannl_cpu_c.cache import TranslationUnit
 from ocannl_cpu_c.source import unit
 
 _LEAST_SECONDS = 0.1
-"""What is compiled sooner is one file: starting a compiler and a linker takes a quarter of it."""
+"""Kernels of less estimated time share one file: starting compiler and linker takes a quarter of
+it.
+"""
 
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUnit]:
@@ -42,13 +44,13 @@ def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUni
 
 @lru_cache(maxsize=256)
 def key(kernel: KernelText) -> str:
-    """Return what a kernel is found by: everything it consists of."""
+    """Return the key of a kernel: a hash of all of its text."""
     content = f"{CODEGEN_VERSION}\n{unit([kernel])}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def seconds(kernel: KernelText) -> float:
-    """Return about how long a compiler takes; only the proportions matter."""
+    """Return the estimated compile time in seconds; only the proportions matter."""
     size = len(kernel.text)
     match kernel.loops:
         case CompilerVectorisation.VECTORS:

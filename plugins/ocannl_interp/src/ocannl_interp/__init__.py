@@ -1,6 +1,6 @@
 """The reference interpreter of the loop language, as a backend.
 
-It needs nothing but NumPy, runs everywhere, and defines what loop programs mean: every other
+It needs nothing but NumPy, runs everywhere, and defines the semantics of loop programs: every other
 backend is compared with it. It is slow, so its priority is low.
 """
 

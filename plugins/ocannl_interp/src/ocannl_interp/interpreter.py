@@ -1,12 +1,12 @@
-"""Loop programs as Python closures: the meaning of the loop language.
+"""Translation of loop programs to Python closures: the semantics of the loop language.
 
-Every statement becomes a function of a *frame*, the list that holds what names stand for while the
-code runs: values of index variables and scalar variables, and the flat arrays of nodes. A name's
-position in the list, its slot, is settled during translation, which follows the scopes of the
-language; the entry of a name outside its scope is unreachable.
+Every statement becomes a function of a *frame*, the list of run-time values: index variables,
+scalar variables, and the flat arrays of nodes. A name's position in the list, its slot, is assigned
+during translation, which follows the scopes of the language; the entry of a name outside its scope
+is unreachable.
 
-Iterations of BLOCK loops work on copies of the frame, so what they set is their own, and so are
-THREAD allocations; other memory is shared. Only statements that contain a barrier pause there: the
+Iterations of BLOCK loops work on copies of the frame, so variables and THREAD allocations are
+private to each; other memory is shared. Only statements that contain a barrier pause there: the
 loop advances all its iterations to the barrier before any goes on.
 """
 
@@ -91,10 +91,10 @@ GROUP = 0
 
 
 class Translator:
-    """Turns the statements of one routine into actions on one kind of frame.
+    """Translator of the statements of one routine to actions on one kind of frame.
 
     Attributes:
-        nodes: What is known of every node.
+        nodes: The infos of all nodes.
         merged: The nodes whose merge buffers are read, as far as translated.
         frame_size: The length of a frame, as far as translated.
     """
@@ -108,12 +108,14 @@ class Translator:
         self._is_in_group = False
 
     def bind(self, name: Name) -> int:
-        """Return a new slot, which the name stands for until its scope ends."""
+        """Return a new slot, to which the name is bound until its scope ends."""
         self._scope[name] = self._new_slot()
         return self._scope[name]
 
     def kernel(self, body: Block, names: Sequence[Name]) -> Action:
-        """Return the action of a body that sees nothing but these names and what it declares."""
+        """Return the action of a body in which only these names and its own declarations are
+        bound.
+        """
         outer = self._scope
         self._scope = {name: self._slot(name) for name in names}
         action = self.action(body)
@@ -132,7 +134,7 @@ class Translator:
     # ----- statements ----------------------------------------------------------------------------
 
     def action(self, stmt: Stmt) -> Action:
-        """Return what a statement does; barriers outside BLOCK loops wait for nobody."""
+        """Return the action of a statement; barriers outside BLOCK loops have no effect."""
         match stmt:
             case Block(stmts):
                 return self._block(stmts)
@@ -186,7 +188,9 @@ class Translator:
         return run
 
     def _group(self, loop: For) -> Action:
-        """Return the action of a BLOCK loop; the outermost one brings the memory of its group."""
+        """Return the action of a BLOCK loop; the outermost one allocates the memory of its
+        group.
+        """
         is_outermost = not self._is_in_group
         self._is_in_group = True
         run = self._members(loop)
@@ -216,7 +220,7 @@ class Translator:
         return lambda frame: lockstep([member(frame, position) for position in positions])
 
     def steps(self, stmt: Stmt) -> Steps:
-        """Return a statement inside a BLOCK loop as something that pauses at its barriers."""
+        """Return a statement inside a BLOCK loop as a generator that pauses at its barriers."""
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
@@ -243,7 +247,7 @@ class Translator:
             raise VerifyError("A node is allocated once.", found=f"{name!r} has memory already")
         slot = self.bind(name)
         if stmt.scope is Scope.GROUP and self._is_in_group:
-            # what the iterations of a group get at their n-th visit is the same memory
+            # the iterations of a group get the same memory at their n-th visit
             visits = self._new_slot()
 
             def share(frame: Frame) -> None:
@@ -415,17 +419,17 @@ class Translator:
 
 
 def constant(value: float, dtype: DType) -> Number:
-    """Return a number in a number format; an integer becomes a 128-bit word if need be."""
+    """Return a number in a number format; an integer becomes a 128-bit word for that format."""
     if dtype.kind is Kind.WORD:
         return word_of(value)
     return round_to(value, dtype)
 
 
 def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
-    """Yield each barrier once all members have come to it.
+    """Yield each barrier once all members have reached it.
 
     Raises:
-        VerifyError: if some members wait at a barrier that others do not come to.
+        VerifyError: if some members wait at a barrier that others do not reach.
     """
     while True:
         reached = [next(member, None) for member in members]
@@ -469,7 +473,7 @@ def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iter
 
 
 def _strides(info: NodeInfo) -> tuple[int, ...]:
-    """Return how far apart, in cells, neighbours along each axis are."""
+    """Return the stride of each axis, in cells."""
     strides = [1]
     for extent in reversed(info.buffer_dims[1:]):
         strides.insert(0, strides[0] * extent)

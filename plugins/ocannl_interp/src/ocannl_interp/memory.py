@@ -1,4 +1,4 @@
-"""Memory of the interpreter: NumPy arrays, and how cells are read from them."""
+"""Memory of the interpreter: NumPy arrays, and reads of their cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ocannl_core.backend_api.arithmetic import Number
 Array = np.ndarray[Any, Any]
 
 POISON_BYTE = 0xA5
-"""Every byte of integers and words that were never written; such floats are NaN."""
+"""The value of every byte of uninitialised integers and words; such floats are NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ArrayBuffer:
 
 
 def undefined(info: NodeInfo) -> Array:
-    """Return new memory as a flat array whose cells show that they were never written."""
+    """Return new memory as a flat array of values that mark uninitialised cells."""
     if info.dtype.is_float:
         return np.full(info.size, np.nan, info.dtype.numpy)
     return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.dtype.numpy)
@@ -42,12 +42,12 @@ def interior(cells: Array, info: NodeInfo) -> Array:
 
 
 def reader(dtype: DType) -> Callable[[Array, int], Number]:
-    """Return the function that gives the cell at an offset of a flat array as Python numbers."""
+    """Return a function from the offset of a cell in a flat array to its value in Python."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
 
 def poison(dtype: DType) -> Number:
-    """Return the value of a scalar variable that was never set."""
+    """Return the value of an uninitialised scalar variable."""
     return reader(dtype)(undefined(NodeInfo(dtype, (1,))), 0)

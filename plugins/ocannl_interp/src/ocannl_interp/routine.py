@@ -26,7 +26,7 @@ from ocannl_interp.memory import Array, ArrayBuffer, undefined
 
 @dataclass(frozen=True, slots=True)
 class LoopSource:
-    """A plan as the interpreter's code: its own text is what runs."""
+    """A plan as the interpreter's code: its printed form is its source."""
 
     plan: Plan
 

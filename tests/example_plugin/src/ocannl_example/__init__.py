@@ -1,6 +1,6 @@
-"""A backend in two small files: memory and hooks here, the meaning of programs in `evaluate`.
+"""A backend in two small files: memory and hooks here, the evaluation of programs in `evaluate`.
 
-It supports what straight loops over stored nodes need, and refuses the rest with a CodegenError.
+It supports plain loops over stored nodes, and rejects the rest with a CodegenError.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Program:
-    """A plan that `check` has accepted: source and executable at once, because nothing is compiled."""
+    """A plan that `check` has accepted: source and executable at once, because nothing is
+    compiled.
+    """
 
     plan: Plan
     language: str = "plan"

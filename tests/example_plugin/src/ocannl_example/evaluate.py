@@ -1,4 +1,4 @@
-"""What a step of a plan means, by walking it."""
+"""Evaluation of the steps of a plan by a tree walk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Env = dict[IndexVar, int]
 
 
 def check(part: Step | Stmt | Expr) -> None:
-    """Refuse what `run` could not evaluate.
+    """Reject a step that `run` cannot evaluate.
 
     Raises:
         CodegenError: naming the kind of statement or expression.
