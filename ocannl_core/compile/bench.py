@@ -65,7 +65,7 @@ class Bench:
         self._infos = alone.nodes
         self._steps = _most_terms(part)
 
-    def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
+    def compile(self, schedules: Sequence[Schedule]) -> list[Launcher]:
         """Return launchers of the kernel for each of some schedules, compiled together."""
         together = plan_variants(self._plan, self._part, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)

@@ -108,7 +108,7 @@ def profile(
         backend.compile(backend.generate(alone, target), target).link(
             {node: buffers[node] for node in alone.params}
         )
-        for alone in (alone_in(plan, step) for step in plan.steps)
+        for alone in (isolate_step(plan, step) for step in plan.steps)
     ]
     least, rounds = _least_times(launchers, backend, target, values, seconds)
     kernels = tuple(
@@ -123,7 +123,7 @@ def profile(
     return Profile(plan.name, kernels, rounds)
 
 
-def alone_in(plan: Plan, step: Step) -> Plan:
+def isolate_step(plan: Plan, step: Step) -> Plan:
     """Return a plan of one step, all memory of which comes from the context."""
     match step:
         case HostCall(call):

@@ -50,7 +50,7 @@ _SLOW_WORK = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class KernelTuning:
     """The result of the search for one kernel.
 
     Attributes:
@@ -93,7 +93,7 @@ class Tuning:
     """
 
     name: str
-    kernels: tuple[Tuned, ...]
+    kernels: tuple[KernelTuning, ...]
     known: int
     left: int
     seconds: float
@@ -110,7 +110,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener to searches", defa
 
 
 @contextmanager
-def reporting(listener: Listener) -> Iterator[None]:
+def report_searches(listener: Listener) -> Iterator[None]:
     """Pass a line or more of text for every kernel that is searched for inside."""
     token = _listener.set(listener)
     try:
@@ -160,12 +160,12 @@ def search_schedules(
     fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
     for each in fresh:
-        if _is_timed(each, plan, backend, target):
+        if _time_default(each, plan, backend, target):
             pending.append(each)
         if time.perf_counter() - start > budget / 2:
             break
     pending.sort(key=lambda each: each.default * each.count, reverse=True)
-    tuned: list[Tuned] = []
+    tuned: list[KernelTuning] = []
     while pending and (not tuned or time.perf_counter() - start < budget):
         rest = sum(each.default * each.count for each in pending)
         subject = pending.pop(0)
@@ -173,9 +173,9 @@ def search_schedules(
         share = left * subject.default * subject.count / rest
         bench = Bench(plan, subject.part, backend, target)
         before = memory.find(subject.nest, nodes)
-        measured = _Search(subject, bench, nodes, target, share, before).measured()
+        measured = _Search(subject, bench, nodes, target, share, before).run()
         _keep(memory, subject.nest, nodes, measured)
-        tuned.append(Tuned(subject.part.step.title, measured))
+        tuned.append(KernelTuning(subject.part.step.title, measured))
         listener = _listener.get()
         if listener is not None:
             listener(str(tuned[-1]))
@@ -226,13 +226,13 @@ def _subjects(
     return list(subjects.values())
 
 
-def _is_timed(subject: _Subject, plan: Plan, backend: Backend, target: Target) -> bool:
+def _time_default(subject: _Subject, plan: Plan, backend: Backend, target: Target) -> bool:
     """Time a kernel with its default schedule; return False if it cannot run alone."""
     bench = Bench(plan, subject.part, backend, target)
     if not bench.can_run:
         return False
     default, *_ = first_candidates(subject.nest, plan.nodes, target)
-    (subject.default,) = bench.least_times(bench.compiled([default.schedule]), 3)
+    (subject.default,) = bench.least_times(bench.compile([default.schedule]), 3)
     return True
 
 
@@ -256,7 +256,7 @@ class _Search:
         default, *others, plain = first_candidates(subject.nest, nodes, target)
         self._default = self._best = default
         self._middle = next((each for each in (default, *others) if each.form is not None), default)
-        (self._launcher,) = self._bench.compiled([default.schedule])
+        (self._launcher,) = self._bench.compile([default.schedule])
         self._default_launcher = self._launcher
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
@@ -266,14 +266,14 @@ class _Search:
         if before is not None and before.schedule and fits(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))
 
-    def measured(self) -> TuningResult:
+    def run(self) -> TuningResult:
         """Return the fastest schedule with its time and the default's."""
         pending = [*self._first, *self._neighbours()]
         size = 0
         while pending and (size == 0 or time.perf_counter() < self._end):
             size = min(size + 2, _MOST_IN_BATCH)
             batch, pending = pending[:size], pending[size:]
-            if self._improved(batch) and self._best.form is not None:
+            if self._improve(batch) and self._best.form is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())
         launchers = [self._default_launcher, self._launcher]
@@ -294,10 +294,10 @@ class _Search:
             if each.schedule not in self._tried:
                 yield each
 
-    def _improved(self, batch: list[Candidate]) -> bool:
+    def _improve(self, batch: list[Candidate]) -> bool:
         """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
-        launchers = self._bench.compiled([each.schedule for each in batch])
+        launchers = self._bench.compile([each.schedule for each in batch])
         right = [
             (each, launcher)
             for each, launcher in zip(batch, launchers, strict=True)

@@ -143,7 +143,7 @@ class Backend:
         """
         return transfer(self, self, destination, source)
 
-    def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+    def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells if this backend serves the pair; return None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
@@ -189,15 +189,15 @@ def transfer(
     for backend in (destination_backend, source_backend):
         if backend is not None and backend not in asked:
             asked.append(backend)
-            event = backend.ask_transfer(destination, source)
+            event = backend.try_transfer(destination, source)
             if event is not None:
                 return event
     if destination_backend is not None and source_backend is not None:
         event = stage(
             destination,
             source,
-            to_destination=destination_backend.ask_transfer,
-            from_source=source_backend.ask_transfer,
+            to_destination=destination_backend.try_transfer,
+            from_source=source_backend.try_transfer,
         )
         if event is not None:
             return event

@@ -52,7 +52,7 @@ class Context:
     __slots__ = ("_store",)
 
     def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
-        with _collecting_nothing():  # imported objects live on
+        with _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
             if backend is not None and ":" in backend:
@@ -126,10 +126,10 @@ class Context:
                 )
             _check_entries(keyword, given or ())
         collect_if_due()
-        with _collecting_nothing():
-            return self._compiled(computation, bindings, keep, name, inline)
+        with _without_collections():
+            return self._compile(computation, bindings, keep, name, inline)
 
-    def _compiled(
+    def _compile(
         self,
         computation: ComputationLike,
         bindings: Sequence[StaticIndex],
@@ -153,7 +153,7 @@ class Context:
             )
         missing = link.missing_nodes(code, usage_of(lowered).reads_first, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
-        lowered = recompute.with_definitions(lowered, recipes, self._store)
+        lowered = recompute.insert_definitions(lowered, recipes, self._store)
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
@@ -171,7 +171,7 @@ class Context:
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
-        recomputed = recompute.located(recipes, self._store)
+        recomputed = recompute.locate(recipes, self._store)
         made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
@@ -322,7 +322,7 @@ def _check_entries(keyword: str, given: Sequence[object]) -> None:
 
 
 @contextmanager
-def _collecting_nothing() -> Iterator[None]:
+def _without_collections() -> Iterator[None]:
     """Disable the garbage collector: compiling allocates many objects and no cycles, and each
     collection would traverse all objects of the process.
     """

@@ -225,7 +225,7 @@ def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Sto
 def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
     stored = store.find(node)
     if stored is not None:
-        return stored if stored.info == info else _with_margins(code, stored, info, store)
+        return stored if stored.info == info else _relayout(code, stored, info, store)
     stored = Stored(node, store.allocate(info), code.tensors.get(node))
     if node in code.literals:
         name = code.describe(node)
@@ -259,7 +259,7 @@ def _shape_text(stored: Stored, info: NodeInfo) -> str:
     return str(stored.tensor.shape if stored.tensor is not None else info.dims)
 
 
-def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
+def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
     """Return the memory of a node in a new layout; no routine may hold the address of the old."""
     if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
         raise VerifyError(

@@ -98,7 +98,7 @@ def _check(recipe: Recipe, store: BufferStore, routine: str) -> None:
     )
 
 
-def with_definitions(
+def insert_definitions(
     program: LoopProgram, recipes: Sequence[Recipe], store: BufferStore
 ) -> LoopProgram:
     """Return a program with the definitions of recipes in front."""
@@ -122,7 +122,7 @@ def with_definitions(
     )
 
 
-def located(recipes: Sequence[Recipe], store: BufferStore) -> tuple[Recomputed, ...]:
+def locate(recipes: Sequence[Recipe], store: BufferStore) -> tuple[Recomputed, ...]:
     """Return recipes with the memory that they read."""
     return tuple(
         Recomputed(

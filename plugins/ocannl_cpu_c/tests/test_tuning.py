@@ -162,10 +162,10 @@ def test_a_bench_tells_right_results_from_wrong_ones() -> None:
     )  # type: ignore[attr-defined, call-arg]
     wrong = replace(part, cells=replace(part.cells, reduction=halved), is_changed=True)
     right = Bench(plan, part, build.backend, build.target)
-    expected = right.results(right.compiled([parse_schedule(REMEMBERED)])[0])
-    assert right.agree(expected, right.results(right.compiled([()])[0]))
+    expected = right.results(right.compile([parse_schedule(REMEMBERED)])[0])
+    assert right.agree(expected, right.results(right.compile([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)
-    assert not right.agree(expected, other.results(other.compiled([()])[0]))
+    assert not right.agree(expected, other.results(other.compile([()])[0]))
 
 
 # ----- remembering ------------------------------------------------------------------------------------

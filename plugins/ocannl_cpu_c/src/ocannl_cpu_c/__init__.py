@@ -43,7 +43,7 @@ def ocannl_generate(kernels: KernelStream, target: Target) -> CSource:
 @hookimpl
 def ocannl_compile(source: CSource, target: Target) -> CExecutable:
     """Return the routine compiled; kernels that the cache holds are not compiled again."""
-    return CExecutable.compiled(source, target)
+    return CExecutable.load(source, target)
 
 
 @hookimpl

@@ -16,7 +16,7 @@ _TILE_DATA = 18
 
 
 @cache
-def refusal() -> str:
+def request_tiles() -> str:
     """Request tile registers; return the reason for a refusal, or an empty string."""
     if sys.platform != "linux" or os.uname().machine != "x86_64" or sys.maxsize <= 2**32:
         return "only Linux is asked for them"

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
-from ocannl_cpu_c.translation_units import file_of, key, seconds, units
+from ocannl_cpu_c.translation_units import estimated_seconds, file_of, key, units
 
 _LEAST_SECONDS = 0.02
 """The least estimated compile time for an early file: starting a compiler takes as long."""
@@ -26,24 +26,24 @@ _lock = threading.Lock()
 _running: dict[DiskCache, list[Building]] = {}
 
 
-class Ahead:
+class BackgroundCompilation:
     """The kernels of one routine, handed to compilers as they are generated.
 
     Args:
         cache: The cache for the compiled kernels.
         processors: The number of processors; one generates kernels until all are complete.
-        is_there: A predicate for kernels that are already compiled.
+        is_compiled: A predicate for kernels that are already compiled.
     """
 
     def __init__(
         self,
         cache: DiskCache,
         processors: int,
-        is_there: Callable[[KernelText], bool],
+        is_compiled: Callable[[KernelText], bool],
     ) -> None:
         self._cache = cache
         self._processors = processors
-        self._is_there = is_there
+        self._is_there = is_compiled
         self._known: set[str] = set()
         self._waiting: dict[CompilerVectorisation, list[KernelText]] = {
             loops: [] for loops in CompilerVectorisation
@@ -57,7 +57,8 @@ class Ahead:
         self._known.add(identity)
         alike = self._waiting[kernel.loops]
         alike.append(kernel)
-        if sum(map(seconds, alike)) >= _LEAST_SECONDS and _count() < self._processors - 1:
+        is_worth_it = sum(map(estimated_seconds, alike)) >= _LEAST_SECONDS
+        if is_worth_it and _count_running() < self._processors - 1:
             self._waiting[kernel.loops] = []
             start(self._cache, [file_of(alike)])
 
@@ -72,7 +73,7 @@ class Ahead:
 def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
     """Start to compile files that are not being compiled."""
     with _lock, suppress(OSError):  # loading the kernels compiles again, and reports the error
-        started = _started(cache)
+        started = _running_of(cache)
         for each in files:
             if not any(each.keys == other.unit.keys for other in started):
                 started.append(cache.start(each))
@@ -80,23 +81,23 @@ def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
             started.pop(0).stop()
 
 
-def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:
+def take_running(cache: DiskCache, keys: Collection[str]) -> list[Building]:
     """Remove and return the files in compilation that define some of these kernels; the caller
     waits for them.
     """
     with _lock:
-        started = _started(cache)
+        started = _running_of(cache)
         found = [each for each in started if not set(keys).isdisjoint(each.unit.keys)]
         for each in found:
             started.remove(each)
         return found
 
 
-def _started(cache: DiskCache) -> list[Building]:
+def _running_of(cache: DiskCache) -> list[Building]:
     return _running.setdefault(cache, [])
 
 
-def _count() -> int:
+def _count_running() -> int:
     """Return the number of running compilers."""
     with _lock:
         started = [each for several in _running.values() for each in several]

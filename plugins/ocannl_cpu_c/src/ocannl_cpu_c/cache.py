@@ -30,7 +30,7 @@ from ocannl_core.backend_api.files import (
     unsealed_json,
 )
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
-from ocannl_cpu_c.object_files import lack
+from ocannl_cpu_c.object_files import defect_of
 
 _MOST_FILES = 4000
 """The greatest number of files, some hundred megabytes; each compilation leaves two."""
@@ -209,7 +209,7 @@ class DiskCache:
             raise
         self._objects.take(directory, source)
         content = directory.read_unfinished(building.compilation.target.name)
-        missing = "there is none" if content is None else lack(content)
+        missing = "there is none" if content is None else defect_of(content)
         if content is None or missing:
             raise UnfinishedError(
                 building.compilation.command, f"it wrote no whole shared object: {missing}"

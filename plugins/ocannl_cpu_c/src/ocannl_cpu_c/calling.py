@@ -26,7 +26,7 @@ _FUNCTIONS = {
 """The fields of `struct python` and their names in Python's stable interface."""
 
 
-def introduce(library: Any) -> None:
+def set_python_functions(library: Any) -> None:
     """Pass the functions of Python that it calls to the compiled code that runs routines."""
     python = library.ocannl_python
     python.none = ffi.cast("void *", id(None))

@@ -248,7 +248,7 @@ def _find(
 ) -> Compiler | CompileError:
     """Return a compiler or the error that explains its absence; either is cached."""
     try:
-        return _probed(_command(setting, variable), arch)
+        return _probe(_command(setting, variable), arch)
     except CompileError as error:
         return error
 
@@ -288,7 +288,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
     )
 
 
-def _probed(command: tuple[str, ...], arch: str) -> Compiler:
+def _probe(command: tuple[str, ...], arch: str) -> Compiler:
     """Return the compiler with the flags for a processor, after reading the macros they
     predefine.
     """
@@ -360,7 +360,7 @@ def _adds_nothing(command: tuple[str, ...]) -> bool:
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
     """Return the macros that a compiler predefines, or its error message."""
-    status, output = _answer([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
+    status, output = _query([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
     if status != 0:
         return f"exit status {status}\n{_shortened(output)}".rstrip()
     macros: dict[str, str] = {}
@@ -372,7 +372,7 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _answer(command: list[str]) -> tuple[int, str]:
+def _query(command: list[str]) -> tuple[int, str]:
     """Return the exit status of a compiler and its output."""
     try:
         process = Process(command, is_watched=False)
@@ -390,7 +390,7 @@ def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:
         return (), ""
-    reason = amx_permission.refusal()
+    reason = amx_permission.request_tiles()
     return ((), f"no tiles ({reason})") if reason else ((bfloat16,), "tiles of bfloat16")
 
 

@@ -24,7 +24,7 @@ from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
-from ocannl_cpu_c.partition import parts, private_offsets
+from ocannl_cpu_c.partition import partition, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]
@@ -48,7 +48,7 @@ class CExecutable:
     threads: int
 
     @classmethod
-    def compiled(cls, source: CSource, target: Target) -> CExecutable:
+    def load(cls, source: CSource, target: Target) -> CExecutable:
         """Return the routine with its kernels loaded.
 
         Raises:
@@ -151,7 +151,7 @@ class _Linker:
         pointers += [self._index_cells[index] for index in launch.indices]
         pointers += [ffi.NULL for _ in launch.private]  # filled in by the thread that runs a part
         dealt = launch.shares
-        bounds = [()] if dealt is None else parts(dealt, self._executable.threads)
+        bounds = [()] if dealt is None else partition(dealt, self._executable.threads)
         tables = []
         for each in bounds:
             cells = self._keep(ffi.new("int64_t[]", each or (0,)))

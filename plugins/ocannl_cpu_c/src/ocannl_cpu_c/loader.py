@@ -19,9 +19,10 @@ from weakref import WeakValueDictionary
 from ocannl_core.backend_api import CompileError, replace
 from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
+from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
-from ocannl_cpu_c.calling import introduce
+from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
 from ocannl_cpu_c.translation_units import key, keys_text, units
@@ -60,7 +61,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         missing = [each for each in kernels if found[each.symbol] is None]
         if missing:
             try:
-                entries = _built(cache, missing, and_runtime=and_runtime)
+                entries = _build(cache, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
@@ -72,11 +73,11 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         return loaded
 
 
-def compiling_ahead() -> background_compilation.Ahead | None:
+def begin_compilation() -> BackgroundCompilation | None:
     """Return a background compilation for kernels that will be loaded; None without a compiler, or
     without a second processor for it.
     """
-    compiler = _compiler_beside()
+    compiler = _background_compiler()
     if compiler is None:
         return None
     try:
@@ -84,15 +85,15 @@ def compiling_ahead() -> background_compilation.Ahead | None:
     except CompileError:  # told when kernels are loaded
         return None
 
-    def is_there(kernel: KernelText) -> bool:
+    def is_compiled(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return background_compilation.Ahead(cache, len(os.sched_getaffinity(0)), is_there)
+    return BackgroundCompilation(cache, len(os.sched_getaffinity(0)), is_compiled)
 
 
 def prepare() -> None:
     """Start to compile the runtime library, unless it is cached: every use of a device needs it."""
-    compiler = _compiler_beside()
+    compiler = _background_compiler()
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
@@ -115,7 +116,7 @@ def _cache(compiler: Compiler) -> DiskCache:
         ) from None
 
 
-def _compiler_beside() -> Compiler | None:
+def _background_compiler() -> Compiler | None:
     """Return a compiler that can run beside this thread; None on one processor or without one."""
     try:
         return find() if len(os.sched_getaffinity(0)) > 1 else None
@@ -154,10 +155,10 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            early = background_compilation.taken(cache, file.keys)
-            entries = _compiled(cache, [] if early else [file], early)
+            early = background_compilation.take_running(cache, file.keys)
+            entries = _compile(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
-        introduce(library.code)
+        set_python_functions(library.code)
         _found_runtime.append(library)
     return _found_runtime[0].code
 
@@ -176,13 +177,13 @@ def _runtime_unit() -> TranslationUnit:
     return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
 
 
-def _built(
+def _build(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, CachedKernel]:
     """Return the locations of kernels, after compiling those that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
-    early = background_compilation.taken(
+    early = background_compilation.take_running(
         cache, {*keys, *(each for file in files for each in file.keys)}
     )
     begun = {each for building in early for each in building.unit.keys}
@@ -190,10 +191,10 @@ def _built(
     rest = [each for each in kernels if key(each) not in begun]
     if rest:
         files += units(rest, len(os.sched_getaffinity(0)))
-    return _compiled(cache, files, early)
+    return _compile(cache, files, early)
 
 
-def _compiled(
+def _compile(
     cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
 ) -> dict[str, CachedKernel]:
     """Compile files, and return the locations of their kernels, which can be loaded.

@@ -27,7 +27,7 @@ _SHARED, _STRINGS, _NO_BITS = 3, 3, 8
 _loads = count(1)
 
 
-def lack(content: bytes) -> str:
+def defect_of(content: bytes) -> str:
     """Return the defect of bytes that are no complete shared object; empty if they are one.
 
     The use of a truncated object would kill the process.

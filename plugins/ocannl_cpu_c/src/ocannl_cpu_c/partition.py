@@ -25,7 +25,7 @@ Bounds = tuple[int, ...]
 """The first iteration and the end, for the loops of a kernel and for those right inside."""
 
 
-def parts(shares: ParallelIterations, threads: int) -> list[Bounds]:
+def partition(shares: ParallelIterations, threads: int) -> list[Bounds]:
     """Return the parts of a kernel: all iterations, each in one part.
 
     No part is too small to be worth waking a thread. The loops right inside are cut only where

@@ -30,15 +30,15 @@ it.
 
 def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUnit]:
     """Return the files that define these kernels, each of them once."""
-    total = sum(map(seconds, kernels))
+    total = sum(map(estimated_seconds, kernels))
     if total < _LEAST_SECONDS:
         return [file_of(kernels)]
     share = max(total / processors, _LEAST_SECONDS)
     found: list[TranslationUnit] = []
     for loops in reversed(CompilerVectorisation):
         alike = [each for each in kernels if each.loops is loops]
-        count = ceil(sum(map(seconds, alike)) / share - 0.2)
-        found += [file_of(part) for part in _divided(alike, max(1, count)) if part]
+        count = ceil(sum(map(estimated_seconds, alike)) / share - 0.2)
+        found += [file_of(part) for part in _divide(alike, max(1, count)) if part]
     return found
 
 
@@ -49,7 +49,7 @@ def key(kernel: KernelText) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def seconds(kernel: KernelText) -> float:
+def estimated_seconds(kernel: KernelText) -> float:
     """Return the estimated compile time in seconds; only the proportions matter."""
     size = len(kernel.text)
     match kernel.loops:
@@ -65,14 +65,14 @@ def seconds(kernel: KernelText) -> float:
             assert_never(kernel.loops)
 
 
-def _divided(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
+def _divide(kernels: Sequence[KernelText], count: int) -> list[list[KernelText]]:
     """Return parts of about equal cost: the most expensive ones first, each to the least part."""
     parts: list[list[KernelText]] = [[] for _ in range(count)]
     costs = [0.0] * count
-    for kernel in sorted(kernels, key=seconds, reverse=True):
+    for kernel in sorted(kernels, key=estimated_seconds, reverse=True):
         least = costs.index(min(costs))
         parts[least].append(kernel)
-        costs[least] += seconds(kernel)
+        costs[least] += estimated_seconds(kernel)
     return parts
 
 
