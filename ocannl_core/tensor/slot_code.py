@@ -11,6 +11,7 @@ from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
     Cells,
+    Constant,
     Fetch,
     Operand,
     RangeOverOffsets,
@@ -220,6 +221,12 @@ class SlotCode:
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
         self._check_order(node, combine, reset)
+        if combine is BinaryOp.SECOND and isinstance(value, int | float):
+            # also the cells that no operand is placed at
+            self._blank.discard(node)
+            number = Constant(float(value))
+            self._emitter.body.append(Fetch(node, number, self._tensor.origin))
+            return
         op, args = as_application(value)
         for arg in args:
             if isinstance(arg, Slot) and arg.operand is None:

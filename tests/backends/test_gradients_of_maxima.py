@@ -228,6 +228,25 @@ def test_cells_are_compared_in_the_format_of_the_maximum(
         np.testing.assert_array_equal(ctx[q.grad], one_hot[of_sums])
 
 
+@pytest.mark.parametrize(
+    ("narrow", "count"),
+    [("bfloat16", 1027), ("float16", 4099), ("float8_e5m2", 500), ("float8_e4m3fn", 500)],
+)
+def test_positions_are_counted_in_integers_whatever_the_format(
+    target: str, narrow: str, count: int
+) -> None:
+    cells = np.zeros(count)
+    cells[-1] = 1.0
+    with oc.Session(dtype=narrow):
+        p = oc.param("p", init=oc.tensor(cells, dtype=narrow))
+        loss = oc.einmax("i => 0", p)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss))
+        ctx.init_params(loss)
+        step()
+        np.testing.assert_array_equal(np.asarray(ctx[p.grad], np.float64), cells)
+
+
 @pytest.mark.parametrize("accumulation", ["exact", "float32"])
 @pytest.mark.parametrize("form", ["bfloat16", "float16", "float32", "float64"])
 def test_gradients_of_computed_cells_are_handed_out_once(

@@ -96,7 +96,9 @@ POINTWISE: dict[str, Callable[..., Array]] = {
 
 # ----- operations ---------------------------------------------------------------------------------
 
-CONTRACTIONS = ("einsum", "einmax", "outer_sum", "tropical", "concat")
+CONTRACTIONS = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
+MAXIMA = ("einmax", "tropical", "max_pool2d")
+"""The contractions of which a cell is the greatest of terms."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def _cells(call: Call, operands: Sequence[Value], result: Rows) -> Array:
 
 def _contracted(call: Call, operands: Sequence[Value], result: Rows) -> Array:
     contraction = Contraction(call.spec, [operand.rows for operand in operands], call.context)
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     neutral = -np.inf if is_greatest else 0.0
     dims = [n for row in result for n in row]
     cells = np.full(prod(dims), neutral)

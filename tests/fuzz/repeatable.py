@@ -18,8 +18,6 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -75,13 +73,9 @@ def _compile(seed: int, number: int) -> None:
     else:
         program = program_of(seed, number)
         exec(compile(program.source(), "<program>", "exec"), names)
-        root = differentiated(program, names)
-        codes = [
-            (oc.train.grad_update if each == root else oc.train.forward)(names[each])
-            for each in program.roots
-        ]
+        exec(compile(program.code(differentiated(program, names, 1)), "<code>", "exec"), names)
         indices = [names[index.name] for index in program.indices]
-        oc.Context("cpu_c").compile(reduce(add, codes), bindings=indices)
+        oc.Context("cpu_c").compile(names["code"], bindings=indices)
 
 
 def texts_in_a_new_process(seed: int, numbers: Sequence[int]) -> dict[int, str]:

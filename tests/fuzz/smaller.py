@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .captures import Require, kept
 from .notation import Context
-from .programs import Leaf, Program, Statement, Step
+from .programs import Leaf, Program, Statement, Step, used_operands
 from .reference import CONTRACTIONS
 from .specs import simpler_specs
 
@@ -64,7 +64,11 @@ def _plainer(step: Statement) -> Sequence[Statement]:
     """Returns smaller leaves, steps with a simpler spec, or with less stated beside it."""
     if isinstance(step, Leaf):
         return _simpler(step)
-    if isinstance(step, Require) or step.operation not in CONTRACTIONS:
+    if isinstance(step, Require) or step.operation == "max_pool2d":
+        return []
+    if step.links:
+        return _shorter(step)
+    if step.operation not in CONTRACTIONS:
         return []
     found = [
         replace(step, spec=spec, capture=kept(step.capture, spec, step.context))
@@ -77,4 +81,17 @@ def _plainer(step: Statement) -> Sequence[Statement]:
         found.append(replace(step, context=Context(padded, rest)))
     if padded is not None:
         found.append(replace(step, context=Context(None, values)))
+    return found
+
+
+def _shorter(step: Step) -> list[Step]:
+    """Return chains with fewer rounds or links, and a single link as a plain operation."""
+    found = [replace(step, rounds=n) for n in (step.rounds // 2, step.rounds - 1) if n]
+    for position in range(len(step.links)):
+        rest = step.links[:position] + step.links[position + 1 :]
+        if rest:
+            operands, links = used_operands(step.operands, rest)
+            found.append(replace(step, operands=operands, links=links))
+    if step.rounds == len(step.links) == 1:
+        found += step.expanded()
     return found

@@ -22,7 +22,7 @@ from ocannl_core import settings
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import VarIndex, fresh_var
 from ocannl_core.kernel_passes.parallelise import mark_parallel
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.workspace import allocate_workspace
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.kernels.stream import KernelStream
@@ -106,7 +106,7 @@ def everything_is_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(plan: Plan, target: Target) -> Plan:
     """Returns a plan all of whose kernels are cut into parts, as small as they may be."""
-    return allocate_workspace(mark_parallel(schedule_kernels(plan, target), least_work=0))
+    return allocate_workspace(mark_parallel(schedule_for(plan, target).plan(), least_work=0))
 
 
 @pytest.mark.usefixtures("everything_is_worth_a_thread")

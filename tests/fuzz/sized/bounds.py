@@ -37,6 +37,11 @@ class Format:
     is_integer: bool = False
 
     @property
+    def is_narrow(self) -> bool:
+        """True for floats whose sums may be added up in float32."""
+        return not self.is_integer and self.digits < 24
+
+    @property
     def rounds_of_functions(self) -> float:
         """How many roundings make up for the error of `exp` and the like: 4 units, or what
         rounding a float32 adds.
@@ -51,11 +56,15 @@ FORMATS = {
         Format("float32", 24, 2.0**-149, 3.4e38),
         Format("bfloat16", 8, 2.0**-133, 3.3e38),
         Format("float16", 11, 2.0**-24, 65504.0),
+        Format("float8_e5m2", 3, 2.0**-16, 57344.0),
+        Format("float8_e4m3fn", 4, 2.0**-9, 448.0),
         Format("int32", 32, 1.0, 2.0**31 - 1, is_integer=True),
         Format("uint8", 8, 1.0, 255.0, is_integer=True),
     )
 }
-PROMOTION = ("float64", "float32", "bfloat16", "float16", "int32", "uint8")
+PROMOTION = (
+    "float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "int32", "uint8",
+)  # fmt: skip
 """The format of a result is the first of these that an operand has."""
 
 
@@ -133,6 +142,18 @@ def rounded(
     return Bounded(value, np.broadcast_to(error, value.shape), 0.0, form)
 
 
+def summed(
+    form: Format, value: Array, error: Array, *, magnitude: Array, rounds: Array, step: float
+) -> Bounded:
+    """Return sums of a narrow format that were added up in float32 and rounded once; the arguments
+    are those of `rounded`.
+    """
+    single = FORMATS["float32"]
+    found = rounded(single, value, error, magnitude=magnitude, rounds=rounds, step=step)
+    far = np.abs(found.value) + found.error
+    return rounded(form, found.value, found.error, magnitude=far, rounds=1, step=found.step)
+
+
 def wrapped(value: Array, form: Format) -> Array:
     """Returns whole numbers modulo the width of a format of integers."""
     return value.astype(form.name).astype(np.int64)
@@ -203,23 +224,31 @@ def neg(a: Bounded) -> Bounded:
 
 
 def relu(a: Bounded) -> Bounded:
-    return Bounded(np.maximum(a.value, 0), a.error, a.step, a.format)
+    error = np.where(a.value + a.error < 0, 0.0, a.error)
+    return Bounded(np.maximum(a.value, 0), error, a.step, a.format)
 
 
 def sat01(a: Bounded) -> Bounded:
-    return Bounded(np.clip(a.value, 0, 1), a.error, min(a.step, 1.0), a.format)
+    is_cut = (a.value + a.error < 0) | (a.value - a.error > 1)
+    error = np.where(is_cut, 0.0, a.error)
+    return Bounded(np.clip(a.value, 0, 1), error, min(a.step, 1.0), a.format)
 
 
 def maximum(a: Bounded, b: Bounded) -> Bounded:
-    return _chosen(np.maximum(a.value, b.value), a, b)
+    return _chosen(a.value >= b.value, a, b)
 
 
 def minimum(a: Bounded, b: Bounded) -> Bounded:
-    return _chosen(np.minimum(a.value, b.value), a, b)
+    return _chosen(a.value <= b.value, a, b)
 
 
-def _chosen(value: Array, a: Bounded, b: Bounded) -> Bounded:
-    return Bounded(value, np.maximum(a.error, b.error), _least_step(a, b), a.format)
+def _chosen(is_first: Array, a: Bounded, b: Bounded) -> Bounded:
+    """Return the cells of one operand or the other; the error is its own where the others are far."""
+    value = np.where(is_first, a.value, b.value)
+    error = np.where(is_first, a.error, b.error)
+    is_far = np.abs(a.value - b.value) > (a.error + b.error) * (1.0 + 2.0**-40)
+    error = np.where(is_far, error, np.maximum(a.error, b.error))
+    return Bounded(value, error, _least_step(a, b), a.format)
 
 
 def _unsure(distance: Array, error: Array) -> Array:
@@ -294,15 +323,20 @@ def log(a: Bounded) -> Bounded:
 
 
 def tanh(a: Bounded) -> Bounded:
-    return _function(a.format, np.tanh(a.value), np.minimum(a.error, 2.0))
+    return _function(a.format, np.tanh(a.value), _at_most_2(a.error))
 
 
 def sin(a: Bounded) -> Bounded:
-    return _function(a.format, np.sin(a.value), np.minimum(a.error, 2.0))
+    return _function(a.format, np.sin(a.value), _at_most_2(a.error))
 
 
 def cos(a: Bounded) -> Bounded:
-    return _function(a.format, np.cos(a.value), np.minimum(a.error, 2.0))
+    return _function(a.format, np.cos(a.value), _at_most_2(a.error))
+
+
+def _at_most_2(error: Array) -> Array:
+    """Return errors up to 2, and those that nothing is promised for: of NaN, functions are NaN."""
+    return np.where(np.isfinite(error), np.minimum(error, 2.0), np.inf)
 
 
 def sqrt(a: Bounded) -> Bounded:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
+import ml_dtypes  # noqa: F401 - gives NumPy the narrow formats
 import numpy as np
 
 from ..contraction import Contraction, Points
 from ..notation import Rows
-from ..reference import Call, Value, rearranged, stretched
+from ..reference import MAXIMA, Call, Value, rearranged, stretched
 from . import bounds
-from .bounds import FUNCTIONS, Array, Bounded, Format, promoted, rounded
+from .bounds import FUNCTIONS, Array, Bounded, Format, promoted, rounded, summed
 
 LARGEST_DOMAIN = 1 << 22
-SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat")
+SPECIFIED = ("einsum", "einmax", "outer_sum", "tropical", "concat", "max_pool2d")
 COMPOSITION = "...|..m..->..o..; ...|..i..->..m.. => ...|..i..->..o.."
 REARRANGING = ("transpose", "stack", "slice")
 
@@ -45,8 +45,14 @@ def _spread(operand: Cells, rows: Rows) -> Bounded:
     return Bounded(value, error, own.step, own.format)
 
 
-def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
+def evaluate(call: Call, operands: Sequence[Cells], rows: Rows, *, is_wide: bool = False) -> Cells:
     """Returns the value of an operation whose result has the given rows.
+
+    Args:
+        call: The operation.
+        operands: The operands.
+        rows: The shape of the result.
+        is_wide: Sums of narrow floats are added up in float32 and rounded once.
 
     Raises:
         TooLarge: if there are too many products to enumerate.
@@ -55,7 +61,7 @@ def evaluate(call: Call, operands: Sequence[Cells], rows: Rows) -> Cells:
     call = _specified(call)
     if call.operation in SPECIFIED:
         wide = [Cells(bounds.widened(each.cells, form), each.rows) for each in operands]
-        return Cells(_contracted(call, wide, rows, form), rows)
+        return Cells(_contracted(call, wide, rows, form, is_wide=is_wide), rows)
     if call.operation in REARRANGING:
         return Cells(_rearranged(call, operands, rows, form), rows)
     return Cells(_pointwise(call, [_spread(each, rows) for each in operands], form), rows)
@@ -139,18 +145,22 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
     return value, error
 
 
-def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format) -> Bounded:
+def _contracted(
+    call: Call, operands: Sequence[Cells], rows: Rows, form: Format, *, is_wide: bool
+) -> Bounded:
     size = prod(_dims(rows))
     shapes = [each.rows for each in operands]
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     is_sum = call.operation in ("outer_sum", "tropical")
+    is_once = is_wide and form.is_narrow and not is_greatest
     kind: Any = np.int64 if form.is_integer else np.float64
     lowest = (-(2**31)) if form.is_integer else -np.inf
     value = np.full(size, lowest if is_greatest else 0, dtype=kind)
     error, magnitude, count = np.zeros(size), np.zeros(size), np.zeros(size)
     contraction = Contraction(call.spec, shapes, call.context)
     steps = [each.cells.step for each in operands]
-    step = min(steps) if is_sum or call.operation in ("concat", "einmax") else prod(steps)
+    is_kept = is_sum or is_greatest or call.operation == "concat"
+    step = min(steps) if is_kept else prod(steps)
     beyond = lowest if is_greatest else 0.0
     for points in contraction.points(
         shapes, rows, apart=call.operation == "concat", most=LARGEST_DOMAIN
@@ -161,6 +171,9 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
         else:
             part, wrong = _product(terms)
         part = np.asarray(part)
+        if is_sum and is_once and len(operands) > 1:
+            # the sum of one cell of each operand is rounded before it is added
+            wrong = rounded(form, part, wrong, magnitude=np.abs(part), rounds=1, step=step).error
         if is_greatest:
             part = bounds.wrapped(part, form) if form.is_integer else part
             np.maximum.at(value, points.target, part)
@@ -176,7 +189,8 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
         rounds = np.full(size, 1.0 if is_sum and len(operands) > 1 else 0.0)
         magnitude = np.where(np.isfinite(value), np.abs(value), 0.0)
     dims = _dims(rows)
-    found = rounded(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
+    finished = summed if is_once else rounded
+    found = finished(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
     return Bounded(found.value.reshape(dims), found.error.reshape(dims), found.step, form)
 
 
@@ -185,9 +199,16 @@ def _contracted(call: Call, operands: Sequence[Cells], rows: Rows, form: Format)
 
 @dataclass
 class Slope:
-    """The gradient of a tensor while it is being added up."""
+    """The gradient of a tensor while it is being added up.
+
+    Attributes:
+        shape: The shape of the tensor.
+        narrow: The format of the tensor where what each use contributes is added up in float32 and
+            rounded once.
+    """
 
     shape: tuple[int, ...]
+    narrow: Format | None = None
     value: Array = field(init=False)
     error: Array = field(init=False)
     magnitude: Array = field(init=False)
@@ -211,6 +232,9 @@ class Slope:
         """
         size = len(self.value)
         at = at.ravel()
+        if self.narrow is not None:
+            self._add_once(self.narrow, at, part, more_rounds)
+            return
         self.value += _summed(size, at, part.value.ravel())
         self.error += _summed(size, at, part.error.ravel())
         self.magnitude += _summed(size, at, part.magnitude.ravel())
@@ -218,6 +242,29 @@ class Slope:
         self.rounds += count + np.where(count > 0, more_rounds, 0.0)
         self.step = min(self.step, part.step)
         self.digits = max(self.digits, part.format.digits)
+
+    def _add_once(self, form: Format, at: Array, part: Bounded, more_rounds: float) -> None:
+        size = len(self.value)
+        value, error, magnitude = (
+            _summed(size, at, cells.ravel()) for cells in (part.value, part.error, part.magnitude)
+        )
+        count = np.bincount(at, minlength=size)
+        if count.max(initial=0) > 1 or more_rounds or part.format != form:
+            rounds = count - 1.0 + more_rounds
+            whole = summed(
+                form,
+                value,
+                error,
+                magnitude=magnitude,
+                rounds=np.maximum(rounds, 0.0),
+                step=part.step,
+            )
+            value, error = whole.value, whole.error
+        self.value += value
+        self.error += error
+        self.magnitude += np.abs(value) + error
+        self.rounds += count > 0
+        self.step = min(self.step, part.step)
 
     def total(self, form: Format) -> Bounded:
         rounds = np.maximum(self.rounds - (0 if self.digits > form.digits else 1), 0)
@@ -265,16 +312,20 @@ def _pull_contraction(
     call: Call, operands: Sequence[Cells], result: Cells, gradient: Bounded, slopes: Sequence[Slope]
 ) -> None:
     shapes = [each.rows for each in operands]
-    is_greatest = call.operation in ("einmax", "tropical")
+    is_greatest = call.operation in MAXIMA
     beyond = -np.inf if is_greatest else 0.0
     contraction = Contraction(call.spec, shapes, call.context)
-    for points in contraction.points(
+    everything = contraction.points(
         shapes, result.rows, apart=call.operation == "concat", most=LARGEST_DOMAIN
-    ):
+    )
+    read = [
+        (points, _read(points, [each.cells for each in operands], beyond)) for points in everything
+    ]
+    greatest = Greatest.of(read, result.cells) if is_greatest else None
+    for points, terms in read:
         arriving = _at(gradient, points.target)
-        terms = _read(points, [each.cells for each in operands], beyond)
-        if is_greatest:
-            arriving = _where_greatest(terms, points.target, result.cells, arriving)
+        if greatest is not None:
+            arriving = greatest.reached(terms, points.target, arriving)
         for position, read in enumerate(points.reads):
             others = (
                 [*terms[:position], *terms[position + 1 :]] if call.operation == "einsum" else []
@@ -285,22 +336,58 @@ def _pull_contraction(
             slopes[read.operand].add(read.at[read.inside], part, float(len(others)))
 
 
-def _where_greatest(
-    terms: Sequence[Bounded], target: Array, result: Bounded, arriving: Bounded
-) -> Bounded:
-    """Returns the gradients that reach cells that are the greatest, as far as that is sure.
+@dataclass
+class Greatest:
+    """The cells of which maxima are, as far as that is sure: the first of equal ones.
 
     A term and the greatest of all, which may both be rounded, can become equal.
+
+    Attributes:
+        result: The maxima.
+        is_unsure: True for maxima of which any of several terms may be the first.
+        is_open: True for maxima of which no term has been found yet.
     """
-    total, wrong = sum(t.value for t in terms), sum(t.error for t in terms)
-    greatest, slack = result.value.ravel()[target], 2.0 * result.error.ravel()[target] + wrong
-    may_be = (total == greatest) | (total + slack >= greatest)
-    count = np.bincount(target[may_be], minlength=result.value.size)[target]
-    unsure = may_be & (count > 1) & (slack > 0)
-    value = np.where(total == greatest, arriving.value, 0.0)
-    error = np.where(total == greatest, arriving.error, 0.0)
-    error = np.where(unsure, np.abs(arriving.value) + arriving.error, error)
-    return Bounded(value, error, arriving.step, arriving.format)
+
+    result: Bounded
+    is_unsure: Array
+    is_open: Array
+
+    @staticmethod
+    def of(read: Sequence[tuple[Points, Sequence[Bounded]]], result: Bounded) -> Greatest:
+        """Return the maxima of terms."""
+        size = result.value.size
+        found = Greatest(result, np.zeros(size, dtype=bool), np.ones(size, dtype=bool))
+        count, slack = np.zeros(size, dtype=int), np.zeros(size)
+        for points, terms in read:
+            may_be, error = found._candidates(terms, points.target)
+            at = points.target[may_be]
+            count += np.bincount(at, minlength=size)
+            np.maximum.at(slack, at, error[may_be])
+        found.is_unsure = ((count > 1) & (slack > 0)) | ~np.isfinite(slack)
+        return found
+
+    def _candidates(self, terms: Sequence[Bounded], target: Array) -> tuple[Array, Array]:
+        """Return the terms that may be the greatest, and the errors of comparing them."""
+        total, wrong = sum(t.value for t in terms), sum(t.error for t in terms)
+        slack = 2.0 * self.result.error.ravel()[target] + wrong
+        greatest = self.result.value.ravel()[target]
+        return (total == greatest) | (total + slack >= greatest) | ~np.isfinite(slack), slack
+
+    def reached(self, terms: Sequence[Bounded], target: Array, arriving: Bounded) -> Bounded:
+        """Return the part of the gradients of the maxima that reaches the terms."""
+        total = np.asarray(sum(t.value for t in terms))
+        equal = np.flatnonzero(total == self.result.value.ravel()[target])
+        cells, places = np.unique(target[equal], return_index=True)
+        firsts = equal[places[self.is_open[cells]]]
+        self.is_open[cells] = False
+        is_first = np.zeros(total.shape, dtype=bool)
+        is_first[firsts] = True
+        value = np.where(is_first, arriving.value, 0.0)
+        error = np.where(is_first, arriving.error, 0.0)
+        may_be, _ = self._candidates(terms, target)
+        unsure = may_be & self.is_unsure[target]
+        error = np.where(unsure, np.abs(arriving.value) + arriving.error, error)
+        return Bounded(value, error, arriving.step, arriving.format)
 
 
 def _pointwise_slopes(

@@ -74,32 +74,31 @@ class Given(Leaf):
 class Operation(Step):
     """An operation on earlier tensors; some have a number or a format in place of a specification."""
 
-    def source(self) -> str:
+    def expression(self) -> str:
         first = self.operands[0]
         match self.operation:
             case "times":
-                value = f"{first} * {self.spec}"
+                return f"{first} * {self.spec}"
             case "plus":
-                value = f"{first} + {self.spec}"
+                return f"{first} + {self.spec}"
             case "square":
-                value = f"{first} ** 2"
+                return f"{first} ** 2"
             case "cast":
-                value = f"oc.cast({first}, {self.spec!r})"
+                return f"oc.cast({first}, {self.spec!r})"
             case _:
-                return super().source()
-        return f"{self.name} = {value}"
+                return super().expression()
 
 
 @dataclass(frozen=True)
 class Training:
-    """What follows the gradients: SGD with momentum, or Adam.
+    """Gradients, and what follows: SGD with momentum, or Adam.
 
     Attributes:
-        loss: The result whose gradients are computed.
+        losses: The results the gradients of whose sum are computed.
         rule: `none`, `sgd` or `adam`.
     """
 
-    loss: str
+    losses: tuple[str, ...]
     rule: str = "none"
 
 
@@ -130,13 +129,14 @@ class Case:
         """The parameters that are updated: SGD lets those without a gradient decay, too."""
         if self.training is None or self.training.rule == "none":
             return []
-        return self.params if self.training.rule == "adam" else self._params(_operands)
+        takes_each = self.training.rule == "adam" or len(self.training.losses) > 1
+        return self.params if takes_each else self._params(_operands)
 
     def _params(self, followed: Callable[[Step], tuple[str, ...]]) -> list[str]:
         if self.training is None:
             return []
-        needed = {self.training.loss}
-        for step in reversed(self.program.steps):
+        needed = set(self.training.losses)
+        for step in reversed(self.program.expanded):
             if step.name in needed:
                 needed.update(followed(step))
         return [s.name for s in self.program.leaves if s.kind == "param" and s.name in needed]
@@ -144,16 +144,16 @@ class Case:
     def source(self) -> str:
         """Returns the statements that build the tensors and `code`, which is to be compiled."""
         lines = [self.program.source()]
-        codes = []
         training = self.training
-        for root in self.program.roots:
-            is_loss = training is not None and root == training.loss
-            codes.append(f"oc.train.{'grad_update' if is_loss else 'forward'}({root})")
+        losses = () if training is None else training.losses
+        codes = [f"oc.train.forward({root})" for root in self.program.roots if root not in losses]
+        codes += [f"oc.train.grad_update({loss})" for loss in losses]
         if training is not None and training.rule == "sgd":
-            codes.append(
-                f"oc.train.sgd_update({training.loss}, learning_rate=0.125, momentum=0.5, "
-                "weight_decay=0.25)"
-            )
+            rates = "learning_rate=0.125, momentum=0.5, weight_decay=0.25"
+            if len(losses) == 1:
+                codes.append(f"oc.train.sgd_update({losses[0]}, {rates})")
+            else:
+                codes += [f"oc.train.sgd_step({name}, {rates})" for name in self.updated]
         if training is not None and training.rule == "adam":
             lines.insert(0, ADAM)
             codes += [f"adam({name})" for name in self.params]
@@ -244,6 +244,10 @@ def smaller_cases(case: Case) -> list[Case]:
     training = case.training
     if training is not None:
         found.append(replace(case, training=None))
+        if len(training.losses) > 1:
+            for loss in training.losses:
+                rest = tuple(each for each in training.losses if each != loss)
+                found.append(replace(case, training=replace(training, losses=rest)))
         if training.rule != "none":
             found.append(replace(case, training=replace(training, rule="none")))
     programs = _cut(case.program) + smaller(case.program) + _shrunk(case.program)
@@ -251,9 +255,13 @@ def smaller_cases(case: Case) -> list[Case]:
         if training is None:
             found.append(replace(case, program=program))
         else:
+            names = {step.name for step in program.steps}
+            kept = tuple(loss for loss in training.losses if loss in names)
+            tried = dict.fromkeys([kept, *((root,) for root in program.roots)])
             found += [
-                replace(case, program=program, training=replace(training, loss=root))
-                for root in program.roots
+                replace(case, program=program, training=replace(training, losses=losses))
+                for losses in tried
+                if losses
             ]
     return [each for each in found if _is_whole(each)]
 

@@ -57,6 +57,8 @@ PROGRESS = 100
 CACHES = ((2 << 10, 16 << 10, 64 << 10), (1 << 10, 4 << 10, 8 << 10), (8 << 10, 64 << 10, 1 << 20))
 """Small ones, so that what large tensors need happens to smaller ones."""
 MOST_TRIED = 20
+SHORT_OF_RANGE = "Arithmetic on what lies beyond an axis needs a format with infinities."
+"""The refusal of maxima over windows that leave an axis, in integers and `float8_e4m3fn`."""
 FARTHEST = 2
 """How many steps a search takes from the default schedule to a drawn one."""
 
@@ -84,7 +86,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case; `agrees` and `too large` are fine.
+    """What became of a case; `agrees`, `too large` and `refused` are fine.
 
     Attributes:
         kind: What is wrong, in a word.
@@ -98,7 +100,7 @@ class Outcome:
 
     @property
     def is_failure(self) -> bool:
-        return self.kind not in ("agrees", "too large")
+        return self.kind not in ("agrees", "too large", "refused")
 
     @property
     def signature(self) -> str:
@@ -114,6 +116,7 @@ def setups_of(seed: int, number: int) -> list[Setup]:
         "contract": random.random() < 0.7,
         "max_visits": random.choice([1, 1, 1, 0, 3]),
         "inline_complex_computations": random.random() < 0.15,
+        "accumulation": random.choice(["float32", "float32", "float32", "exact", "fast"]),
         "tune": "off",
     }
     caches = random.choice([None, *CACHES])
@@ -159,8 +162,12 @@ class Expected:
     gradients: dict[str, Bounded]
 
 
-def expected_of(case: Case) -> Expected:
+def expected_of(case: Case, *, is_wide: bool = True) -> Expected:
     """Returns the results of a case with their bounds.
+
+    Args:
+        case: The case.
+        is_wide: Sums of narrow floats are added up in float32 and rounded once.
 
     Raises:
         TooLarge: if there is too much to enumerate.
@@ -176,11 +183,12 @@ def expected_of(case: Case) -> Expected:
     gradients: dict[str, Bounded] = {}
     for _ in range(case.calls):
         values = dict(leaves)
-        for step in case.program.steps:
+        for step in case.program.expanded:
             operands = [values[name] for name in step.operands]
-            values[step.name] = evaluate(step.call, operands, shapes[step.name])
+            whole, _, _ = step.name.partition(".")
+            values[step.name] = evaluate(step.call, operands, shapes[whole], is_wide=is_wide)
         if case.training is not None:
-            gradients = _gradients(case, values)
+            gradients = _gradients(case, values, is_wide=is_wide)
             for name in case.updated:
                 own = leaves[name]
                 updated = _updated(case.training.rule, name, own.cells, gradients[name], state)
@@ -190,14 +198,19 @@ def expected_of(case: Case) -> Expected:
     return Expected(found, gradients)
 
 
-def _gradients(case: Case, values: dict[str, Cells]) -> dict[str, Bounded]:
+def _gradients(case: Case, values: dict[str, Cells], *, is_wide: bool) -> dict[str, Bounded]:
     assert case.training is not None
-    slopes = {name: Slope(cells.cells.value.shape) for name, cells in values.items()}
-    loss = values[case.training.loss].cells
-    ones = bounds.exact(np.ones(loss.value.shape), loss.format)
-    slopes[case.training.loss].add(np.arange(loss.value.size), ones)
-    reached = {case.training.loss}
-    for step in reversed(case.program.steps):
+    slopes = {}
+    for name, value in values.items():
+        form = value.cells.format
+        narrow = form if is_wide and form.is_narrow else None
+        slopes[name] = Slope(value.cells.value.shape, narrow)
+    for name in case.training.losses:
+        loss = values[name].cells
+        ones = bounds.exact(np.ones(loss.value.shape), loss.format)
+        slopes[name].add(np.arange(loss.value.size), ones)
+    reached = set(case.training.losses)
+    for step in reversed(case.program.expanded):
         if step.name not in reached:
             continue
         reached.update(differentiable(step))
@@ -246,15 +259,20 @@ def outcome_of(case: Case, setups: Sequence[Setup], seconds: int = SECONDS) -> O
         return Outcome("hang", f"more than {seconds} seconds")
     except (TooLarge, Undetermined):
         return Outcome("too large")
+    except oc.LoweringError as error:
+        if SHORT_OF_RANGE in str(error):
+            return Outcome("refused")
+        return Outcome("exception", f"{type(error).__name__}: {error}")
     except Exception as error:
         return Outcome("exception", f"{type(error).__name__}: {error}")
 
 
 def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
-    expected = expected_of(case)
+    models = {is_wide: expected_of(case, is_wide=is_wide) for is_wide in map(_sums_wide, setups)}
     tight = total = 0
     found: list[dict[str, Array]] = []
     for setup in setups:
+        expected = models[_sums_wide(setup)]
         results = run(case, setup)
         found.append(results)
         for name, cells in results.items():
@@ -271,6 +289,12 @@ def _judged(case: Case, setups: Sequence[Setup]) -> Outcome:
                     count = int((cells != found[0][name]).sum())
                     return Outcome("bits", f"{setups[0]}\n{setup}\n{name}: {count} cells differ")
     return Outcome("agrees", tight=tight / max(1, total))
+
+
+def _sums_wide(setup: Setup) -> bool:
+    """Return whether all sums of narrow floats are added up in float32."""
+    stated = dict(setup.overrides)
+    return stated.get("accumulation") != "exact" and stated.get("schedule") != "none"
 
 
 def _must_be_same_bits(case: Case, one: Setup, other: Setup) -> bool:
