@@ -120,23 +120,25 @@ def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
 
 
 def _watch_own_stages(stages: Stages) -> None:
+    from ocannl_core.compile import driver
     from ocannl_core.hooks import manager
     from ocannl_core.kernels.stream import KernelStream
-    from ocannl_core.runtime import build, context, link
+    from ocannl_core.passes import pipeline
+    from ocannl_core.runtime import context, link
     from ocannl_core.tensor.computation import Computation
 
     stages.watch(manager, "select", "device and compiler")
     stages.watch(Computation, "resolve", "shapes and assignments")
     stages.watch(context, "lower", "lower")
     stages.watch(context, "usage_of", "lower")
-    stages.watch(build, "load_or_generate", "look up")
-    stages.watch(build, "_generated", "schedule")
-    stages.watch(build, "run_passes", "passes")
+    stages.watch(driver, "load_or_generate", "look up")
+    stages.watch(driver, "generate", "schedule")
+    stages.watch(pipeline, "run_passes", "passes")
     stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")
     stages.watch(link, "bind", "link")
-    stages.watch(context, "build", "link")
+    stages.watch(context, "compile_program", "link")
     stages.watch(context, "Routine", "link")
 
 

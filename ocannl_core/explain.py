@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+from ocannl_core.compile.profile import duration
 from ocannl_core.dtypes import DType
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass
@@ -17,7 +18,6 @@ from ocannl_core.kernels.nodes import HostCall, TuningResult
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.node import Margin, MemoryMode
 from ocannl_core.origin import Origin, caller_location
-from ocannl_core.runtime.profile import duration
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.shape.explain import AxisReport, Certainty, RowReport
 from ocannl_core.shape.terms import Shape

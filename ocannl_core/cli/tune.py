@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocannl_core.cli.inventory import default_target
+from ocannl_core.compile.profile import duration
+from ocannl_core.compile.schedule_search import report_searches
 from ocannl_core.errors import UsageError
 from ocannl_core.kernels.transforms import schedule_text
-from ocannl_core.runtime.profile import duration
-from ocannl_core.runtime.tuning import reporting
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, TuningEntry, tuning_cache
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _run(script: str, arguments: Sequence[str], budget: float | None) -> int:
         found += 1
         print(text, flush=True)
 
-    with _environment(variables), _script_arguments(script, arguments), reporting(listen):
+    with _environment(variables), _script_arguments(script, arguments), report_searches(listen):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -15,8 +15,10 @@ from ocannl_core.hooks.plugins import describe
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+
+if TYPE_CHECKING:
+    from ocannl_core.passes.pipeline import NamedPass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +141,7 @@ class Backend:
         """
         return transfer(self, self, destination, source)
 
-    def ask_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+    def try_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
         """Copy cells if this backend serves the pair; return None if it does not."""
         event: Event | None = self.manager.hook.ocannl_transfer(
             destination=destination, source=source
@@ -185,15 +187,15 @@ def transfer(
     for backend in (destination_backend, source_backend):
         if backend is not None and backend not in asked:
             asked.append(backend)
-            event = backend.ask_transfer(destination, source)
+            event = backend.try_transfer(destination, source)
             if event is not None:
                 return event
     if destination_backend is not None and source_backend is not None:
         event = stage(
             destination,
             source,
-            to_destination=destination_backend.ask_transfer,
-            from_source=source_backend.ask_transfer,
+            to_destination=destination_backend.try_transfer,
+            from_source=source_backend.try_transfer,
         )
         if event is not None:
             return event

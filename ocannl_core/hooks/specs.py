@@ -9,14 +9,16 @@ routine calls the `Launcher` that `Executable.link` returned.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
 from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
-from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
+
+if TYPE_CHECKING:
+    from ocannl_core.passes.pipeline import NamedPass
 
 PROJECT = "ocannl"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -31,7 +33,7 @@ class DeviceHooks(Protocol):
         """Return the devices that can be used now, or the reason why there are none.
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
-        and must not import more than it needs to find out.
+        and must import no more than detection needs.
         """
         ...
 

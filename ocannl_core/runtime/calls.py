@@ -1,4 +1,4 @@
-"""Calls of routines, written for their static indices: nearly every one is a few comparisons."""
+"""Calls of routines, specialised to their static indices: most cost a few comparisons."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 Accepted = tuple[tuple[str, range | None], ...]
-"""The static indices of a call, and the integers that each may be: None means all."""
+"""The static indices of a call, and the range of each; None for no bound."""
 
 _MISSING: Any = object()
 _FILE = str(Path(__file__).with_name("<call of a routine>"))
-"""What tracebacks say, and what tells this from a line of whoever calls."""
+"""The file name in tracebacks, by which frames of a call are told from frames of the caller."""
 
 
 @lru_cache(maxsize=256)
 def callable_class(routine: type[Any], accepted: Accepted, order: tuple[str, ...]) -> type[Any]:
-    """Returns a subclass of routines, with the same attributes, that is called by these names.
+    """Return a subclass of routines, with the same attributes, whose call takes these names.
 
-    Integers in their ranges are handed straight to the code if the routine ran last; to `_start` if
-    not. Whatever else is given goes to the call of the class itself, which raises the errors.
+    Integers in their ranges go straight to the code if the routine ran last, else to `_start`. All
+    other arguments go to the call of the class itself, which raises the errors.
 
     Args:
         routine: The class.
-        accepted: The static indices; what one accepts does not depend on the others.
-        order: Those that the compiled code uses, as it takes them.
+        accepted: The static indices; the range of one does not depend on the others.
+        order: The indices that the compiled code uses, in the order in which it takes them.
     """
     names = [name for name, _ in accepted]
     if not all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in names):
@@ -48,7 +48,7 @@ def callable_class(routine: type[Any], accepted: Accepted, order: tuple[str, ...
 
 
 def _function(accepted: Accepted, order: Sequence[str], otherwise: Any) -> Any:
-    """Returns the method `__call__`."""
+    """Return the method `__call__`."""
     names = [name for name, _ in accepted]
     own = _prefix(names)
     parameters = ["/", *(["*"] if names else []), *(f"{name}={own}missing" for name in names)]
@@ -76,12 +76,12 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
 
 
 def _prefix(names: Sequence[str]) -> str:
-    """Returns what no index begins with: more underscores than any of them has."""
+    """Return a prefix that no index has: more underscores than any of them begins with."""
     return "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in names), default=0))
 
 
 def _signature(names: Sequence[str]) -> inspect.Signature:
-    """Returns what readers are shown: every index is a required keyword."""
+    """Return the signature for `help`: every index is a required keyword."""
     name = "self" if "self" not in names else f"{_prefix(names)}self"
     receiver = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
     indices = [

@@ -10,21 +10,22 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from ocannl_core.compile.driver import compile_program
+from ocannl_core.compile.saved_code import CompileRequest
 from ocannl_core.errors import LinkError, ShapeError, UsageError
 from ocannl_core.fast_dataclass import replace
 from ocannl_core.garbage import collect_if_due, note_memory
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.loopir.traverse import merge_reads
+from ocannl_core.loopir.usage import usage_of
 from ocannl_core.lower import lower
 from ocannl_core.node import TensorNode
 from ocannl_core.origin import caller_location
 from ocannl_core.runtime import link, recompute, values
-from ocannl_core.runtime.build import build
 from ocannl_core.runtime.interfaces import Array, ComputationLike, TensorLike
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored
-from ocannl_core.runtime.usage import usage_of
 from ocannl_core.target import Target
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The memory of tensors on one device, and the place where code for them is compiled.
+    """The memory of tensors on one device; code for them is compiled in it.
 
-    Routines compiled in one context share buffers: what one writes, the next one reads. A node that
+    Routines compiled in one context share buffers: one reads the results of another. A node that
     a routine does not store is private to it; when a later routine stores that node, reading it
     gives the later routine's value. Code that reads a node which an earlier routine left virtual
-    computes it again, as long as what it is computed from is unchanged.
+    recomputes it, as long as its operands are unchanged.
 
     Args:
         backend: The name of a backend, or `name:device`; by default the setting `backend`, or else
@@ -51,7 +52,7 @@ class Context:
     __slots__ = ("_store",)
 
     def __init__(self, backend: str | None = None, *, device: int | None = None) -> None:
-        with _collecting_nothing():  # of what is imported, nothing goes
+        with _without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
             if backend is not None and ":" in backend:
@@ -72,7 +73,7 @@ class Context:
         return self._store.target
 
     def child(self) -> Context:
-        """Returns a context that sees this one's buffers; what it adds stays its own.
+        """Return a context that shares this one's buffers; buffers that it adds stay its own.
 
         Values are shared: writing to a buffer that this context has is visible in both.
         """
@@ -89,11 +90,11 @@ class Context:
         *,
         inline: Sequence[TensorLike] = (),
     ) -> Routine:
-        """Returns the routine that runs a computation over this context's memory.
+        """Return the routine that runs a computation over this context's memory.
 
-        Nodes that outlive a call are the computation's results (what it was asked for, and the
-        gradients of parameters); what the context stores already; parameters, placeholders,
-        literals and declared tensors. All others are scratch of the routine, or not stored at all.
+        These nodes outlive a call: the computation's results (its targets, and the gradients of
+        parameters), nodes that the context stores already, parameters, placeholders, literals and
+        declared tensors. All others are scratch of the routine, or not stored at all.
 
         Args:
             computation: The code.
@@ -125,10 +126,10 @@ class Context:
                 )
             _check_entries(keyword, given or ())
         collect_if_due()
-        with _collecting_nothing():
-            return self._compiled(computation, bindings, keep, name, inline)
+        with _without_collections():
+            return self._compile(computation, bindings, keep, name, inline)
 
-    def _compiled(
+    def _compile(
         self,
         computation: ComputationLike,
         bindings: Sequence[StaticIndex],
@@ -152,13 +153,14 @@ class Context:
             )
         missing = link.missing_nodes(code, usage_of(lowered).reads_first, self._store)
         recipes = recompute.recipes_for(missing, self._store, program.name)
-        lowered = recompute.with_definitions(lowered, recipes, self._store)
+        lowered = recompute.insert_definitions(lowered, recipes, self._store)
         link.check_presence(code, missing - {each.node for each in recipes}, self._store)
 
         read_again = frozenset(node for each in recipes for node in each.definition.operands)
         kept = link.stored_nodes(code, self._store, keep, read_again)
-        requested = link.requested_nodes(code, inline)
-        built = build(program, lowered, kept, self.backend, self.target, requested)
+        inlined = link.requested_nodes(code, inline)
+        request = CompileRequest(lowered, kept, inlined, self.backend, self.target)
+        built = compile_program(program, request)
         memory = link.bind(code, built.plan, self._store)
         launch = link.launcher_of(built, memory)
 
@@ -168,14 +170,14 @@ class Context:
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
         link.record(built, lowered.nodes, usage, memory, run, self._store)
         link.bind_untouched(code, kept, built.plan, self._store)
-        recomputed = recompute.located(recipes, self._store)
+        recomputed = recompute.locate(recipes, self._store)
         made = Routine(built, usage, bindings, memory, launch, run, self._store.history, recomputed)
         run.owner = weakref.ref(made)
         note_memory(made, sum(built.plan.nodes[each].nbytes for each in built.plan.scratch))
         return made
 
     def init_params(self, tensor: TensorLike, *, reinitialize: bool = False) -> None:
-        """Gives every parameter that a tensor depends on its initial value.
+        """Give every parameter that a tensor depends on its initial value.
 
         Parameters that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
         Parameters that the initial values depend on come first.
@@ -203,19 +205,19 @@ class Context:
             self.compile(reduce(add, pending), name="init_params")()
 
     def synchronize(self) -> None:
-        """Returns when all submitted work of the device has finished."""
+        """Return when all submitted work of the device has finished."""
         self.backend.synchronize(self.target)
 
     # ----- host access ---------------------------------------------------------------------------
 
     def __getitem__(self, tensor: TensorLike) -> Array:
-        """Returns a copy of a tensor's cells: axes batch, output, input, without margins.
+        """Return a copy of a tensor's cells: axes batch, output, input, without margins.
 
         Waits for pending work. Literals can be read in every context.
 
         Raises:
-            LinkError: if the tensor is not stored here, or has no value yet; the message says why
-                and what to do.
+            LinkError: if the tensor is not stored here, or has no value yet; the message has the
+                reason and the fix.
         """
         if self._store.find(_checked(tensor).node) is None and tensor.literal is not None:
             info = tensor.info
@@ -225,14 +227,14 @@ class Context:
         return values.read(self.backend, stored.buffer)
 
     def __setitem__(self, tensor: TensorLike, value: object) -> None:
-        """Copies host data to the device: an array of the tensor's extents, or one number for all.
+        """Copy host data to the device: an array of the tensor's extents, or one number for all.
 
         Integers and wider floats are rounded to a float tensor's format. A tensor without memory
         here gets some.
 
         Raises:
             ShapeError: if the extents differ, or a tensor without memory here is declared without
-                sizes: one number would not tell them.
+                sizes, and the value is one number.
             TransferError: if the numbers do not fit the tensor's format.
         """
         node = _checked(tensor).node
@@ -249,11 +251,11 @@ class Context:
         self._store.history.host_wrote(found)
 
     def __contains__(self, tensor: TensorLike) -> bool:
-        """True if the tensor has memory here, with or without a value."""
+        """Return True if the tensor has memory here, with or without a value."""
         return self._store.find(_checked(tensor).node) is not None
 
     def item(self, tensor: TensorLike) -> float:
-        """Returns the number that a tensor of one cell holds.
+        """Return the number that a tensor of one cell holds.
 
         Raises:
             ShapeError: if the tensor has more cells, or none.
@@ -303,7 +305,7 @@ class Context:
 
 
 def _check_entries(keyword: str, given: Sequence[object]) -> None:
-    """Raises UsageError unless a list names what it is for."""
+    """Raise UsageError unless a list has entries of the right kind."""
     for entry in given:
         if keyword == "bindings":
             is_right = isinstance(entry, StaticIndex)
@@ -321,9 +323,9 @@ def _check_entries(keyword: str, given: Sequence[object]) -> None:
 
 
 @contextmanager
-def _collecting_nothing() -> Iterator[None]:
-    """Keeps the collector of cycles from running: compiling makes many objects and no cycles, and
-    the collector would look through all of the process again and again.
+def _without_collections() -> Iterator[None]:
+    """Disable the garbage collector: compiling allocates many objects and no cycles, and each
+    collection would traverse all objects of the process.
     """
     if not gc.isenabled():
         yield
@@ -336,7 +338,7 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _checked(tensor: TensorLike) -> TensorLike:
-    """Returns the key of a context if it is a tensor."""
+    """Return the key of a context if it is a tensor."""
     if not isinstance(getattr(tensor, "node", None), TensorNode):
         raise UsageError(
             "A context is indexed by tensors.",

@@ -1,4 +1,4 @@
-"""What running code needs to know of tensors and computations; the tensor layer provides both."""
+"""Protocols of tensors and computations for the runtime; the tensor layer implements both."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Array = np.ndarray[Any, Any]
 
 
 class TensorLike(Protocol):
-    """A tensor as the runtime sees it: a node, and where its first values come from."""
+    """A tensor for the runtime: a node, and the source of its first values."""
 
     @property
     def node(self) -> TensorNode: ...
 
     @property
     def info(self) -> NodeInfo:
-        """What inference found; asking for it closes the shape."""
+        """Format and extents of the node; reading them closes the shape."""
         ...
 
     @property
     def shape(self) -> object:
-        """Something whose text is `batch|input->output`."""
+        """The shape, printed as `batch|input->output`."""
         ...
 
     @property
@@ -39,24 +39,24 @@ class TensorLike(Protocol):
 
     @property
     def is_placeholder(self) -> bool:
-        """True if the host provides the cells, and no code computes them."""
+        """Return True if the host provides the cells, and no code computes them."""
         ...
 
     @property
     def is_gradient(self) -> bool:
-        """True if backpropagation computes the cells."""
+        """Return True if backpropagation computes the cells."""
         ...
 
     def describe(self) -> str:
-        """Returns what people call it: `parameter w (model.py:12: ...)`."""
+        """Return its name in messages: `parameter w (model.py:12: ...)`."""
         ...
 
     def parameters(self) -> tuple[TensorLike, ...]:
-        """Returns every parameter that the tensor depends on, itself included, oldest first."""
+        """Return every parameter that the tensor depends on, itself included, oldest first."""
         ...
 
     def initialization(self) -> ComputationLike:
-        """Returns the code that computes a parameter's first values."""
+        """Return the code that computes a parameter's first values."""
         ...
 
 
@@ -64,17 +64,17 @@ class ComputationLike(Protocol):
     """Code that a context can compile."""
 
     def resolve(self) -> AssignProgram:
-        """Returns the assignments with every shape closed."""
+        """Return the assignments with every shape closed."""
         ...
 
     def literals(self) -> Mapping[TensorNode, Array]:
-        """Returns the cells of the nodes made from host data: `TensorLike.literal` of each."""
+        """Return the cells of the nodes made from host data: `TensorLike.literal` of each."""
         ...
 
     def __add__(self, other: Any) -> ComputationLike:
-        """Returns this code followed by other code."""
+        """Return this code followed by other code."""
         ...
 
     def tensors(self) -> Mapping[TensorNode, TensorLike]:
-        """Returns the tensor behind each node that the code mentions; nodes may be missing."""
+        """Return the tensor behind each node that the code mentions; nodes may be missing."""
         ...

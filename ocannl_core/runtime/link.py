@@ -1,4 +1,4 @@
-"""Fitting code and memory together: what a routine stores, what it needs, and what is missing."""
+"""Linking of code and memory: stored nodes, required values, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.compile.driver import Build
 from ocannl_core.errors import LinkError, UsageError, VerifyError
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.memory_plan import memory_plan, too_large
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.loopir.usage import Usage
 from ocannl_core.node import STORED, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
-from ocannl_core.runtime.build import Build
 from ocannl_core.runtime.interfaces import Array, TensorLike
 from ocannl_core.runtime.recompute import recipes_of
 from ocannl_core.runtime.store import BufferStore, RunRecord, Stored, Unstored
-from ocannl_core.runtime.usage import Usage
 from ocannl_core.target import Launcher
 
 
 @dataclass(frozen=True, slots=True)
 class Unlinked:
-    """Assignments together with what linking needs to know of their nodes.
+    """Assignments with the literals and tensors of their nodes, before linking.
 
     Attributes:
         program: The assignments.
@@ -36,11 +36,11 @@ class Unlinked:
     tensors: Mapping[TensorNode, TensorLike]
 
     def describe(self, node: TensorNode) -> str:
-        """Returns what people call a node."""
+        """Return the name of a node in messages."""
         return description(node, self.tensors.get(node))
 
     def comes_from_outside(self, node: TensorNode) -> bool:
-        """True if the host or an initialisation gives the node its first value."""
+        """Return True if the host or an initialisation gives the node its first value."""
         tensor = self.tensors.get(node)
         return tensor is not None and (tensor.is_parameter or tensor.is_placeholder)
 
@@ -58,16 +58,16 @@ def stored_nodes(
     keep: Sequence[TensorLike] | None,
     read_again: AbstractSet[TensorNode] = frozenset(),
 ) -> dict[TensorNode, Placement]:
-    """Returns the nodes that outlive the calls of a routine, and why.
+    """Return the nodes that outlive the calls of a routine, with the reasons.
 
-    Those are the results, or what `keep` names instead; and always what the context stores already,
-    parameters, placeholders, literals and declared nodes.
+    These are the results, or the nodes in `keep` instead; and in any case nodes that the context
+    stores already, parameters, placeholders, literals and declared nodes.
 
     Args:
         code: The code.
         store: The memory of the context.
-        keep: What to store instead of the results.
-        read_again: What the code computes tensors from that an earlier routine left virtual.
+        keep: The tensors to store instead of the results.
+        read_again: Operands from which the code recomputes virtual tensors of earlier routines.
 
     Raises:
         UsageError: if `keep` names a tensor that the code does not mention and the context does not
@@ -93,7 +93,7 @@ def stored_nodes(
 
 
 def requested_nodes(code: Unlinked, inline: Sequence[TensorLike]) -> frozenset[TensorNode]:
-    """Returns the nodes of tensors that are to be inlined.
+    """Return the nodes of tensors that are to be inlined.
 
     Raises:
         UsageError: if the code does not mention one of them.
@@ -132,7 +132,7 @@ def _reason_to_store(
 def check_bindings(
     indices: Sequence[StaticIndex], bindings: Sequence[StaticIndex], name: str
 ) -> None:
-    """Raises UsageError unless the bindings differ in name and include every index of the code."""
+    """Raise UsageError unless the bindings differ in name and include every index of the code."""
     names = [binding.name for binding in bindings]
     repeated = sorted({n for n in names if names.count(n) > 1})
     if repeated:
@@ -155,7 +155,7 @@ def check_bindings(
 def missing_nodes(
     code: Unlinked, reads_first: AbstractSet[TensorNode], store: BufferStore
 ) -> AbstractSet[TensorNode]:
-    """Returns what the code reads but does not compute, and nothing else provides."""
+    """Return the nodes that the code reads and neither computes nor finds stored."""
     return frozenset(
         node
         for node in reads_first
@@ -167,7 +167,7 @@ def missing_nodes(
 
 
 def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: BufferStore) -> None:
-    """Raises LinkError if nodes are missing; it says what would provide them."""
+    """Raise LinkError if nodes are missing, with the calls that would provide them."""
     if not missing:
         return
     found, fixes = [], []
@@ -195,7 +195,7 @@ def check_presence(code: Unlinked, missing: AbstractSet[TensorNode], store: Buff
 
 
 def _fixes_for_absent(node: TensorNode, tensor: TensorLike | None) -> list[str]:
-    """Returns what provides a node that nothing has computed so far."""
+    """Return the calls that provide a node without a value."""
     if tensor is not None and tensor.is_gradient:
         return [
             "put oc.train.grad_update(loss) in front, or its pieces: loss.forward(), "
@@ -229,7 +229,7 @@ def launcher_of(built: Build, memory: Mapping[TensorNode, Stored]) -> Launcher:
 
 
 def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Stored]:
-    """Returns the memory of a routine's parameters: the context's, or new.
+    """Return the memory of a routine's parameters: the context's, or new.
 
     New memory is not part of the context until `store.add`, so that a compilation that fails leaves
     no trace.
@@ -240,7 +240,7 @@ def bind(code: Unlinked, plan: Plan, store: BufferStore) -> dict[TensorNode, Sto
 def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferStore) -> Stored:
     stored = store.find(node)
     if stored is not None:
-        return stored if stored.info == info else _with_margins(code, stored, info, store)
+        return stored if stored.info == info else _relayout(code, stored, info, store)
     name = code.describe(node)
     stored = Stored(node, store.allocate(info, name), code.tensors.get(node))
     if node in code.literals:
@@ -255,9 +255,9 @@ def _bind_node(code: Unlinked, node: TensorNode, info: NodeInfo, store: BufferSt
 def bind_untouched(
     code: Unlinked, lasting: Mapping[TensorNode, Placement], plan: Plan, store: BufferStore
 ) -> None:
-    """Enters into a context what a routine is to store and, as compiled, does not touch.
+    """Enter into a context nodes that a routine stores but does not access as compiled.
 
-    Accumulations that change nothing are no code, and neither are assignments to no cells.
+    Accumulations of the neutral element are removed, and so are assignments to no cells.
     """
     touched = set(plan.params)
     for node, placement in lasting.items():
@@ -274,8 +274,8 @@ def _shape_text(stored: Stored, info: NodeInfo) -> str:
     return str(stored.tensor.shape if stored.tensor is not None else info.dims)
 
 
-def _with_margins(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
-    """Returns the memory of a node laid out anew; no routine may hold the old one's address."""
+def _relayout(code: Unlinked, stored: Stored, info: NodeInfo, store: BufferStore) -> Stored:
+    """Return the memory of a node in a new layout; no routine may hold the address of the old."""
     if (stored.info.dtype, stored.info.dims) != (info.dtype, info.dims):
         raise VerifyError(
             "A node has one number format and one shape.",
@@ -307,14 +307,14 @@ def record(
     run: RunRecord,
     store: BufferStore,
 ) -> None:
-    """Enters a linked routine into the context: its new memory, and what it keeps private.
+    """Enter a linked routine into the context: its new memory, and its private nodes.
 
     Args:
         built: The compiled code.
-        nodes: What is known of every node of the lowered code.
-        usage: What the code does to memory.
+        nodes: The infos of all nodes of the lowered code.
+        usage: The reads and writes of the code.
         memory: The memory of its parameters.
-        run: Tells when it runs.
+        run: The record of its runs.
         store: The memory of the context.
     """
     routine = built.plan.name
@@ -337,7 +337,7 @@ def record(
 
 
 def check_values(needed: Sequence[Stored], routine: str) -> None:
-    """Raises LinkError unless every node that a routine reads before writing it has a value."""
+    """Raise LinkError unless every node that a routine reads before writing it has a value."""
     missing = [stored for stored in needed if not stored.has_value]
     if not missing:
         return
@@ -355,7 +355,7 @@ def check_values(needed: Sequence[Stored], routine: str) -> None:
 
 
 def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
-    """Raises UsageError if gradients still hold what an earlier run has passed on to operands.
+    """Raise UsageError if gradients still hold what an earlier run has passed on to operands.
 
     Args:
         carried: Gradients that a routine adds to and passes on without setting them before.
@@ -377,7 +377,7 @@ def check_gradients(carried: Sequence[Stored], run: RunRecord) -> None:
 
 
 def fix_for_missing_value(stored: Stored) -> str:
-    """Returns the call that gives a node its first value."""
+    """Return the call that gives a node its first value."""
     tensor = stored.tensor
     if tensor is not None and tensor.is_parameter:
         return "ctx.init_params(loss), with the tensor whose parameters they are"
@@ -387,13 +387,13 @@ def fix_for_missing_value(stored: Stored) -> str:
 
 
 def fix_for_unstored(node: TensorNode, unstored: Unstored) -> str:
-    """Returns how to make a routine store a node that it computes."""
+    """Return how to make a routine store a node that it computes."""
     keep = f"keep=[{node.name}, ...]"
     return f"compile {unstored.routine} with {keep}, which replaces its results, and run it"
 
 
 def fix_for_unknown(tensor: TensorLike) -> str:
-    """Returns the call that brings a tensor into a context."""
+    """Return the call that brings a tensor into a context."""
     name = tensor.node.name
     if tensor.is_placeholder:
         return f"ctx[{name}] = array"

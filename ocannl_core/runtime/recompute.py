@@ -1,9 +1,9 @@
-"""Tensors that an earlier routine computed without storing them, computed again where code reads
-them.
+"""Recomputation of tensors that an earlier routine left virtual.
 
 A routine may leave a tensor virtual: those of its own assignments that read it compute its cells
-themselves. Code compiled later in the same context may read the tensor too. It gets the definition
-in front, and gives the value that the tensor would have if it had been stored, or an error:
+themselves. Code compiled later in the same context may read the tensor too. The definition is
+inserted in front of it, so that it reads the value that a stored tensor would have, or raises an
+error:
 
 - The definition reads only what the context stores, and nothing of it is written after the
   definition in the routine that has it. That is checked when the code is compiled.
@@ -36,7 +36,7 @@ class Recomputed:
 def recipes_for(
     nodes: AbstractSet[TensorNode], store: BufferStore, routine: str
 ) -> tuple[Recipe, ...]:
-    """Returns how to compute those of the nodes that an earlier routine left virtual, oldest first.
+    """Return recipes for the nodes that an earlier routine left virtual, oldest first.
 
     Raises:
         LinkError: if a recipe would not give the value that the node had.
@@ -74,10 +74,10 @@ def _check(recipe: Recipe, store: BufferStore, routine: str) -> None:
     )
 
 
-def with_definitions(
+def insert_definitions(
     program: LoopProgram, recipes: Sequence[Recipe], store: BufferStore
 ) -> LoopProgram:
-    """Returns a program that first computes what recipes say."""
+    """Return a program with the definitions of recipes in front."""
     if not recipes:
         return program
     nodes: dict[TensorNode, NodeInfo] = dict(program.nodes)
@@ -98,8 +98,8 @@ def with_definitions(
     )
 
 
-def located(recipes: Sequence[Recipe], store: BufferStore) -> tuple[Recomputed, ...]:
-    """Returns recipes with the memory that they read."""
+def locate(recipes: Sequence[Recipe], store: BufferStore) -> tuple[Recomputed, ...]:
+    """Return recipes with the memory that they read."""
     return tuple(
         Recomputed(
             recipe,
@@ -117,7 +117,7 @@ def recipes_of(
     routine: str,
     run: RunRecord,
 ) -> dict[TensorNode, Recipe]:
-    """Returns how later code computes what a routine does not store."""
+    """Return recipes for the nodes that a routine computes and does not store."""
     return {
         node: Recipe(node, nodes[node], definition, routine, run)
         for node, definition in definitions.items()
@@ -125,7 +125,7 @@ def recipes_of(
 
 
 def check_current(recomputed: Sequence[Recomputed], routine: str) -> None:
-    """Raises LinkError unless what a routine computes again is what was computed before."""
+    """Raise LinkError if an operand of a recomputed node has changed since it was computed."""
     for each in recomputed:
         recipe = each.recipe
         if recipe.run.at == 0:

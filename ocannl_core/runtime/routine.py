@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from ocannl_core.assign import printer as assign_printer
+from ocannl_core.compile.driver import Build, compile_again
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernels.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.kernels.nodes import Plan
 from ocannl_core.loopir import printer as loop_printer
+from ocannl_core.loopir.usage import Limit, Usage
 from ocannl_core.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import link, recompute
-from ocannl_core.runtime.build import Build, rebuild
 from ocannl_core.runtime.calls import callable_class
-from ocannl_core.runtime.profile import Profile, profile
 from ocannl_core.runtime.recompute import Recomputed
 from ocannl_core.runtime.store import History, RunRecord, Stored
-from ocannl_core.runtime.tuning import Tuning, tune
-from ocannl_core.runtime.usage import Limit, Usage
 from ocannl_core.target import Launcher
+
+if TYPE_CHECKING:
+    from ocannl_core.compile.profile import Profile
+    from ocannl_core.compile.schedule_search import Tuning
 
 
 class Routine:
@@ -32,7 +34,7 @@ class Routine:
         bindings: The static indices that a call gives values to.
         reads: Nodes of the context that it reads.
         writes: Nodes of the context that it writes.
-        placements: Where each node that it mentions is, and why.
+        placements: The placement of each node that it mentions, with its reason.
     """
 
     __slots__ = (
@@ -78,7 +80,7 @@ class Routine:
         self._run = run
         self._history = history
         self._recomputed = tuple(recomputed)
-        # a run may spoil what the next one computes again
+        # a run may overwrite operands of nodes that the next run recomputes
         self._is_repeatable = all(
             operand.node not in usage.writes for each in recomputed for operand in each.operands
         ) and not (build.assignments.carried & usage.writes)
@@ -98,11 +100,11 @@ class Routine:
         }
         self._order = tuple(index.name for index in build.plan.indices)
         if all(len(limit.terms) == 1 for limit in self._limits):
-            # the same in all but the time that a call takes
+            # equal but for the time of a call
             self.__class__ = callable_class(Routine, tuple(self._accepted.items()), self._order)
 
     def __call__(self, /, **indices: SupportsIndex) -> None:
-        """Runs the routine; every binding is a required keyword argument.
+        """Run the routine; every binding is a required keyword argument.
 
         Returns when the work is submitted; reading results through the context waits for it.
 
@@ -110,14 +112,14 @@ class Routine:
             LinkError: if a node that it reads has no value yet; the message gives the call that
                 provides one.
             UsageError: if an index is missing, unknown or out of range, or a gradient would be
-                passed on to operands again together with what has been passed on before.
+                passed on to operands again together with a part passed on before.
         """
         self._start(self._values(indices))
 
     def profile(self, seconds: float = 1.0, **indices: SupportsIndex) -> Profile:
-        """Returns how long each kernel takes; printing it shows a table.
+        """Measure the time of each kernel; printing the result shows a table.
 
-        The kernels run on copies of what they read, so that no tensor changes.
+        The kernels run on copies of their operands, so that no tensor changes.
 
         Args:
             seconds: How long to measure, at least some rounds.
@@ -127,6 +129,8 @@ class Routine:
             LinkError: if a node that it reads has no value yet.
             UsageError: if an index is missing, unknown or out of range.
         """
+        from ocannl_core.compile.profile import profile
+
         values = self._values(indices)
         link.check_values(self._needed, self.name)
         memory = {node: stored.buffer for node, stored in self._memory.items()}
@@ -134,20 +138,24 @@ class Routine:
         return profile(build.plan, build.backend, build.target, values, memory, seconds)
 
     def tune(self, budget: float = 30.0, *, again: bool = False) -> Tuning:
-        """Searches for the fastest schedules of the kernels on this machine, and uses them.
+        """Search for the fastest schedules of the kernels on this machine, and use them.
 
-        What is found is remembered on disk: this routine runs by it from now on, and so does
-        whatever is compiled later and has an equal kernel. Kernels run on memory of their own
-        meanwhile; no tensor changes. Printing the result shows what was found.
+        The schedules found are kept in the tuning cache on disk: this routine uses them from now
+        on, and so does every routine compiled later that has an equal kernel. Kernels run on memory
+        of their own meanwhile; no tensor changes. Printing the result shows the schedules and
+        times.
 
         Args:
             budget: How many seconds to spend, about. The kernels that take longest come first.
             again: Also searches for kernels for which an earlier search came to its end.
         """
+        from ocannl_core.compile.schedule_search import search_schedules
+
         build = self._build
-        found = tune(build.optimised, build.backend, build.target, budget, again=again)
-        self._build = rebuild(build)
-        self._launch = link.launcher_of(self._build, self._memory)
+        found = search_schedules(build.optimised, build.backend, build.target, budget, again=again)
+        self._build = compile_again(build)
+        buffers = {node: stored.buffer for node, stored in self._memory.items()}
+        self._launch = self._build.executable.link(buffers)
         return found
 
     @property
@@ -162,12 +170,12 @@ class Routine:
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Where the routine keeps its own nodes, and which share memory; printing it shows it."""
+        """The memory of the routine's own nodes, some of which share it; printable."""
         return memory_plan(self._build.plan)
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
-        """What is known of every node compiled, those that were optimised away included."""
+        """The infos of all compiled nodes, including those that were optimised away."""
         return {**self._build.assignments.nodes, **self._build.optimised.nodes}
 
     @property
@@ -190,7 +198,7 @@ class Routine:
         return f"<routine {self.name}({arguments}): {len(self._build.plan.steps)} kernels>"
 
     def _start(self, values: Sequence[int]) -> None:
-        """Runs the code with checked values after checking the state of the context."""
+        """Run the code with checked values after checking the state of the context."""
         if self._history.last is self._run:
             self._launch(values)
             return
@@ -208,7 +216,7 @@ class Routine:
             self._is_ready = True  # for good: a node that has a value never loses it
 
     def _values(self, indices: Mapping[str, SupportsIndex]) -> Sequence[int]:
-        """Returns the checked values of the static indices in the order of the compiled code."""
+        """Return the checked values of the static indices in the order of the compiled code."""
         if indices.keys() != self._accepted.keys():
             raise self._wrong_names(indices)
         numbers: dict[str, int] = {}
@@ -288,7 +296,7 @@ def _range_text(accepted: range) -> str:
 
 
 def _accepted_range(binding: StaticIndex, limits: Sequence[Limit]) -> range | None:
-    """Returns the values that an index may take by itself, or None if nothing bounds it."""
+    """Return the values that an index may take by itself, or None if nothing bounds it."""
     ranges = [limit.as_range() for limit in limits if [var for _, var in limit.terms] == [binding]]
     if binding.extent is not None:
         ranges.append(range(binding.extent))

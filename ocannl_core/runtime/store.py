@@ -1,4 +1,4 @@
-"""The memory of a context: which nodes have buffers and values, and why others have none."""
+"""The memory of a context: buffers and values of nodes, and reasons for those without."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class RunRecord:
-    """When a routine ran last; 0 if it has not.
+    """The record of a routine's last run.
 
     Attributes:
-        at: When it ran last.
-        routine: The routine, as messages call it.
+        at: The time of its last run; 0 if there was none.
+        routine: The name of the routine in messages.
         passed_on: Gradients that it leaves passed on to operands; it keeps none of them alive.
         owner: The routine, once there is one; None when it is gone.
     """
@@ -38,7 +38,7 @@ class RunRecord:
 
     @property
     def is_over(self) -> bool:
-        """True if the routine is gone, so that it will not run again."""
+        """Return True if the routine is gone, so that it will not run again."""
         return self.owner is not None and self.owner() is None
 
 
@@ -46,7 +46,7 @@ class History:
     """The order of what happens to the memory of a lineage of contexts.
 
     Attributes:
-        last: What happened last, if that was a run after which nothing has to be checked or noted
+        last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
     """
 
@@ -57,17 +57,17 @@ class History:
         self._ordinals = count(1)
 
     def host_wrote(self, stored: Stored) -> None:
-        """Notes that the host has written to a node."""
+        """Record that the host has written to a node."""
         self.last = None
         stored.has_value = True
         stored.host_wrote_at = next(self._ordinals)
 
     def ran(self, run: RunRecord, *, is_repeatable: bool) -> None:
-        """Notes that a routine has run.
+        """Record that a routine has run.
 
         Args:
-            run: What tells when it did.
-            is_repeatable: Whether it may run again at once without being checked.
+            run: The record of its runs.
+            is_repeatable: True if it may run again at once without checks.
         """
         run.at = next(self._ordinals)
         self.last = run if is_repeatable else None
@@ -82,8 +82,8 @@ class Stored:
         has_value: True once the host or a routine has written it; never becomes False again.
         is_linked: True once a routine holds the buffer's address.
         writers: Names of the routines that compute it, oldest first.
-        runs: When each routine that writes it ran last.
-        host_wrote_at: When the host wrote it last.
+        runs: The records of the routines that write it.
+        host_wrote_at: The time of the host's last write.
     """
 
     __slots__ = (
@@ -111,27 +111,25 @@ class Stored:
 
     @property
     def tensor(self) -> TensorLike | None:
-        """The tensor behind the node, as long as something else refers to it: what messages call
-        it.
-        """
+        """The tensor behind the node, as long as something else refers to it, for messages."""
         return None if self._tensor is None else self._tensor()
 
     def add_run(self, run: RunRecord) -> None:
-        """Note a routine that writes the node. Of those that are gone, the last run is kept."""
+        """Record a routine that writes the node. Of those that are gone, the last run is kept."""
         over = [each for each in self.runs if each.is_over]
         last = max(over, key=lambda each: each.at, default=None)
         self.runs = [each for each in self.runs if each is last or not each.is_over]
         self.runs.append(run)
 
     def passed_on_by(self) -> RunRecord | None:
-        """Returns the run that wrote the node last, if that left it passed on to operands."""
+        """Return the run that wrote the node last, if that left it passed on to operands."""
         last = max(self.runs, key=lambda run: run.at, default=None)
         if last is None or last.at <= self.host_wrote_at or self.node not in last.passed_on:
             return None
         return last
 
     def written_at(self) -> int:
-        """Returns when it was written last."""
+        """Return the time of the last write."""
         return max((self.host_wrote_at, *(run.at for run in self.runs)))
 
     @property
@@ -169,8 +167,8 @@ class Unstored:
 
     Attributes:
         routine: The routine's name.
-        placement: Where it is there, and why.
-        recipe: How later code computes it, if it can.
+        placement: Its placement there, with the reason.
+        recipe: A definition for later code; None if there is none.
     """
 
     routine: str
@@ -182,9 +180,9 @@ class BufferStore:
     """The buffers of a context and of those that it descends from.
 
     Attributes:
-        backend: What the memory belongs to.
+        backend: The backend that the memory belongs to.
         target: Its device.
-        history: What happened to the memory, in order; a lineage has one.
+        history: The writes and runs, in order; a lineage shares one.
     """
 
     def __init__(self, backend: Backend, target: Target, parent: BufferStore | None = None) -> None:
@@ -202,7 +200,7 @@ class BufferStore:
             store = store._parent
 
     def find(self, node: TensorNode) -> Stored | None:
-        """Returns the memory of a node, from the nearest context of the lineage that has it."""
+        """Return the memory of a node, from the nearest context of the lineage that has it."""
         for store in self._lineage():
             found = store._stored.get(node)
             if found is not None:
@@ -210,7 +208,7 @@ class BufferStore:
         return None
 
     def owns(self, node: TensorNode) -> bool:
-        """True if this context, not one that it descends from, has the node's memory."""
+        """Return True if this context, not one that it descends from, has the node's memory."""
         return node in self._stored
 
     def allocate(self, info: NodeInfo, name: str) -> Buffer:
@@ -234,7 +232,7 @@ class BufferStore:
         self._stored[stored.node] = stored
 
     def find_unstored(self, node: TensorNode) -> Unstored | None:
-        """Returns why a node that some routine computes has no memory."""
+        """Return the record of a node that some routine computes without storing it."""
         for store in self._lineage():
             found = store._unstored.get(node)
             if found is not None:
@@ -245,7 +243,7 @@ class BufferStore:
         self._unstored[node] = unstored
 
     def nbytes(self) -> int:
-        """Returns the bytes of this context's own buffers."""
+        """Return the bytes of this context's own buffers."""
         return sum(stored.info.nbytes for stored in self._stored.values())
 
     def __len__(self) -> int:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def read(backend: Backend, buffer: Buffer) -> Array:
-    """Returns a copy of a buffer's cells without margins; waits for the work that computes them."""
+    """Return a copy of a buffer's cells without margins; waits for the work that computes them."""
     return np.array(interior(_read_all(backend, buffer), buffer.info), order="C")
 
 
 def write(backend: Backend, buffer: Buffer, cells: Array) -> None:
-    """Copies cells (of the node's dtype and dims) to a device; margins keep what they hold."""
+    """Copy cells (of the node's dtype and dims) to a device; margins keep their cells."""
     info = buffer.info
     whole = cells
     if info.buffer_dims != info.dims:
@@ -47,7 +47,7 @@ def _read_all(backend: Backend, buffer: Buffer) -> Array:
 
 
 def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
-    """Returns host data as an array of a node's dims and dtype.
+    """Return host data as an array of a node's dims and dtype.
 
     One number fills the whole node. Integers and wider floats are rounded to a float node's format;
     nothing else is converted silently.
@@ -55,7 +55,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> Array:
     Args:
         value: An array, or anything that NumPy makes one of.
         info: The node.
-        name: What people call the tensor.
+        name: The tensor's name in messages.
         shape: The tensor's shape as `batch|input->output`.
 
     Raises:
@@ -97,7 +97,7 @@ def _as_array(value: object, name: str) -> Array:
 
 
 def _as_words(array: Array, name: str) -> Array:
-    """Returns an array of 128-bit words, also from four `uint32` along an extra last axis."""
+    """Return an array of 128-bit words, also from four `uint32` along an extra last axis."""
     words = uint4x32.numpy
     if array.dtype == words:
         return array

@@ -54,7 +54,7 @@ def running() -> list[cache.Building]:
 
 
 def given(kernels: list[KernelText]) -> None:
-    early = loader.compiling_ahead()
+    early = loader.begin_compilation()
     assert early is not None
     for each in kernels:
         early.add(each)
@@ -74,7 +74,7 @@ def test_kernels_that_are_loaded_were_compiled_before(monkeypatch: pytest.Monkey
 
 
 def test_the_first_kernels_do_not_wait_for_the_others() -> None:
-    early = loader.compiling_ahead()
+    early = loader.begin_compilation()
     assert early is not None
     early.add(kernel(1.5))
     assert running()
@@ -104,12 +104,12 @@ def test_what_the_compiler_rejects_is_told_when_it_is_loaded() -> None:
 
 def test_one_processor_generates_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    assert loader.compiling_ahead() is None
+    assert loader.begin_compilation() is None
 
 
 def test_a_missing_compiler_is_told_when_kernels_are_loaded() -> None:
     with settings.overrides(cc="/no/such/compiler"):
-        assert loader.compiling_ahead() is None
+        assert loader.begin_compilation() is None
         with pytest.raises(CompileError, match="must be installed"):
             loader.load([kernel(1.5)])
 

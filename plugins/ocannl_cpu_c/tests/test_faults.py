@@ -94,14 +94,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_no_beginning_of_an_object_is_a_whole_one(whole: bytes) -> None:
-    assert object_files.lack(whole) == ""
+    assert object_files.defect_of(whole) == ""
     for size in range(len(whole)):
-        assert object_files.lack(whole[:size]), size
+        assert object_files.defect_of(whole[:size]), size
 
 
 def test_no_object_of_zeros_at_the_end_is_a_whole_one(whole: bytes) -> None:
     for size in range(0, len(whole) - 64, 16):
-        assert object_files.lack(whole[:size].ljust(len(whole), b"\0")), size
+        assert object_files.defect_of(whole[:size].ljust(len(whole), b"\0")), size
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_no_object_of_zeros_at_the_end_is_a_whole_one(whole: bytes) -> None:
     ],
 )
 def test_other_things_are_no_objects(content: bytes, lack: str) -> None:
-    assert object_files.lack(content) == lack
+    assert object_files.defect_of(content) == lack
 
 
 @pytest.mark.parametrize("kept", [0, 1, 64, 500, 4096, 9000, 14000])

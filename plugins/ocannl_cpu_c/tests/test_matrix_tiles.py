@@ -296,7 +296,7 @@ def test_the_target_says_whether_it_has_tiles() -> None:
     assert emulated.targets[0].tile_products == (bfloat16,)
     with core_settings.overrides(cc=compiler.find().command[0]):
         own = devices.report()
-    refusal = amx_permission.refusal()
+    refusal = amx_permission.request_tiles()
     has_tiles = own.targets[0].tile_products == (bfloat16,)
     assert has_tiles == own.details[2].endswith(", tiles of bfloat16")
     assert not (has_tiles and refusal)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.kernel_passes.parallelise import ParallelIterations, UniformIterations
+from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
 from ocannl_core.machine_model import MIN_THREAD_CYCLES
-from ocannl_cpu_c.partition import parts, private_offsets
+from ocannl_cpu_c.partition import partition, private_offsets
 
 RUNS = st.lists(
     st.builds(UniformIterations, st.integers(1, 60), st.floats(0, 4 * MIN_THREAD_CYCLES)),
@@ -24,7 +24,7 @@ def total(runs: tuple[UniformIterations, ...]) -> int:
 
 @given(RUNS, THREADS)
 def test_every_iteration_is_in_one_part(outer: tuple[UniformIterations, ...], threads: int) -> None:
-    bounds = parts(ParallelIterations(outer), threads)
+    bounds = partition(ParallelIterations(outer), threads)
     assert [each for first, end in bounds for each in range(first, end)] == list(
         range(total(outer))
     )
@@ -37,7 +37,7 @@ def test_every_iteration_of_both_loops_is_in_one_part(
     repeated: int,
     threads: int,
 ) -> None:
-    bounds = parts(ParallelIterations(outer, inner, repeated), threads)
+    bounds = partition(ParallelIterations(outer, inner, repeated), threads)
     found = [
         (i, j)
         for first, end, start, stop in bounds
@@ -48,11 +48,11 @@ def test_every_iteration_of_both_loops_is_in_one_part(
 
 
 def test_one_thread_has_one_part() -> None:
-    assert parts(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES),)), 1) == [(0, 100)]
+    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK),)), 1) == [(0, 100)]
 
 
 def test_too_little_work_stays_on_one_thread() -> None:
-    assert parts(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES // 60),)), 8) == [
+    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK // 60),)), 8) == [
         (0, 100)
     ]
 
@@ -62,7 +62,7 @@ def busiest(shares: ParallelIterations, threads: int) -> float:
     works = [run.work for run in shares.outer for _ in range(run.count)]
     inner = total(shares.inner)
     ready = [0.0] * threads
-    for first, end, *inside in parts(shares, threads):
+    for first, end, *inside in partition(shares, threads):
         start, stop = inside or (0, 1)
         share = (stop - start) / (inner or 1)
         ready[ready.index(min(ready))] += sum(works[first:end]) * share
@@ -89,14 +89,16 @@ def test_threads_have_about_the_same_work(name: str, threads: int) -> None:
 
 
 def test_millions_of_short_iterations_are_shared() -> None:
-    assert parts(ParallelIterations((UniformIterations(10_000_000, 0.25),)), 2) == [
+    assert partition(ParallelIterations((UniformIterations(10_000_000, 0.25),)), 2) == [
         (part * 1_250_000, (part + 1) * 1_250_000) for part in range(8)
     ]
 
 
 def test_what_is_repeated_is_not_repeated_without_need() -> None:
     outer, inner = (UniformIterations(16, 1 << 21),), (UniformIterations(40, 1 << 15),)
-    assert all(part[2:] == (0, 40) for part in parts(ParallelIterations(outer, inner, 1 << 19), 2))
+    assert all(
+        part[2:] == (0, 40) for part in partition(ParallelIterations(outer, inner, 1 << 19), 2)
+    )
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1))

@@ -13,8 +13,8 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core import settings
+from ocannl_core.compile import driver, saved_code
 from ocannl_core.passes.simplify import simplify
-from ocannl_core.runtime import build, saved
 from tests.support.sample_ops import Square
 
 
@@ -28,13 +28,13 @@ def directory(tmp_path):
 def generations(monkeypatch):
     """Counts how often code was generated, by running the real stages."""
     runs: list[str] = []
-    real = build._generated
+    real = driver.generate
 
-    def counted(lowered, *arguments):
-        runs.append(lowered.name)
-        return real(lowered, *arguments)
+    def counted(request, *arguments):
+        runs.append(request.lowered.name)
+        return real(request, *arguments)
 
-    monkeypatch.setattr(build, "_generated", counted)
+    monkeypatch.setattr(driver, "generate", counted)
     return runs
 
 
@@ -89,24 +89,26 @@ def test_another_program_another_name_and_other_settings_are_generated(generatio
 def test_entries_of_other_code_are_not_used(generations, monkeypatch):
     step()
     count = len(generations)
-    monkeypatch.setattr(saved, "_code_digest", lambda backend: "another version")
+    monkeypatch.setattr(saved_code, "_code_digest", lambda backend: "another version")
     step()
     assert len(generations) == 2 * count
 
 
 def test_nothing_is_kept_by_a_process_whose_source_code_was_edited(directory, monkeypatch):
-    saved._digest_of.cache_clear()
-    monkeypatch.setattr(saved, "_LOADED", Path(simplify.__code__.co_filename).stat().st_mtime - 1)
+    saved_code._digest_of.cache_clear()
+    monkeypatch.setattr(
+        saved_code, "_LOADED", Path(simplify.__code__.co_filename).stat().st_mtime - 1
+    )
     try:
         step()
     finally:
-        saved._digest_of.cache_clear()
+        saved_code._digest_of.cache_clear()
     assert not (directory / "routines").exists()
 
 
 def test_every_file_of_the_core_is_source_code():
-    files = {path for path in saved._CORE.rglob("*") if path.is_file()}
-    code = {Path(path) for _, path in saved._source_files(str(saved._CORE), "")}
+    files = {path for path in saved_code._CORE.rglob("*") if path.is_file()}
+    code = {Path(path) for _, path in saved_code._source_files(str(saved_code._CORE), "")}
     others = {path for path in files - code if "__pycache__" not in path.parts}
     assert {path.name for path in others} <= {"py.typed"}
 
@@ -149,7 +151,7 @@ def test_a_later_routine_uses_what_a_restored_one_leaves_out(generations):
 
 
 def test_the_oldest_entries_go_when_there_are_many(directory, monkeypatch):
-    monkeypatch.setattr(saved, "_MOST_ENTRIES", 4)
+    monkeypatch.setattr(saved_code, "_MOST_ENTRIES", 4)
     step()
     for age, entry in enumerate(entries(directory)):
         os.utime(entry, (age, age))
@@ -166,10 +168,10 @@ def test_a_later_process_generates_nothing(directory):
         """
         import numpy as np
         import ocannl_core as oc
-        from ocannl_core.runtime import build
+        from ocannl_core.compile import driver
         runs = []
-        real = build._generated
-        build._generated = lambda *given: runs.append(1) or real(*given)
+        real = driver.generate
+        driver.generate = lambda *given: runs.append(1) or real(*given)
         x = oc.tensor(np.arange(6.0, dtype=np.float32), label="x")
         y = oc.exp(x) * x
         context = oc.Context("cpu_c")

@@ -34,7 +34,7 @@ from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import devices
-from ocannl_cpu_c.partition import parts
+from ocannl_cpu_c.partition import partition
 from tests.support.reductions import random_reductions
 
 TARGET = Target("cpu_c", cores=4)
@@ -72,7 +72,7 @@ def test_the_plan_of_these_tests_is_shared_by_threads():
     assert step.is_parallel
     (launch,) = backend.ocannl_generate(KernelStream.of(sums()), TARGET).steps
     assert launch.shares is not None
-    assert len(parts(launch.shares, 4)) > 4
+    assert len(partition(launch.shares, 4)) > 4
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core import settings as core_settings
 from ocannl_core.cli import main
+from ocannl_core.compile.bench import Bench, index_values
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.hooks import manager
 from ocannl_core.indexing import StaticIndex
@@ -21,10 +22,9 @@ from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan, schedule_
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
 from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.loopir.usage import Limit
 from ocannl_core.node import TensorNode
-from ocannl_core.runtime.bench import Bench, index_values
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.usage import Limit
 from ocannl_core.schedule.tuning.candidates import first_candidates, neighbours
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 from ocannl_core.testing.programs import Example
@@ -154,10 +154,10 @@ def test_a_bench_tells_right_results_from_wrong_ones() -> None:
     halved = replace(reduction, term=type(term)(term.op, term.left, term.left, term.dtype))  # type: ignore[attr-defined, call-arg]
     wrong = kernel.rewritten(replace(kernel.nest, reduction=halved))
     right = Bench(plan, kernel, build.backend, build.target)
-    expected = right.results(right.compiled([parse_schedule(REMEMBERED)])[0])
-    assert right.agree(expected, right.results(right.compiled([()])[0]))
+    expected = right.results(right.compile([parse_schedule(REMEMBERED)])[0])
+    assert right.agree(expected, right.results(right.compile([()])[0]))
     other = Bench(plan, wrong, build.backend, build.target)
-    assert not right.agree(expected, other.results(other.compiled([()])[0]))
+    assert not right.agree(expected, other.results(other.compile([()])[0]))
 
 
 # ----- remembering ------------------------------------------------------------------------------------

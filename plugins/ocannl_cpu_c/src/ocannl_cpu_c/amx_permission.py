@@ -1,7 +1,7 @@
-"""Tile registers need the operating system's permission, once per process.
+"""Permission to use tile registers (AMX), once per process.
 
-Linux saves them when it switches between threads, which takes 8 kB for each; so a process asks for
-them, and all its threads and forks have them from then on.
+Linux saves them at context switches, which takes 8 kB for each thread; so a process requests them,
+and all its threads and forks have them from then on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _TILE_DATA = 18
 
 
 @cache
-def refusal() -> str:
-    """Asks for tile registers; returns why this process has none, or nothing if it has them."""
+def request_tiles() -> str:
+    """Request tile registers; return the reason for a refusal, or an empty string."""
     if sys.platform != "linux" or os.uname().machine != "x86_64" or sys.maxsize <= 2**32:
         return "only Linux is asked for them"
-    import ctypes  # takes longer than the rest, and few processors have tiles
+    import ctypes  # slow to import, and few processors have tiles
 
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long

@@ -1,7 +1,7 @@
-"""Compiling ahead: a compiler works on the first kernels while the others are still made.
+"""Background compilation of the first kernels while the others are generated.
 
-What runs is known to the whole process. Whoever loads kernels waits for the files that define them;
-files that nobody asks for are forgotten when the process ends.
+Running compilers are registered for the whole process. Loading kernels waits for the files that
+define them; files that are never loaded are abandoned at the end of the process.
 """
 
 from __future__ import annotations
@@ -12,57 +12,58 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
-from ocannl_cpu_c.translation_units import file_of, key, seconds, units
+from ocannl_cpu_c.translation_units import estimated_seconds, file_of, key, units
 
 _LEAST_SECONDS = 0.02
-"""What is worth a compiler of its own before everything is there: starting one takes as long."""
+"""The least estimated compile time for an early file: starting a compiler takes as long."""
 
 _MOST = 200
-"""So many files wait for somebody who loads them; each is a process and a pipe."""
+"""The greatest number of files that wait to be loaded; each has a process and a pipe."""
 
 _lock = threading.Lock()
 _running: dict[DiskCache, list[Building]] = {}
 
 
-class Ahead:
-    """The kernels of one routine, given to compilers as they come.
+class BackgroundCompilation:
+    """The kernels of one routine, handed to compilers as they are generated.
 
     Args:
-        cache: Where they go.
-        processors: How many there are; one makes kernels until all are there.
-        is_there: Tells whether a kernel needs no compiler.
+        cache: The cache for the compiled kernels.
+        processors: The number of processors; one generates kernels until all are complete.
+        is_compiled: A predicate for kernels that are already compiled.
     """
 
     def __init__(
         self,
         cache: DiskCache,
         processors: int,
-        is_there: Callable[[KernelText], bool],
+        is_compiled: Callable[[KernelText], bool],
     ) -> None:
         self._cache = cache
         self._processors = processors
-        self._is_there = is_there
+        self._is_there = is_compiled
         self._known: set[str] = set()
         self._waiting: dict[CompilerVectorisation, list[KernelText]] = {
             loops: [] for loops in CompilerVectorisation
         }
 
     def add(self, kernel: KernelText) -> None:
-        """Takes a kernel; starts a compiler if that is worth it and a processor is free."""
+        """Add a kernel; start a compiler if enough kernels wait and a processor is free."""
         identity = key(kernel)
         if identity in self._known or self._is_there(kernel):
             return
         self._known.add(identity)
         alike = self._waiting[kernel.vectorisation]
         alike.append(kernel)
-        if sum(map(seconds, alike)) >= _LEAST_SECONDS and _count() < self._processors - 1:
+        is_worth_it = sum(map(estimated_seconds, alike)) >= _LEAST_SECONDS
+        if is_worth_it and _count_running() < self._processors - 1:
             self._waiting[kernel.vectorisation] = []
             start(self._cache, [file_of(alike)])
 
     def close(self) -> None:
-        """Starts to compile all that waits."""
+        """Start to compile all waiting kernels."""
         left = [kernel for alike in self._waiting.values() for kernel in alike]
         self._waiting = {loops: [] for loops in CompilerVectorisation}
         if left:
@@ -70,9 +71,9 @@ class Ahead:
 
 
 def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
-    """Starts to compile files that are not being compiled."""
-    with _lock, suppress(OSError):  # who loads what they define tries again, and says what is wrong
-        started = _started(cache)
+    """Start to compile files that are not being compiled."""
+    with _lock, suppress(OSError):  # loading the kernels compiles again, and reports the error
+        started = _running_of(cache)
         for each in files:
             if not any(each.keys == other.unit.keys for other in started):
                 started.append(cache.start(each))
@@ -80,31 +81,31 @@ def start(cache: DiskCache, files: Sequence[TranslationUnit]) -> None:
             started.pop(0).stop()
 
 
-def taken(cache: DiskCache, keys: Collection[str]) -> list[Building]:
-    """Returns the files being compiled that define some of these kernels, for the caller to wait
-    for.
+def take_running(cache: DiskCache, keys: Collection[str]) -> list[Building]:
+    """Remove and return the files in compilation that define some of these kernels; the caller
+    waits for them.
     """
     with _lock:
-        started = _started(cache)
+        started = _running_of(cache)
         found = [each for each in started if not set(keys).isdisjoint(each.unit.keys)]
         for each in found:
             started.remove(each)
         return found
 
 
-def _started(cache: DiskCache) -> list[Building]:
+def _running_of(cache: DiskCache) -> list[Building]:
     return _running.setdefault(cache, [])
 
 
-def _count() -> int:
-    """Returns how many compilers are at work."""
+def _count_running() -> int:
+    """Return the number of running compilers."""
     with _lock:
         started = [each for several in _running.values() for each in several]
         return sum(each.compilation.process.is_running for each in started)
 
 
 def stop() -> None:
-    """Ends all compilers that work ahead."""
+    """Stop all background compilers."""
     with _lock:
         every = [each for several in _running.values() for each in several]
         _running.clear()

@@ -1,13 +1,13 @@
 """Compiled kernels on disk, found by their content.
 
     <cache directory>/cpu_c/<compiler identity>/objects/<hash>.c     the files that were compiled
-                                                objects/<hash>.so    what became of them
-                                                kernels/<hash>.json  which object has a kernel
+                                                objects/<hash>.so    their shared objects
+                                                kernels/<hash>.json  the object of a kernel
 
 Objects are named after a hash of their bytes, and have a table of the kernels in them, so that a
-kernel is found by its key, wherever it stands. The files of the least recently used half go when
-there are too many. Nothing is locked: files appear whole by renaming, and what is not as it was
-written is built again.
+kernel is found by its key at any position. When there are too many files, the least recently used
+half is removed. There are no locks: files are renamed into place when complete, and files whose
+digest differs are built again.
 """
 
 from __future__ import annotations
@@ -19,35 +19,34 @@ from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage.digests import add_json_digest, strip_json_digest
-from ocannl_core.storage.directory import (
+from ocannl_core.backend_api import CompileError, dataclass, settings
+from ocannl_core.backend_api.c_family import CompilerVectorisation
+from ocannl_core.backend_api.files import (
     PrivateDirectory,
+    add_json_digest,
     private_directory,
+    strip_json_digest,
     temporary_directory,
     unfinished_name,
 )
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
-from ocannl_cpu_c.object_files import lack
+from ocannl_cpu_c.object_files import defect_of
 
 _MOST_FILES = 4000
-"""Some hundred megabytes; each compilation leaves two files."""
+"""The greatest number of files, some hundred megabytes; each compilation leaves two."""
 _LARGEST_RECORD = 1 << 12
 _MOST_RECENT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationUnit:
-    """A file to compile.
+    """A C file with the kernels that it defines.
 
     Attributes:
-        keys: Those of the kernels that its table lists.
+        keys: The keys of the kernels in its table.
         text: The file.
-        loops: What is left to vectorise.
-        calls_libraries: False if nothing of a library is mentioned.
+        loops: The loops that the compiler is to vectorise.
+        calls_libraries: False if it calls no library.
     """
 
     keys: tuple[str, ...]
@@ -58,13 +57,13 @@ class TranslationUnit:
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """Where a compiled kernel is.
+    """The location of a compiled kernel.
 
     Attributes:
-        key: The kernel's.
+        key: The kernel's key.
         name: The name of the object, which is that of its bytes.
         content: The object.
-        directory: Where it is.
+        directory: The directory of the object.
     """
 
     key: str
@@ -75,13 +74,13 @@ class CachedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """A file that is being compiled.
+    """A translation unit in compilation.
 
     Attributes:
         unit: The file.
-        compilation: The compiler that works on it.
-        directory: Where it is, and where the object will be until it is finished.
-        cache: Where the object will be then.
+        compilation: The running compiler.
+        directory: The directory of the source and of the unfinished object.
+        cache: The cache that the finished object goes to.
     """
 
     unit: TranslationUnit
@@ -90,7 +89,7 @@ class Building:
     cache: DiskCache
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs, and leaves nothing of unfinished files."""
+        """Stop the compiler if it still runs, and remove unfinished files."""
         self.compilation.stop()
         self.cache.scratch.remove(self.directory.path.name)
 
@@ -100,8 +99,8 @@ class DiskCache:
 
     Args:
         root: The directory of all such caches.
-        compiler: What builds entries.
-        is_temporary: True if compilers should have no other place for temporary files either.
+        compiler: The compiler that builds entries.
+        is_temporary: True if compilers must put their temporary files there, too.
 
     Raises:
         OSError: if its directories cannot be made.
@@ -121,11 +120,11 @@ class DiskCache:
         self._recent: dict[str, bytes] = {}
 
     def is_current(self) -> bool:
-        """True if its directories still exist and are still private."""
+        """Return True if its directories still exist and are still private."""
         return all(each.is_current() for each in (self.scratch, self._objects, self._kernels))
 
     def find(self, key: str) -> CachedKernel | None:
-        """Returns where a kernel is; None if it is not cached, or not as it was written."""
+        """Return the location of a kernel; None if it is not cached, or its digest differs."""
         name = f"{key}.json"
         content = self._kernels.read(name, limit=_LARGEST_RECORD)
         record = None if content is None else strip_json_digest(name, content)
@@ -136,7 +135,7 @@ class DiskCache:
         return None if self._spare is None else self._spare.find(key)
 
     def start(self, unit: TranslationUnit) -> Building:
-        """Starts to compile a file; what is started is given to `build` or stopped.
+        """Start to compile a file; the caller passes the result to `build` or stops it.
 
         Raises:
             OSError: if it cannot be written.
@@ -144,7 +143,7 @@ class DiskCache:
         if self._spare is not None:
             return self._spare.start(unit)
         name = _name(unit)
-        # objects tell what their source was called, so that is the same for each process
+        # objects contain the name of their source, so it is the same in each process
         directory = self.scratch.child(unfinished_name())
         try:
             directory.create(f"{name}.c", unit.text.encode())
@@ -164,11 +163,11 @@ class DiskCache:
     def build(
         self, units: Sequence[TranslationUnit], early: Sequence[Building] = ()
     ) -> dict[str, CachedKernel]:
-        """Compiles files side by side; returns where their kernels are, by key.
+        """Compile files in parallel; return the locations of their kernels by key.
 
         Args:
             units: The files.
-            early: Files that are being compiled, whose kernels are wanted, too.
+            early: Files in compilation, whose kernels are returned, too.
 
         Raises:
             CompileError: if the compiler rejects one of them.
@@ -189,19 +188,19 @@ class DiskCache:
         return entries
 
     def move(self, error: OSError) -> None:
-        """Keeps what is built from now on in a temporary place, after a warning.
+        """Use a temporary directory for objects built from now on, after a warning.
 
         Args:
-            error: Why this one cannot be used.
+            error: The reason why this directory cannot be used.
 
         Raises:
-            OSError: if there is no such place.
+            OSError: if there is no temporary directory.
         """
         if self._spare is None and not self._is_temporary:
             self._spare = _temporary(self.root.path, self._compiler, error)
 
     def _finished(self, building: Building) -> dict[str, CachedKernel]:
-        """Returns where the kernels of a compiled file are, after noting it for later processes."""
+        """Return the locations of the kernels of a compiled file, after recording them on disk."""
         directory, source = building.directory, f"{_name(building.unit)}.c"
         try:
             building.compilation.finish(self._objects.path / source)
@@ -210,7 +209,7 @@ class DiskCache:
             raise
         self._objects.take(directory, source)
         content = directory.read_unfinished(building.compilation.target.name)
-        missing = "there is none" if content is None else lack(content)
+        missing = "there is none" if content is None else defect_of(content)
         if content is None or missing:
             raise UnfinishedError(
                 building.compilation.command, f"it wrote no whole shared object: {missing}"
@@ -223,7 +222,9 @@ class DiskCache:
         return {key: CachedKernel(key, name, content, self._objects) for key in building.unit.keys}
 
     def _intact(self, name: str) -> bytes | None:
-        """Returns an object if it is as it was written; read once for kernels one after another."""
+        """Return an object if its digest is right; consecutive kernels of one object read it
+        once.
+        """
         found = self._recent.get(name)
         if found is None:
             found = self._objects.read(name, is_use=True) if _is_object_name(name) else None
@@ -235,7 +236,7 @@ class DiskCache:
         return found
 
     def _drop_old(self) -> None:
-        """Removes the half of the files that was not used for longest, if there are too many."""
+        """Remove the least recently used half of the files, if there are too many."""
         every = [(place, name) for place in self._places("objects") for name in place.names()]
         if len(every) <= _MOST_FILES:
             return
@@ -250,7 +251,7 @@ class DiskCache:
                     place.remove(name)
 
     def _places(self, name: str) -> list[PrivateDirectory]:
-        """Returns the directories of a name of all compilers."""
+        """Return the directories of this name of all compilers."""
         found = []
         for identity in self.root.names():
             with suppress(OSError):
@@ -271,10 +272,10 @@ def _is_object_name(name: str) -> bool:
 
 
 def open_cache(compiler: Compiler) -> DiskCache:
-    """Returns the cache in the user's cache directory, or a temporary one after a warning.
+    """Return the cache in the user's cache directory, or a temporary one after a warning.
 
     Raises:
-        OSError: if there is no place for a temporary one either.
+        OSError: if no temporary one can be made either.
     """
     directory = settings.cache_directory()
     found = _opened(directory, compiler)
@@ -293,6 +294,6 @@ def _opened(directory: Path, compiler: Compiler) -> DiskCache:
 
 
 def _temporary(directory: Path, compiler: Compiler, error: OSError) -> DiskCache:
-    """Returns a cache that goes with the process, after a warning about one that cannot be used."""
+    """Return a cache that is removed with the process, after a warning about the unusable one."""
     root = temporary_directory(directory, "cpu_c", error)
     return DiskCache(root, compiler, is_temporary=True)

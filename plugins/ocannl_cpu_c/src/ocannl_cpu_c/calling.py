@@ -1,4 +1,4 @@
-"""Functions of Python that run routines, made of addresses: no extension module is compiled."""
+"""Python functions that run routines, built from addresses without an extension module."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import raise_overlap
+from ocannl_core.backend_api import LinkError, raise_overlap
 from ocannl_cpu_c.bindings import ffi
 
 _FUNCTIONS = {
@@ -24,11 +23,11 @@ _FUNCTIONS = {
     "let_others_run": "PyEval_SaveThread",
     "run_again": "PyEval_RestoreThread",
 }
-"""The fields of `struct python` and what they are called in Python's stable interface."""
+"""The fields of `struct python` and their names in Python's stable interface."""
 
 
-def introduce(library: Any) -> None:
-    """Gives the compiled code that runs routines what it calls of Python."""
+def set_python_functions(library: Any) -> None:
+    """Pass the functions of Python that it calls to the compiled code that runs routines."""
     python = library.ocannl_python
     python.none = ffi.cast("void *", id(None))
     for field, name in _FUNCTIONS.items():
@@ -39,14 +38,14 @@ def introduce(library: Any) -> None:
 def launcher(
     library: Any, routine: Any, name: str, kept: object
 ) -> Callable[[Sequence[int]], None]:
-    """Returns a function that runs a routine with the values of its static indices. A call while
-    another one runs raises UsageError.
+    """Return a function that runs a routine with the values of its static indices. A call during
+    another one raises UsageError.
 
     Args:
         library: The compiled code that runs routines.
         routine: A pointer to the routine.
-        name: What the routine is called.
-        kept: What lives as long as the function: all that the routine has addresses of.
+        name: The name of the routine.
+        kept: The objects whose addresses the routine has; they live as long as the function.
     """
     method, address = (int(ffi.cast("intptr_t", each)) for each in (library.ocannl_method, routine))
     refusals = partial(refuse, routine.index_count), partial(raise_overlap, name)
@@ -56,7 +55,7 @@ def launcher(
 
 
 def refuse(count: int, values: Sequence[int]) -> NoReturn:
-    """Raises LinkError because a routine takes another number of static indices."""
+    """Raise LinkError because a routine takes another number of static indices."""
     raise LinkError(f"The routine takes {count} static indices.", found=f"{len(values)} given")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.identity import IdentityMap
-from ocannl_core.kernels.nodes import Kernel, Step
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_cpu_c.loader import compiling_ahead
+from ocannl_core.backend_api import IdentityMap, Kernel, KernelStream, Step
+from ocannl_core.backend_api.c_family import KernelText
+from ocannl_cpu_c.loader import begin_compilation
 from ocannl_cpu_c.source import CSource, assemble, kernel_of
 
 
@@ -18,16 +16,16 @@ def generate(kernels: KernelStream) -> CSource:
     Raises:
         CodegenError: for a statement or number format that C cannot express.
     """
-    ahead = compiling_ahead()
+    compilation = begin_compilation()
     rendered: IdentityMap[Step, KernelText | None] = IdentityMap()
     texts: list[KernelText | None] = []
     for step, nodes in kernels:
         first = step.like if isinstance(step, Kernel) and step.like is not None else step
         if first not in rendered:
             kernel = rendered[first] = kernel_of(first, nodes)
-            if kernel is not None and ahead is not None:
-                ahead.add(kernel)
+            if kernel is not None and compilation is not None:
+                compilation.add(kernel)
         texts.append(rendered[first])
-    if ahead is not None:
-        ahead.close()
+    if compilation is not None:
+        compilation.close()
     return assemble(kernels.plan(), texts)

@@ -1,4 +1,4 @@
-"""The C compiler: which one, for which processor, and running it."""
+"""The C compiler: its choice, its flags for a processor, and its runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.codegen.helper import EMULATED_TILES
-from ocannl_core.codegen.kernel_text import CompilerVectorisation
-from ocannl_core.dtypes import DType, bfloat16
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.storage.directory import PrivateDirectory
+from ocannl_core.backend_api import CompileError, DType, bfloat16, dataclass, settings
+from ocannl_core.backend_api.c_family import EMULATED_TILES, CompilerVectorisation
+from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c import amx_permission
 from ocannl_cpu_c.processes import Process
 
@@ -33,7 +29,7 @@ _ARITHMETIC = (
     "-fno-trapping-math",
     "-fwrapv",
 )
-"""Every operation rounds on its own; nobody looks at errno or at floating-point traps. Integers
+"""Every operation rounds on its own; errno and floating-point traps are unused. Integers
 wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
 """
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
@@ -52,9 +48,9 @@ _VECTORS_OF_GCC = (
     "-fno-tree-copy-prop",
     "-fno-tree-forwprop",
 )
-"""Registers are dealt out for a whole kernel: where each loop is a region of its own, GCC 12.2
-keeps some of the vectors of an innermost loop in memory. The passes that are left out find nothing
-in vectors, and take a quarter of the time.
+"""Register allocation has one region per kernel: with a region per loop, GCC 12.2 spills some of
+the vectors of an innermost loop. The disabled passes improve nothing in vector code, and take a
+quarter of the time.
 """
 _WITH_PLAIN_LOOPS = ("-ftree-loop-vectorize", "-fvect-cost-model=dynamic")
 _LEVELS_OF_GCC = (
@@ -63,51 +59,49 @@ _LEVELS_OF_GCC = (
     ("-O1", *_VECTORS_OF_GCC, "-fgcse", *_WITH_PLAIN_LOOPS),
     ("-O3",),
 )
-"""For each kind of loops: where most of the text is vectors, the higher levels take twice as long
-and find nothing but the plain loops. Pointers that step through memory are written where the text
-is vectors: finding them takes a third of the time. Constants of functions are moved out of loops by
-the elimination of common subexpressions.
+"""Optimisation levels for each kind of loops: where most of the text is vectors, the higher levels
+take twice as long and improve nothing but the plain loops. Address strength reduction is done by
+the renderer where the text is vectors: in the compiler it takes a third of the time.
+Common-subexpression elimination moves constants of functions out of loops.
 """
 _WITHOUT_COMPILER = (
     "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
     "or run without one: OCANNL_BACKEND=interp"
 )
 _PAIRS = {"__AVX512BF16__", "__AVX512VL__"}
-"""What processors with products of pairs of bfloat16 have."""
+"""The macros of processors with products of pairs of bfloat16."""
 _TILES = {"__AMX_TILE__", "__AMX_BF16__"}
-"""What processors with products of tiles of bfloat16 have."""
+"""The macros of processors with products of tiles of bfloat16."""
 _LIBRARIES = ("-lm", "-pthread")
 _ALONE = ("-nostdlib", "-lgcc")
-"""What is linked; finding the names of the C library takes as long as a small kernel. Calls that
-GCC makes of its own, as of memset, are found in the process that loads the object.
+"""Linker flags without the C library: resolving its names takes as long as a small kernel. Calls
+that GCC inserts, as of memset, are resolved in the process that loads the object.
 """
 _SHOWN_LINES = 40
 _NO_SPACE = re.compile("No space left on device|Disk quota exceeded|NoSpaceLeft")
 _STOPPED = re.compile(
     "signal terminated program|terminated with signal|failed due to signal|[Cc]ommand: Killed"
 )
-"""How GCC, linkers and clang tell of a program that they started and somebody else stopped."""
+"""Messages of GCC, linkers and clang about a subprocess that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that answered.
+    """A compiler that works.
 
     Attributes:
-        command: How it is called.
-        flags: What it is given before the files, whatever they are.
-        levels: How much it optimises, for each kind of loops.
+        command: The program and its first arguments. flags: The arguments before the files, the
+            same for all files. levels: The flags of the optimisation level for each kind of loops.
         version: Its name and version.
-        alone: What code is linked with that calls no library.
+        alone: Linker flags for code that calls no library.
         vector_bytes: Width of the vector registers it may use.
-        vector_registers: How many of them there are.
+        vector_registers: The number of vector registers.
         has_fma: True if it may use instructions that multiply and add.
         pair_products: Formats of which it may use instructions that add two products.
-        tile_products: Formats of which it may use instructions that multiply tiles, or code that
-            stands for them.
-        tiles: What is to be said about those; nothing if the processor has none.
-        identity: A hash of everything that what it makes depends on: the flags, the version, and
-            what they mean on this machine.
+        tile_products: Formats of which it may use instructions that multiply tiles, or emulate.
+        tiles: A remark about these for reports; empty if the processor has none.
+        identity: A hash of everything that its output depends on: the flags, the version, and the
+            macros that they predefine on this machine.
     """
 
     command: tuple[str, ...]
@@ -133,16 +127,16 @@ class Compiler:
         directory: PrivateDirectory | None = None,
         is_only_place: bool = False,
     ) -> Compilation:
-        """Starts to compile a C file into a shared object.
+        """Start to compile a C file into a shared object.
 
         Args:
             source: The file.
-            target: Where the object will be.
-            loops: What is left to vectorise; less compiles faster.
-            calls_libraries: False if nothing of a library is mentioned.
-            directory: What both are in, which the compiler reaches by its descriptor, so in no way
-                that others could change; None for files anywhere.
-            is_only_place: True if the compiler writes there, too, what it removes again.
+            target: The path of the object.
+            loops: The loops to vectorise; fewer compile faster.
+            calls_libraries: False if it calls no library.
+            directory: The directory of both, which the compiler reaches by its descriptor, so that
+                no other path can be substituted; None for files anywhere.
+            is_only_place: True if the compiler puts its temporary files there, too.
 
         Raises:
             OSError: if it cannot be started.
@@ -160,11 +154,11 @@ class Compiler:
 
 
 class UnfinishedError(Exception):
-    """A compiler was stopped by somebody, or what it wrote is not whole.
+    """A compiler was killed, or its output is incomplete.
 
     Args:
         command: The compiler.
-        found: What it did, or what is there.
+        found: Its behaviour or its output, for the message.
     """
 
     def __init__(self, command: Sequence[str], found: str) -> None:
@@ -175,13 +169,12 @@ class UnfinishedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A compiler at work.
+    """A running compiler.
 
     Attributes:
-        command: How it is called.
-        source: The file.
+        command: The program and its arguments. source: The file.
         target: The object.
-        process: What runs.
+        process: The running process.
     """
 
     command: Sequence[str]
@@ -190,15 +183,15 @@ class Compilation:
     process: Process
 
     def finish(self, kept: Path | None = None) -> None:
-        """Returns when the compiler has succeeded.
+        """Wait for the compiler to succeed.
 
         Args:
-            kept: Where readers of messages find the file; None for where it was.
+            kept: The path of the file for messages; None for its own path.
 
         Raises:
-            CompileError: with the command and what the compiler said, if it rejects the file.
-            UnfinishedError: if somebody stopped it.
-            OSError: if there was no space for what it writes.
+            CompileError: with the command and the compiler's output, if it rejects the file.
+            UnfinishedError: if it was killed.
+            OSError: if there was no space for its output.
         """
         status, output = self.process.finish()
         if kept is not None:
@@ -222,7 +215,7 @@ class Compilation:
         )
 
     def _shown(self, kept: Path | None) -> str:
-        """Returns the command that compiles the file which is kept."""
+        """Return the command that compiles the kept file."""
         command = list(self.command)
         if kept is not None:
             at = command.index(str(self.target))
@@ -230,14 +223,14 @@ class Compilation:
         return shlex.join(command)
 
     def stop(self) -> None:
-        """Ends the compiler if it still runs."""
+        """Stop the compiler if it still runs."""
         self.process.stop()
 
 
 def find() -> Compiler:
-    """Returns the compiler of the settings, or else the first one on the path.
+    """Return the compiler of the settings, or else the first one on the path.
 
-    Looking takes one run of the compiler per process and choice.
+    Detection runs the compiler once per process and choice.
 
     Raises:
         CompileError: if there is none, or it does not work.
@@ -253,9 +246,9 @@ def find() -> Compiler:
 def _find(
     setting: str | None, variable: str | None, path: str, arch: str
 ) -> Compiler | CompileError:
-    """Returns a compiler or the error that says why there is none; either is remembered."""
+    """Return a compiler or the error that explains its absence; either is cached."""
     try:
-        return _probed(_command(setting, variable), arch)
+        return _probe(_command(setting, variable), arch)
     except CompileError as error:
         return error
 
@@ -274,7 +267,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
                 fix="close what is quoted, such as in \"gcc '-DA=b c'\"",
             ) from None
         if not command or shutil.which(command[0]) is None:
-            # what was asked for is never replaced silently
+            # a requested compiler is never replaced silently
             raise CompileError(
                 "The chosen C compiler must be installed.",
                 found=f"no program {chosen!r}",
@@ -286,7 +279,7 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
         if shutil.which(name):
             return (name,)
     if importlib.util.find_spec("ziglang") is not None:
-        # -P: not the `ziglang.py` of whoever owns the working directory
+        # -P: never a `ziglang.py` in the working directory
         return (sys.executable, "-P", "-m", "ziglang", "cc")
     raise CompileError(
         "The CPU backend needs a C compiler.",
@@ -295,12 +288,14 @@ def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
     )
 
 
-def _probed(command: tuple[str, ...], arch: str) -> Compiler:
-    """Returns the compiler with the flags for a processor, after asking it what they mean."""
+def _probe(command: tuple[str, ...], arch: str) -> Compiler:
+    """Return the compiler with the flags for a processor, after reading the macros they
+    predefine.
+    """
     arch_flags: tuple[str, ...] = (f"-march={arch}",)
     macros = _macros(command, arch_flags)
     if isinstance(macros, str) and arch == "native":
-        # some compilers do not know the machine they run on
+        # some compilers cannot detect the processor
         arch_flags = ()
         macros = _macros(command, arch_flags)
     if not macros:
@@ -321,8 +316,8 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
         # GCC 12.2 takes masked vector stores, which it makes of short loops, for stores of whole
         # vectors, and so removes stores before them that are not dead
         flags += ("-fno-tree-dse",)
-        # it takes what an iteration stores for what a later one finds at the same place, although
-        # vectors stored in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
+        # it forwards a store to the load of a later iteration at the same address, although vector
+        # stores in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
         flags += ("-fno-predictive-commoning",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
@@ -350,8 +345,8 @@ def _probed(command: tuple[str, ...], arch: str) -> Compiler:
 
 
 def _adds_nothing(command: tuple[str, ...]) -> bool:
-    """True if a command is a program without flags and no script that may add some, as those of
-    sanitizers, which need libraries for whatever code.
+    """Return True if a command is a program without flags and no script, which may add flags such
+    as those of sanitizers, which need libraries for all code.
     """
     path = shutil.which(command[0])
     if path is None or len(command) > 1:
@@ -359,13 +354,13 @@ def _adds_nothing(command: tuple[str, ...]) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
-    except OSError:  # it may be run, not read
+    except OSError:  # executable, not readable
         return False
 
 
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
-    """Returns the macros that a compiler predefines, or what it said instead."""
-    status, output = _answer([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
+    """Return the macros that a compiler predefines, or its error message."""
+    status, output = _query([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
     if status != 0:
         return f"exit status {status}\n{_shortened(output)}".rstrip()
     macros: dict[str, str] = {}
@@ -377,11 +372,11 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _answer(command: list[str]) -> tuple[int, str]:
-    """Returns the exit status of a compiler, and what it says."""
+def _query(command: list[str]) -> tuple[int, str]:
+    """Return the exit status of a compiler and its output."""
     try:
         process = Process(command, is_watched=False)
-    except OSError as error:  # it may not be run, or is for another machine
+    except OSError as error:  # not executable, or for another machine
         return 127, str(error)
     try:
         return process.finish()
@@ -390,12 +385,12 @@ def _answer(command: list[str]) -> tuple[int, str]:
 
 
 def _tiles(macros: dict[str, str]) -> tuple[tuple[DType, ...], str]:
-    """Returns the formats of products of tiles, and what is to be said about them."""
+    """Return the formats of products of tiles, with a remark about them for reports."""
     if EMULATED_TILES in macros:
         return (bfloat16,), "emulated tiles of bfloat16"
     if not macros.keys() >= _TILES:
         return (), ""
-    reason = amx_permission.refusal()
+    reason = amx_permission.request_tiles()
     return ((), f"no tiles ({reason})") if reason else ((bfloat16,), "tiles of bfloat16")
 
 

@@ -1,7 +1,7 @@
-"""What Python calls in compiled code, and how `bindings.py` is made of it.
+"""Declarations of the compiled code that Python calls, and the generator of `bindings.py`.
 
-`python declarations.py` writes that file anew. It is part of the distribution, so that
-nobody's program waits for a parser of C to be imported.
+`python declarations.py` writes that file anew. It is part of the distribution, so that no program
+imports a parser of C.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ extern const char ocannl_keys[];
 
 
 def write(path: Path) -> None:
-    """Writes the module that has these declarations as data."""
+    """Write the module with these declarations as data."""
     from cffi import FFI
 
     maker = FFI()

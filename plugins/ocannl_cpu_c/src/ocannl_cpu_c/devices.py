@@ -8,16 +8,14 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from ocannl_core import settings
-from ocannl_core.errors import OcannlError
-from ocannl_core.target import Target, TargetReport
+from ocannl_core.backend_api import OcannlError, Target, TargetReport, settings
 from ocannl_cpu_c.compiler import Compiler, find
 
 PRIORITY = 50
 
 
 def report() -> TargetReport:
-    """Returns the processor, or why it cannot be used; never raises."""
+    """Return the processor, or the reason why it cannot be used; never raise."""
     try:
         compiler = find()
     except OcannlError as error:
@@ -29,7 +27,7 @@ def report() -> TargetReport:
 
 
 def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
-    """Returns one of `count` equal parts of this machine as code from a compiler sees it."""
+    """Return one of `count` equal parts of this machine as a target of a compiler."""
     return Target(
         "cpu_c",
         device,
@@ -56,7 +54,7 @@ def _details(compiler: Compiler) -> tuple[str, ...]:
 
 
 def _abilities(compiler: Compiler) -> str:
-    """Returns what code is generated for."""
+    """Return the vector registers and instructions that code is generated for."""
     if not compiler.vector_bytes:
         return "no vectors"
     fused = "with" if compiler.has_fma else "without"
@@ -67,7 +65,7 @@ def _abilities(compiler: Compiler) -> str:
 
 @cache
 def _cache_bytes(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, ...]:
-    """Returns the sizes of the caches for data as Linux tells them, nearest first."""
+    """Return the sizes of the data caches as Linux reports them, nearest first."""
     sizes: dict[int, int] = {}
     for index in sorted(Path(folder).glob("index*")):
         try:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ocannl_core import settings
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import make_exclusive
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.host_arrays import interior
-from ocannl_core.kernels.memory_plan import memory_plan
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Launcher, Target
+from ocannl_core.backend_api import (
+    Buffer,
+    CallExternal,
+    Launcher,
+    LinkError,
+    NodeInfo,
+    Target,
+    TensorNode,
+    dataclass,
+    interior,
+    make_exclusive,
+    memory_plan,
+    settings,
+)
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
-from ocannl_cpu_c.partition import parts, private_offsets
+from ocannl_cpu_c.partition import partition, private_offsets
 from ocannl_cpu_c.source import CSource, Launch
 
 Buffers = Mapping[TensorNode, Buffer]
@@ -34,7 +39,7 @@ class CExecutable:
         source: The code.
         kernels: Its kernels by symbol.
         target: The device that runs it.
-        threads: How many threads may share the work of one kernel.
+        threads: The number of threads that may share the work of one kernel.
     """
 
     source: CSource
@@ -43,8 +48,8 @@ class CExecutable:
     threads: int
 
     @classmethod
-    def compiled(cls, source: CSource, target: Target) -> CExecutable:
-        """Returns the routine with its kernels loaded.
+    def load(cls, source: CSource, target: Target) -> CExecutable:
+        """Return the routine with its kernels loaded.
 
         Raises:
             CompileError: if there is no compiler, or it rejects the code.
@@ -53,7 +58,7 @@ class CExecutable:
         return cls(source, load(source.kernels, and_runtime=True), target, threads)
 
     def link(self, buffers: Buffers, merge_buffers: Buffers | None = None) -> Launcher:
-        """Returns a callable that runs the routine over these buffers.
+        """Return a callable that runs the routine over these buffers.
 
         Args:
             buffers: The memory of every parameter.
@@ -96,7 +101,7 @@ class _Linker:
         return make_exclusive(launch, self._name)
 
     def _parts(self) -> list[Part]:
-        """Returns calls of kernels and calls into Python, in turn."""
+        """Return calls of kernels and calls into Python, in turn."""
         parts: list[Part] = []
         pending: list[Launch] = []
         for step in self._executable.source.steps:
@@ -112,7 +117,7 @@ class _Linker:
         return parts
 
     def _dispatch(self, launches: Sequence[Launch]) -> Part:
-        """Returns the one call that runs several kernels; it keeps alive what they need."""
+        """Return the one call that runs several kernels; it keeps their memory alive."""
         steps = ffi.new("struct step[]", len(launches))
         room = 0
         for step, launch in zip(steps, launches, strict=True):
@@ -137,16 +142,16 @@ class _Linker:
         return calling.launcher(runtime(), routine, self._name, tuple(self._kept))
 
     def _tables(self, launch: Launch) -> Any:
-        """Returns the arguments of a kernel: a table for each part of its iterations."""
+        """Return the arguments of a kernel: a table for each part of its iterations."""
         pointers = [ffi.cast("void *", address(self._arrays[node])) for node in launch.arguments]
         for node in launch.merges:
             array = self._array(node, self._merges, "merge buffer")
             self._kept.append(array)
             pointers.append(ffi.cast("void *", address(array)))
         pointers += [self._index_cells[index] for index in launch.indices]
-        pointers += [ffi.NULL for _ in launch.private]  # whoever runs a part has them
+        pointers += [ffi.NULL for _ in launch.private]  # filled in by the thread that runs a part
         dealt = launch.shares
-        bounds = [()] if dealt is None else parts(dealt, self._executable.threads)
+        bounds = [()] if dealt is None else partition(dealt, self._executable.threads)
         tables = []
         for each in bounds:
             cells = self._keep(ffi.new("int64_t[]", each or (0,)))
@@ -155,11 +160,11 @@ class _Linker:
         return self._keep(ffi.new("void **[]", tables))
 
     def _given(self, launch: Launch) -> int:
-        """Returns how many arguments a kernel has before those that depend on the thread."""
+        """Return the number of arguments of a kernel before those that depend on the thread."""
         return len(launch.arguments) + len(launch.merges) + len(launch.indices)
 
     def _keep(self, thing: Any) -> Any:
-        """Returns something that lives as long as the launcher."""
+        """Return an object after extending its life to that of the launcher."""
         self._kept.append(thing)
         return thing
 

@@ -1,7 +1,7 @@
 """Shared objects that stay mapped as long as something uses their kernels.
 
-A process that compiles program after program would run out of mappings otherwise. The objects used
-last stay, so that a program that is built anew finds its kernels.
+Otherwise a process that compiles program after program would run out of mappings. The most recently
+used objects stay mapped, so that a program that is built again finds its kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ocannl_cpu_c.bindings import ffi
 
 _MOST_RECENT = 256
-"""So many objects stay mapped though nothing uses them: some ten megabytes."""
+"""The number of unused objects that stay mapped: some ten megabytes."""
 
 
 class LoadedObject:
@@ -22,7 +22,7 @@ class LoadedObject:
     process it stays: other threads may still run its code.
 
     Args:
-        code: What it exports.
+        code: Its exported symbols.
         positions: The position of each of its kernels in its table, by key.
     """
 
@@ -62,7 +62,7 @@ class RecentObjects:
         self._objects: dict[LoadedObject, None] = {}
 
     def use(self, mapped: LoadedObject) -> None:
-        """Note a use of an object; the one whose last use is longest ago may go."""
+        """Record a use of an object; drop the least recently used one if there are too many."""
         self._objects.pop(mapped, None)
         self._objects[mapped] = None
         if len(self._objects) > _MOST_RECENT:

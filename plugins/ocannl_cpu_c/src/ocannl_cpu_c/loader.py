@@ -1,7 +1,7 @@
-"""From kernels as text to addresses of functions; only text that nobody compiled yet is compiled.
+"""Loading of kernels: from text to addresses of functions, compiled if the cache has none.
 
-Every shared object holds a table of its kernels. What calls them is an object of its own, compiled
-once for all routines: `runtime.c`, which has the threads.
+Every shared object holds a table of its kernels. Their caller is an object of its own, compiled
+once for all routines: `runtime.c`, which has the thread pool.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
-from ocannl_core.errors import CompileError
-from ocannl_core.fast_dataclass import replace
+from ocannl_core.backend_api import CompileError, replace
+from ocannl_core.backend_api.c_family import CompilerVectorisation, KernelText
 from ocannl_cpu_c import background_compilation, object_files
+from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
-from ocannl_cpu_c.calling import introduce
+from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
 from ocannl_cpu_c.translation_units import key, keys_text, units
@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 
 
 class ForeignObjectError(OSError):
-    """An object is whole, and is not the one that was compiled."""
+    """An object is complete, and is not the one that was compiled."""
 
 
 _lock = threading.Lock()
@@ -43,11 +43,11 @@ _pools: dict[tuple[int, int], Any] = {}
 
 
 def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[str, LoadedKernel]:
-    """Returns kernels by symbol, after compiling together those that are new.
+    """Return kernels by symbol, after compiling together those that are new.
 
     Args:
         kernels: The kernels.
-        and_runtime: True to compile beside them what runs routines, if that is new too.
+        and_runtime: True to compile the runtime library beside them, if that is new, too.
 
     Raises:
         CompileError: if there is no compiler, or it rejects them.
@@ -61,7 +61,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         missing = [each for each in kernels if found[each.symbol] is None]
         if missing:
             try:
-                entries = _built(cache, missing, and_runtime=and_runtime)
+                entries = _build(cache, missing, and_runtime=and_runtime)
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
@@ -73,11 +73,11 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
         return loaded
 
 
-def compiling_ahead() -> background_compilation.Ahead | None:
-    """Returns what takes kernels that will be loaded, so that a compiler can begin with the first
-    ones; None without a compiler, or without a second processor for it.
+def begin_compilation() -> BackgroundCompilation | None:
+    """Return a background compilation for kernels that will be loaded; None without a compiler, or
+    without a second processor for it.
     """
-    compiler = _compiler_beside()
+    compiler = _background_compiler()
     if compiler is None:
         return None
     try:
@@ -85,15 +85,15 @@ def compiling_ahead() -> background_compilation.Ahead | None:
     except CompileError:  # told when kernels are loaded
         return None
 
-    def is_there(kernel: KernelText) -> bool:
+    def is_compiled(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return background_compilation.Ahead(cache, len(os.sched_getaffinity(0)), is_there)
+    return BackgroundCompilation(cache, len(os.sched_getaffinity(0)), is_compiled)
 
 
 def prepare() -> None:
-    """Starts to compile what runs routines, unless it is there: whoever uses a device needs it."""
-    compiler = _compiler_beside()
+    """Start to compile the runtime library, unless it is cached: every use of a device needs it."""
+    compiler = _background_compiler()
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
@@ -101,10 +101,10 @@ def prepare() -> None:
 
 
 def _cache(compiler: Compiler) -> DiskCache:
-    """Returns where compiled code is.
+    """Return the cache of compiled code.
 
     Raises:
-        CompileError: if there is no place for it.
+        CompileError: if there is no directory for it.
     """
     try:
         return open_cache(compiler)
@@ -116,8 +116,8 @@ def _cache(compiler: Compiler) -> DiskCache:
         ) from None
 
 
-def _compiler_beside() -> Compiler | None:
-    """Returns what can compile while this thread goes on."""
+def _background_compiler() -> Compiler | None:
+    """Return a compiler that can run beside this thread; None on one processor or without one."""
     try:
         return find() if len(os.sched_getaffinity(0)) > 1 else None
     except CompileError:  # told when kernels are loaded
@@ -125,7 +125,7 @@ def _compiler_beside() -> Compiler | None:
 
 
 def runtime() -> Any:
-    """Returns the library that runs routines: one for the process, for it has the threads.
+    """Return the library that runs routines: one for the process, since it has the thread pool.
 
     Raises:
         CompileError: if it is not compiled yet, and there is no compiler.
@@ -135,7 +135,7 @@ def runtime() -> Any:
 
 
 def pool(device: int, threads: int) -> Any:
-    """Returns the threads of a device."""
+    """Return the thread pool of a device."""
     with _lock:
         if (device, threads) not in _pools:
             _pools[device, threads] = _runtime().ocannl_pool(threads)
@@ -143,7 +143,7 @@ def pool(device: int, threads: int) -> Any:
 
 
 _found_runtime: list[LoadedObject] = []
-"""Stays mapped: its threads wait in its code."""
+"""The runtime library, which stays mapped: its threads wait in its code."""
 
 
 def _runtime() -> Any:
@@ -155,16 +155,16 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            early = background_compilation.taken(cache, file.keys)
-            entries = _compiled(cache, [] if early else [file], early)
+            early = background_compilation.take_running(cache, file.keys)
+            entries = _compile(cache, [] if early else [file], early)
             library = _library(entries[file.keys[0]])
-        introduce(library.code)
+        set_python_functions(library.code)
         _found_runtime.append(library)
     return _found_runtime[0].code
 
 
 def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
-    """Returns the file of what runs routines, unless it is compiled."""
+    """Return the file of the runtime library, unless it is compiled."""
     if _found_runtime or cache.find(_runtime_unit().keys[0]) is not None:
         return []
     return [_runtime_unit()]
@@ -177,13 +177,13 @@ def _runtime_unit() -> TranslationUnit:
     return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorisation.VECTORS)
 
 
-def _built(
+def _build(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
 ) -> dict[str, CachedKernel]:
-    """Returns where kernels are, after compiling those of which no compiler works already."""
+    """Return the locations of kernels, after compiling those that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
-    early = background_compilation.taken(
+    early = background_compilation.take_running(
         cache, {*keys, *(each for file in files for each in file.keys)}
     )
     begun = {each for building in early for each in building.unit.keys}
@@ -191,16 +191,16 @@ def _built(
     rest = [each for each in kernels if key(each) not in begun]
     if rest:
         files += units(rest, len(os.sched_getaffinity(0)))
-    return _compiled(cache, files, early)
+    return _compile(cache, files, early)
 
 
-def _compiled(
+def _compile(
     cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
 ) -> dict[str, CachedKernel]:
-    """Returns where code compiled now is, and can be loaded from.
+    """Compile files, and return the locations of their kernels, which can be loaded.
 
-    What was stopped or is not whole is compiled a second time. Where something cannot be written or
-    loaded, it is compiled in a temporary place.
+    A file whose compiler was killed or wrote an incomplete object is compiled again. If an object
+    cannot be written or loaded, it is compiled in a temporary directory.
 
     Raises:
         CompileError: if the compiler rejects it, or none of this helps.
@@ -219,7 +219,7 @@ def _compiled(
         except OSError as error:  # a full disk, a file system that runs no code, odd entries
             problem = str(error)
             cache.move(error)
-        except (KeyboardInterrupt, SystemExit):  # nobody waits for the others either
+        except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()
             raise
         files, early = every, ()
@@ -232,14 +232,14 @@ def _compiled(
 
 
 def _with_authors(error: CompileError, kernels: Sequence[KernelText]) -> CompileError:
-    """Returns an error that names the operations whose own code was compiled."""
+    """Return an error that names the operations whose own code was compiled."""
     authors = dict.fromkeys(kernel.author for kernel in kernels if kernel.author)
     where = "\n".join([*(f"code of {author}" for author in authors), error.where])
     return CompileError(error.rule, found=error.found, where=where, fix=error.fix)
 
 
 def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> LoadedKernel | None:
-    """Returns the kernel if it can be loaded without compiling."""
+    """Return the kernel if it can be loaded without compiling."""
     loaded = _loaded.get((compiler, kernel.symbol))
     if loaded is not None:
         return loaded
@@ -259,7 +259,7 @@ def _open(entry: CachedKernel) -> LoadedKernel:
 
 
 def _library(entry: CachedKernel) -> LoadedObject:
-    """Returns an object, mapped once.
+    """Return an object, mapped once.
 
     Raises:
         OSError: if it cannot be loaded, or does not have the kernel.
@@ -275,9 +275,9 @@ def _library(entry: CachedKernel) -> LoadedObject:
 
 
 def _positions(code: Any) -> dict[str, int]:
-    """Returns the position of each kernel in the table of an object."""
+    """Return the position of each kernel in the table of an object."""
     try:
         keys = ffi.string(code.ocannl_keys).decode()
-    except (ffi.error, UnicodeDecodeError):  # it was not made here
+    except (ffi.error, UnicodeDecodeError):  # not from this loader
         return {}
     return {key: position for position, key in enumerate(keys.split())}

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.memory_plan import ALIGNMENT, MemoryPlan
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target
+from ocannl_core.backend_api import (
+    ALIGNMENT,
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    MemoryPlan,
+    NodeInfo,
+    Target,
+    TensorNode,
+    dataclass,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -25,30 +33,30 @@ class CBuffer:
 
     @property
     def address(self) -> int:
-        """Where the first cell is; valid as long as the array lives."""
+        """The address of the first cell; valid as long as the array lives."""
         return address(self.array)
 
 
 def address(array: Array) -> int:
-    """Returns the address of an array's first cell."""
+    """Return the address of an array's first cell."""
     location: int = array.__array_interface__["data"][0]
     return location
 
 
 def zeros(info: NodeInfo) -> Array:
-    """Returns an aligned array of `info.buffer_dims`, all zero."""
+    """Return an aligned array of `info.buffer_dims`, all zero."""
     return raw(info.nbytes).view(info.dtype.numpy).reshape(info.buffer_dims)
 
 
 def raw(nbytes: int) -> Array:
-    """Returns aligned bytes, all zero."""
+    """Return aligned bytes, all zero."""
     whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -address(whole) % ALIGNMENT
     return whole[start : start + nbytes]
 
 
 def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[TensorNode, Array]:
-    """Returns the arrays of a routine's own nodes, all in one piece of memory."""
+    """Return the arrays of a routine's own nodes, all in one allocation."""
     whole = raw(plan.nbytes)
     arrays = {}
     for node, place in plan.places.items():
@@ -59,12 +67,12 @@ def arena(plan: MemoryPlan, nodes: Mapping[TensorNode, NodeInfo]) -> dict[Tensor
 
 
 def allocate(info: NodeInfo, target: Target) -> CBuffer:
-    """Returns new memory, all zero."""
+    """Return new memory, all zero."""
     return CBuffer(zeros(info), info, target)
 
 
 def transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copies between arrays of this backend and of the host; returns None for any other pair."""
+    """Copy between arrays of this backend and of the host; return None for any other pair."""
     served = CBuffer | HostBuffer
     if not isinstance(destination, served) or not isinstance(source, served):
         return None

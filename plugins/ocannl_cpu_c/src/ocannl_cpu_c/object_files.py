@@ -1,8 +1,8 @@
-"""Compiled code: whether it is whole, and loading it from memory.
+"""Shared objects: checks that they are complete, and loading from memory.
 
-What is loaded is what was verified: the bytes of an object are copied to a sealed file in memory,
-and loaded from there. Nobody exchanges or truncates them afterwards, and the directory that they
-come from may be one that code is not run from.
+The verified bytes are the loaded ones: they are copied to a sealed file in memory, and loaded from
+there. They cannot be exchanged or truncated afterwards, and their directory may be mounted
+`noexec`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from ocannl_core.storage.directory import PrivateDirectory
+from ocannl_core.backend_api.files import PrivateDirectory
 from ocannl_cpu_c.bindings import ffi
 
 _MAGIC = b"\x7fELF"
@@ -27,10 +27,10 @@ _SHARED, _STRINGS, _NO_BITS = 3, 3, 8
 _loads = count(1)
 
 
-def lack(content: bytes) -> str:
-    """Return what keeps bytes from being a whole shared object; nothing if they are one.
+def defect_of(content: bytes) -> str:
+    """Return the defect of bytes that are no complete shared object; empty if they are one.
 
-    A process that uses an object whose end is missing would be killed.
+    The use of a truncated object would kill the process.
     """
     if not sys.platform.startswith("linux"):
         return "" if content else "it is empty"
@@ -76,7 +76,7 @@ def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
     """Return a library.
 
     Args:
-        directory: Where the object is.
+        directory: The directory of the object.
         name: Its name there, which is that of its content.
         content: The object.
 
@@ -93,7 +93,7 @@ def load(directory: PrivateDirectory, name: str, content: bytes) -> Any:
 
 
 def _paths(directory: PrivateDirectory, name: str, content: bytes) -> Iterator[str]:
-    """Yield where an object can be loaded from: memory, or else its private directory."""
+    """Yield paths to load an object from: memory, or else its private directory."""
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -106,7 +106,7 @@ def _paths(directory: PrivateDirectory, name: str, content: bytes) -> Iterator[s
 
 
 def _fill(descriptor: int, content: bytes) -> None:
-    """Write a file in memory that nobody changes any more."""
+    """Write a file in memory and seal it against changes."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -117,8 +117,8 @@ def _fill(descriptor: int, content: bytes) -> None:
 def _unique(descriptor: int) -> str:
     """Return a path of a descriptor that was not used before.
 
-    The dynamic linker takes an object of a path that it knows for the one it has, and descriptors
-    are used again. Components `.` and empty ones mean nothing: they are the digits of a number.
+    The dynamic linker identifies objects by path, and descriptors are reused. Components `.` and
+    empty ones have no effect on the path: they are the digits of a number.
     """
     digits = "".join("./" if digit == "1" else ".//" for digit in f"{next(_loads):b}")
     return f"/proc/self/fd/{digits}{descriptor}"

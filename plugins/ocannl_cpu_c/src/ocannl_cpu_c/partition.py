@@ -1,4 +1,4 @@
-"""Dealing out a parallel kernel: which iterations are a part that one thread runs at a time."""
+"""Partition of a parallel kernel into parts, each of which one thread runs at a time."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.parallelise import ParallelIterations, UniformIterations
-from ocannl_core.kernels.memory_plan import ALIGNMENT
-from ocannl_core.machine_model import MIN_THREAD_CYCLES
+from ocannl_core.backend_api import ALIGNMENT, dataclass
+from ocannl_core.backend_api.parallel import (
+    MIN_THREAD_CYCLES,
+    ParallelIterations,
+    UniformIterations,
+)
 
 _PER_THREAD = 4
-"""There are more parts than threads, for threads do not progress alike where others use the
+"""The number of parts for each thread: threads do not progress alike where other processes use the
 processor.
 """
 _MOST = 1 << 12
-"""So many parts the pool can surely count."""
+"""The greatest number of parts: a bound for the counters of the pool."""
 
 _TOLERATED = 1.03
-"""Parts that cost more are made if the busiest thread is ready so many times as early."""
+"""The least gain in the time of the busiest thread for which a costlier partition is chosen."""
 _COARSE = 1.05
-"""What having one part for each thread counts as: a thread that starts late cannot be helped."""
+"""The penalty of one part for each thread: a thread that starts late delays the kernel."""
 
 Bounds = tuple[int, ...]
 """The first iteration and the end, for the loops of a kernel and for those right inside."""
 
 
-def parts(shares: ParallelIterations, threads: int) -> list[Bounds]:
-    """Returns the parts of a kernel: all iterations, each in one part.
+def partition(shares: ParallelIterations, threads: int) -> list[Bounds]:
+    """Return the parts of a kernel: all iterations, each in one part.
 
-    None is too small to be worth waking a thread. Parts of loops right inside are made only where
-    whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
+    No part is too small to be worth waking a thread. The loops right inside are cut only where
+    whole iterations of the outer ones cannot be distributed evenly: such parts repeat the code in
+    front of the inner loops.
     """
     most = min(_PER_THREAD * threads, shares.work // MIN_THREAD_CYCLES, _MOST) if threads > 1 else 1
     inner = _count(shares.inner)
@@ -58,7 +61,7 @@ class _Part:
 
 
 def _candidates(shares: ParallelIterations, most: int) -> Iterator[list[_Part]]:
-    """Yields ways to cut a kernel, those that cost least first."""
+    """Yield partitions of a kernel, the cheapest first."""
     count = _count(shares.outer)
     yield _whole(shares.outer, max(1, min(most, count)))
     if most < 2 or count >= 4 * most:
@@ -71,7 +74,7 @@ def _candidates(shares: ParallelIterations, most: int) -> Iterator[list[_Part]]:
 
 
 def _whole(runs: Sequence[UniformIterations], count: int) -> list[_Part]:
-    """Returns parts of whole iterations of the outer loops."""
+    """Return parts of whole iterations of the outer loops."""
     return [
         _Part(first, end, _work_before(runs, end) - _work_before(runs, first))
         for first, end in pairwise(_cuts(runs, count))
@@ -79,7 +82,7 @@ def _whole(runs: Sequence[UniformIterations], count: int) -> list[_Part]:
 
 
 def _pieces(shares: ParallelIterations, pieces: int) -> list[_Part]:
-    """Returns parts of the inner loops, for every iteration of the outer ones."""
+    """Return parts of the inner loops, for every iteration of the outer ones."""
     works = [run.work for run in shares.outer for _ in range(run.count)]
     cuts = list(pairwise(_cuts(shares.inner, pieces)))
     whole = _work_before(shares.inner, _count(shares.inner)) or 1.0
@@ -96,7 +99,7 @@ def _pieces(shares: ParallelIterations, pieces: int) -> list[_Part]:
 
 
 def _busiest(works: Iterable[float], threads: int) -> float:
-    """Returns when the last of some threads is ready that take one part after the other."""
+    """Return the finishing time of the last thread, if threads take the parts in order."""
     ready = [0.0] * threads
     for work in works:
         heapq.heapreplace(ready, ready[0] + work)
@@ -108,7 +111,7 @@ def _count(runs: Sequence[UniformIterations]) -> int:
 
 
 def _cuts(runs: Sequence[UniformIterations], parts: int) -> list[int]:
-    """Returns where parts of about the same work begin, and the end."""
+    """Return the starts of parts of about equal work, and the end."""
     total = sum(run.count * run.work for run in runs)
     ends = list(accumulate(run.count for run in runs))
     cuts = [0, *(_position(runs, total * part / parts) for part in range(1, parts)), ends[-1]]
@@ -116,7 +119,7 @@ def _cuts(runs: Sequence[UniformIterations], parts: int) -> list[int]:
 
 
 def _work_before(runs: Sequence[UniformIterations], position: int) -> float:
-    """Returns the work of the first iterations, counted through."""
+    """Return the work of the first iterations, numbered through all runs."""
     work = 0.0
     for run in runs:
         work += min(position, run.count) * run.work
@@ -125,7 +128,7 @@ def _work_before(runs: Sequence[UniformIterations], position: int) -> float:
 
 
 def _position(runs: Sequence[UniformIterations], work: float) -> int:
-    """Returns the number of iterations, counted through, that take so much work."""
+    """Return the number of iterations, numbered through all runs, with this much work."""
     before = 0
     for run in runs:
         if run.work and work <= run.count * run.work:
@@ -136,7 +139,7 @@ def _position(runs: Sequence[UniformIterations], work: float) -> int:
 
 
 def private_offsets(sizes: Sequence[int]) -> Iterator[int]:
-    """Yields where buffers of these sizes begin in the memory of a thread, and then the end."""
+    """Yield the offsets of buffers of these sizes in the memory of a thread, and then the end."""
     end = 0
     for nbytes in sizes:
         yield end

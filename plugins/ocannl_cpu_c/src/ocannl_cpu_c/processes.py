@@ -1,11 +1,11 @@
-"""Running compilers, none of which outlives the process that started it.
+"""Compiler processes, none of which outlives the process that started it.
 
-A compiler and all that it starts are a process group of their own, so that all of them can be
-stopped. Where this process is killed and can stop nothing, a shell does that waits for the end of a
-pipe. It starts with the first compiler and not before it, beside what goes on here.
+A compiler and its subprocesses are a process group of their own, so that all of them can be
+stopped. If this process is killed, a shell that waits for the end of a pipe stops them. It starts
+in parallel with the first compiler.
 
-What a compiler says goes to a file in memory: a pipe would stay open as long as anything that the
-compiler left behind, and a file on a full disk would not say so.
+The output of a compiler goes to a file in memory: a pipe would stay open as long as any subprocess
+left behind, and a file on a full disk would lose messages.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ for group in $groups; do kill -s TERM -- "-$group"; left=yes; done
 [ -z "$left" ] || sleep 0.5
 for group in $groups; do kill -s KILL -- "-$group"; done
 """
-"""Reads which process groups begin and end; stops those that are left when there is no writer."""
+"""The script of the shell: reads starts and ends of process groups; stops the rest at end of
+file.
+"""
 
 _SOON = 0.1
-"""Seconds that a question to a compiler takes if it answers at all, which nobody watches."""
+"""Seconds that a compiler may run unwatched, for queries of its version and macros."""
 _GRACE = 0.2
-"""Seconds that a compiler has to remove its temporary files."""
+"""Seconds for a stopped compiler to remove its temporary files."""
 
 
 class Process:
-    """A compiler at work, in a process group of its own.
+    """A running compiler in a process group of its own.
 
     Args:
         command: The program and its arguments.
-        variables: What it has in its environment beside what this process has.
-        descriptors: Those of this process that it has, too, under the same numbers.
-        is_watched: False for one that is watched only when it turns out to take long.
+        variables: Additions to the environment of this process.
+        descriptors: Descriptors of this process that it inherits under the same numbers.
+        is_watched: False for one that is watched only if it takes long.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.STDOUT,
-                # messages of compilers are translated otherwise
+                # untranslated messages
                 env={**os.environ, "LC_ALL": "C", **(variables or {})},
                 pass_fds=descriptors,
                 process_group=0,
@@ -87,11 +89,11 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """True until it has ended."""
+        """Return True until it has ended."""
         return self._process.poll() is None
 
     def finish(self) -> tuple[int, str]:
-        """Return the exit status, and what it said, when it has ended."""
+        """Wait for its end; return the exit status and the output."""
         if not self._is_watched and not self._ends_soon():
             self._is_watched = True
             _watch(self._process.pid)
@@ -103,7 +105,7 @@ class Process:
         return status, said
 
     def stop(self) -> None:
-        """End it, and what it started, if it still runs."""
+        """Stop it and its subprocesses, if it still runs."""
         if self._said.closed:
             return
         for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
@@ -117,7 +119,7 @@ class Process:
         self._said.close()
 
     def _ends_soon(self) -> bool:
-        """True if it ends before it has to be watched."""
+        """Return True if it ends within the time that it may run unwatched."""
         try:
             descriptor = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):
@@ -155,7 +157,7 @@ _watched: set[int] = set()
 
 
 class _Watcher:
-    """The shell, and the pipe that tells it what to stop, and when."""
+    """The shell that stops process groups, and the pipe to it."""
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()
@@ -178,7 +180,7 @@ class _Watcher:
         os.write(self._pipe, text.encode())
 
     def close(self) -> None:
-        """Let go of the pipe, as the end of this process does."""
+        """Close the pipe, as the end of this process does."""
         os.close(self._pipe)
 
     def finish(self) -> None:
@@ -190,7 +192,7 @@ _watcher: list[_Watcher] = []
 
 
 def _watch(group: int) -> None:
-    """Have a process group stopped if this process is killed."""
+    """Register a process group to be stopped if this process is killed."""
     with _lock:
         _watched.add(group)
         if _watcher and _is_told(f"+ {group}\n"):
@@ -201,7 +203,7 @@ def _watch(group: int) -> None:
 
 
 def _forget(group: int) -> None:
-    """Note that a process group has ended; its number may become another's."""
+    """Unregister a process group that has ended; its number may be reused."""
     with _lock:
         _watched.discard(group)
         if _watcher:
@@ -209,7 +211,7 @@ def _forget(group: int) -> None:
 
 
 def _is_told(text: str) -> bool:
-    """Tell the shell; False if it is gone."""
+    """Send a line to the shell; return False if it is gone."""
     try:
         _watcher[0].tell(text)
     except OSError:
@@ -227,7 +229,7 @@ def _stop_all() -> None:
 
 
 def _let_go() -> None:
-    """Leave everything to the process that forked this one."""
+    """Drop the watcher in a forked process; it belongs to the parent."""
     global _lock
     _lock = threading.RLock()
     _running.clear()

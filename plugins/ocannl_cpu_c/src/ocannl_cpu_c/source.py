@@ -6,19 +6,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import assert_never
 
-from ocannl_core.codegen.c_family import render_kernel
-from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.kernel_text import KernelText
-from ocannl_core.codegen.names import NameRole
-from ocannl_core.codegen.native import native_arguments, render_native
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import StaticIndex
-from ocannl_core.ir_text import PrintedNames
-from ocannl_core.kernel_passes.parallelise import ParallelIterations, parallel_iterations
-from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
-from ocannl_core.loopir.nodes import CallExternal
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import TensorNode
+from ocannl_core.backend_api import (
+    CallExternal,
+    HostCall,
+    Kernel,
+    NodeInfos,
+    Plan,
+    PrintedNames,
+    StaticIndex,
+    Step,
+    TensorNode,
+    dataclass,
+    merge_reads,
+)
+from ocannl_core.backend_api.c_family import (
+    Dialect,
+    KernelText,
+    NameRole,
+    native_arguments,
+    render_kernel,
+    render_native,
+)
+from ocannl_core.backend_api.parallel import ParallelIterations, parallel_iterations
 
 
 class ThreadedC(Dialect):
@@ -40,9 +49,9 @@ class Launch:
         arguments: The nodes whose memory it is given.
         merges: The nodes whose merge buffers it is given after those.
         indices: The static indices it is given last.
-        title: What it computes.
-        private: The bytes of each buffer of which it is given the thread's own after those.
-        shares: What of a parallel kernel may be dealt out; its bounds are what it is given last.
+        title: A description of the kernel.
+        private: The sizes in bytes of the per-thread buffers that it is given after those.
+        shares: The iterations of a parallel kernel that threads share; their bounds come last.
     """
 
     kernel: str
@@ -110,7 +119,7 @@ def kernel_of(step: Step, nodes: NodeInfos) -> KernelText | None:
 
 
 def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallExternal:
-    """Returns the call of a step's kernel."""
+    """Return the call of a step's kernel."""
     match step:
         case Kernel(body, arguments, indices, title) if kernel is not None:
             merges, dealt = merge_reads(body), parallel_iterations(step.like or step, plan.nodes)
@@ -124,14 +133,14 @@ def _launch(step: Step, kernel: KernelText | None, plan: Plan) -> Launch | CallE
 
 
 def unit(kernels: Iterable[KernelText]) -> str:
-    """Returns a C file with these kernels and what they need from the prelude."""
+    """Return a C file with these kernels and their helpers from the prelude."""
     kernels = list(kernels)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     return "\n".join([DIALECT.prelude(helpers), *(kernel.text for kernel in kernels)])
 
 
 def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterator[str]:
-    """Yields comment lines that say which nodes each kernel runs on."""
+    """Yield comment lines with the arguments of each launch."""
     names = PrintedNames()
     for node in plan.nodes:  # in the order in which titles name them
         names.node(node)
@@ -169,5 +178,5 @@ def _launch_table(plan: Plan, steps: Iterable[Launch | CallExternal]) -> Iterato
 
 
 def _comment(text: str) -> str:
-    """Returns text that a line comment cannot end before: no line breaks, no continuation."""
+    """Return text for a line comment, without line breaks or a final backslash."""
     return " ".join(text.split()).rstrip("\\")

@@ -1,15 +1,14 @@
 """CUDA devices as a backend of ocannl-core.
 
-This version finds devices and says what keeps them from being used; it generates no CUDA code yet,
-so it offers none.
+This version detects devices and reports obstacles to their use; it generates no CUDA code yet, so
+it offers no device.
 """
 
 from __future__ import annotations
 
 import importlib.util
 
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.target import TargetReport
+from ocannl_core.backend_api import TargetReport, hookimpl
 from ocannl_cuda.driver import Found, NotInstalled, Refused, probe
 
 OCANNL_API = (1, 0)
@@ -17,16 +16,16 @@ OCANNL_API = (1, 0)
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    """Returns why there is no device to compute on, without starting one."""
+    """Return the reason why no device can be used, without initialising one."""
     return report(probe(), pycuda_is_installed=importlib.util.find_spec("pycuda") is not None)
 
 
 def report(driver: NotInstalled | Refused | Found, *, pycuda_is_installed: bool) -> TargetReport:
-    """Returns the first obstacle between this machine and a CUDA device.
+    """Return the first obstacle between this machine and a CUDA device.
 
     Args:
-        driver: What asking the driver found.
-        pycuda_is_installed: Whether the library that talks to the driver can be imported.
+        driver: The result of probing the driver.
+        pycuda_is_installed: True if PyCUDA can be imported.
     """
     match driver:
         case NotInstalled(error):

@@ -1,14 +1,14 @@
-"""Asks the NVIDIA driver what is there, without PyCUDA and without a context on any device."""
+"""Detection of CUDA devices through the NVIDIA driver, without PyCUDA and without a context."""
 
 from __future__ import annotations
 
 import ctypes
 
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.backend_api import dataclass
 
 LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100
-"""The driver works, and there is nothing to drive."""
+"""The result of a driver that finds no device."""
 
 _MEANINGS = {
     34: "the library is the stub that programs are linked with, not a driver",
@@ -45,7 +45,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The driver answers.
+    """The driver works.
 
     Attributes:
         version: The newest CUDA version that the driver supports, as major and minor number.
@@ -64,7 +64,7 @@ class _DriverCallError(Exception):
 
 
 def probe(library: str = LIBRARY) -> NotInstalled | Refused | Found:
-    """Returns what the driver says about this machine.
+    """Return the driver's version and devices, or the reason why there are none.
 
     Args:
         library: The file name of the driver library, as the dynamic linker finds it.
@@ -95,7 +95,7 @@ def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
 
 
 def _version(driver: ctypes.CDLL) -> tuple[int, int]:
-    """Returns the driver's CUDA version; the one question it answers before `cuInit`."""
+    """Return the driver's CUDA version; the one call that works before `cuInit`."""
     version = ctypes.c_int()
     _call(driver, "cuDriverGetVersion", ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10

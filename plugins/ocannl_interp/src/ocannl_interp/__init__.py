@@ -1,6 +1,6 @@
 """The reference interpreter of the loop language, as a backend.
 
-It needs nothing but NumPy, runs everywhere, and defines what loop programs mean: every other
+It needs nothing but NumPy, runs everywhere, and defines the semantics of loop programs: every other
 backend is compared with it. It is slow, so its priority is low.
 """
 
@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Target, TargetReport
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    KernelStream,
+    NodeInfo,
+    Target,
+    TargetReport,
+    hookimpl,
+)
 from ocannl_interp.memory import ArrayBuffer
 from ocannl_interp.routine import Interpretation, LoopSource
 
@@ -41,7 +48,7 @@ def ocannl_allocate(info: NodeInfo, target: Target) -> ArrayBuffer:
 
 @hookimpl
 def ocannl_transfer(destination: Buffer, source: Buffer) -> Event | None:
-    """Copies between arrays of the interpreter, and between those and arrays of the host."""
+    """Copy between arrays of the interpreter, and between those and arrays of the host."""
     served = ArrayBuffer | HostBuffer
     if not isinstance(destination, served) or not isinstance(source, served):
         return None

@@ -1,12 +1,12 @@
-"""Loop programs as Python closures: the meaning of the loop language.
+"""Translation of loop programs to Python closures: the semantics of the loop language.
 
-Every statement becomes a function of a *frame*, the list that holds what names stand for while the
-code runs: values of index variables and scalar variables, and the flat arrays of nodes. A name's
-position in the list, its slot, is settled during translation, which follows the scopes of the
-language; the entry of a name outside its scope is unreachable.
+Every statement becomes a function of a *frame*, the list of run-time values: index variables,
+scalar variables, and the flat arrays of nodes. A name's position in the list, its slot, is assigned
+during translation, which follows the scopes of the language; the entry of a name outside its scope
+is unreachable.
 
-Iterations of BLOCK loops work on copies of the frame, so what they set is their own, and so are
-THREAD allocations; other memory is shared. Only statements that contain a barrier pause there: the
+Iterations of BLOCK loops work on copies of the frame, so variables and THREAD allocations are
+private to each; other memory is shared. Only statements that contain a barrier pause there: the
 loop advances all its iterations to the barrier before any goes on.
 """
 
@@ -15,17 +15,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
-from ocannl_core.dtypes import DType, Kind, Number, from_bits, round_to
-from ocannl_core.errors import VerifyError
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.indexing import AxisIndex, ConcatIndex, IndexVar, as_affine
-from ocannl_core.loopir.nodes import (
+from ocannl_core.backend_api import (
+    CallExternal,
+    DType,
+    NodeInfo,
+    TensorNode,
+    VerifyError,
+    dataclass,
+)
+from ocannl_core.backend_api.arithmetic import (
+    Kind,
+    Number,
+    TernaryOp,
+    from_bits,
+    meaning_in,
+    numbers_of,
+    round_to,
+    word_of,
+)
+from ocannl_core.backend_api.loops import (
     Allocate,
+    AxisIndex,
     AxisKind,
     Barrier,
     Binary,
     Block,
-    CallExternal,
+    ConcatIndex,
     Const,
     ConstBits,
     DeclareLocal,
@@ -34,6 +49,7 @@ from ocannl_core.loopir.nodes import (
     For,
     Gather,
     IndexValue,
+    IndexVar,
     Load,
     LoadMerge,
     Local,
@@ -49,10 +65,8 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
     Ternary,
     Unary,
+    as_affine,
 )
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.ops import TernaryOp, meaning_in
-from ocannl_core.threefry import numbers_of, word_of
 from ocannl_interp.memory import interior, poison, reader, undefined
 
 Frame = list[Any]
@@ -77,10 +91,10 @@ GROUP = 0
 
 
 class Translator:
-    """Turns the statements of one routine into actions on one kind of frame.
+    """Translator of the statements of one routine to actions on one kind of frame.
 
     Attributes:
-        nodes: What is known of every node.
+        nodes: The infos of all nodes.
         merged: The nodes whose merge buffers are read, as far as translated.
         frame_size: The length of a frame, as far as translated.
     """
@@ -94,12 +108,14 @@ class Translator:
         self._is_in_group = False
 
     def bind(self, name: Name) -> int:
-        """Returns a new slot, which the name stands for until its scope ends."""
+        """Return a new slot, to which the name is bound until its scope ends."""
         self._scope[name] = self._new_slot()
         return self._scope[name]
 
     def kernel(self, body: Block, names: Sequence[Name]) -> Action:
-        """Returns the action of a body that sees nothing but these names and what it declares."""
+        """Return the action of a body in which only these names and its own declarations are
+        bound.
+        """
         outer = self._scope
         self._scope = {name: self._slot(name) for name in names}
         action = self.action(body)
@@ -118,7 +134,7 @@ class Translator:
     # ----- statements ----------------------------------------------------------------------------
 
     def action(self, stmt: Stmt) -> Action:
-        """Returns what a statement does; barriers outside BLOCK loops wait for nobody."""
+        """Return the action of a statement; barriers outside BLOCK loops have no effect."""
         match stmt:
             case Block(stmts):
                 return self._block(stmts)
@@ -172,7 +188,9 @@ class Translator:
         return run
 
     def _group(self, loop: For) -> Action:
-        """Returns the action of a BLOCK loop; the outermost one brings the memory of its group."""
+        """Return the action of a BLOCK loop; the outermost one allocates the memory of its
+        group.
+        """
         is_outermost = not self._is_in_group
         self._is_in_group = True
         run = self._members(loop)
@@ -187,7 +205,7 @@ class Translator:
         return run_group
 
     def _members(self, loop: For) -> Steps:
-        """Returns a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
+        """Return a BLOCK loop as steps: it pauses when all its iterations wait at a barrier."""
         outer, private, positions = self._scope.copy(), self._private, range(loop.start, loop.stop)
         slot, body = self.bind(loop.var), self.steps(loop.body)
         self._scope = outer
@@ -202,7 +220,7 @@ class Translator:
         return lambda frame: lockstep([member(frame, position) for position in positions])
 
     def steps(self, stmt: Stmt) -> Steps:
-        """Returns a statement inside a BLOCK loop as something that pauses at its barriers."""
+        """Return a statement inside a BLOCK loop as a generator that pauses at its barriers."""
         match stmt:
             case Barrier():
                 return lambda frame: iter((stmt,))
@@ -229,7 +247,7 @@ class Translator:
             raise VerifyError("A node is allocated once.", found=f"{name!r} has memory already")
         slot = self.bind(name)
         if stmt.scope is Scope.GROUP and self._is_in_group:
-            # what the iterations of a group get at their n-th visit is the same memory
+            # the iterations of a group get the same memory at their n-th visit
             visits = self._new_slot()
 
             def share(frame: Frame) -> None:
@@ -290,7 +308,7 @@ class Translator:
     # ----- positions -----------------------------------------------------------------------------
 
     def _position(self, index: AxisIndex) -> Position:
-        """Returns the value of an index."""
+        """Return the value of an index."""
         if isinstance(index, ConcatIndex):
             raise VerifyError("Lowering removes concatenated indices.", found=f"{index!r}")
         terms, offset = as_affine(index)
@@ -298,7 +316,7 @@ class Translator:
         return lambda frame: offset + sum(c * frame[slot] for c, slot in slots)
 
     def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Position:
-        """Returns the row-major offset of a cell, which must exist."""
+        """Return the row-major offset of a cell, which must exist."""
         info = self.nodes[node]
         if len(indices) != len(info.dims):
             raise VerifyError(
@@ -322,7 +340,7 @@ class Translator:
     # ----- expressions ---------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> Value:
-        """Returns the value of an expression."""
+        """Return the value of an expression."""
         match expr:
             case Load(node, indices):
                 return self._load(node, self._slot(node), self._offset(node, indices))
@@ -401,17 +419,17 @@ class Translator:
 
 
 def constant(value: float, dtype: DType) -> Number:
-    """Returns a number in a number format; an integer becomes a 128-bit word if need be."""
+    """Return a number in a number format; an integer becomes a 128-bit word for that format."""
     if dtype.kind is Kind.WORD:
         return word_of(value)
     return round_to(value, dtype)
 
 
 def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
-    """Yields each barrier once all members have come to it.
+    """Yield each barrier once all members have reached it.
 
     Raises:
-        VerifyError: if some members wait at a barrier that others do not come to.
+        VerifyError: if some members wait at a barrier that others do not reach.
     """
     while True:
         reached = [next(member, None) for member in members]
@@ -428,7 +446,7 @@ def lockstep(members: Sequence[Iterator[Barrier]]) -> Iterator[Barrier]:
 
 
 def contains_barrier(stmt: Stmt) -> bool:
-    """True if the statement, or one inside it, is a barrier."""
+    """Return True if the statement, or one inside it, is a barrier."""
     match stmt:
         case Barrier():
             return True
@@ -455,7 +473,7 @@ def _paused_loop(frame: Frame, slot: int, positions: range, body: Steps) -> Iter
 
 
 def _strides(info: NodeInfo) -> tuple[int, ...]:
-    """Returns how far apart, in cells, neighbours along each axis are."""
+    """Return the stride of each axis, in cells."""
     strides = [1]
     for extent in reversed(info.buffer_dims[1:]):
         strides.insert(0, strides[0] * extent)

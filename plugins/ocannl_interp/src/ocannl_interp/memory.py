@@ -1,4 +1,4 @@
-"""Memory of the interpreter: NumPy arrays, and how cells are read from them."""
+"""Memory of the interpreter: NumPy arrays, and reads of their cells."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import DType, Number, float16
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.node import NodeInfo
-from ocannl_core.target import Target
+from ocannl_core.backend_api import DType, NodeInfo, Target, dataclass, float16
+from ocannl_core.backend_api.arithmetic import Number
 
 Array = np.ndarray[Any, Any]
 
 POISON_BYTE = 0xA5
-"""Every byte of integers and words that were never written; such floats are NaN."""
+"""The value of every byte of uninitialised integers and words; such floats are NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,14 @@ class ArrayBuffer:
 
 
 def undefined(info: NodeInfo) -> Array:
-    """Returns new memory as a flat array whose cells show that they were never written."""
+    """Return new memory as a flat array of values that mark uninitialised cells."""
     if info.dtype.is_float:
         return np.full(info.size, np.nan, info.dtype.numpy)
     return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.dtype.numpy)
 
 
 def interior(cells: Array, info: NodeInfo) -> Array:
-    """Returns the view of a node's flat memory that has its extents and leaves out its margins."""
+    """Return the view of a node's flat memory that has its extents and leaves out its margins."""
     array = cells.reshape(info.buffer_dims)
     if not info.padding:
         return array
@@ -44,12 +42,12 @@ def interior(cells: Array, info: NodeInfo) -> Array:
 
 
 def reader(dtype: DType) -> Callable[[Array, int], Number]:
-    """Returns the function that gives the cell at an offset of a flat array as Python numbers."""
+    """Return a function from the offset of a cell in a flat array to its value in Python."""
     if dtype.is_narrow and dtype is not float16:  # these formats have scalars of their own
         return lambda cells, offset: float(cells[offset])
     return lambda cells, offset: cells.item(offset)
 
 
 def poison(dtype: DType) -> Number:
-    """Returns the value of a scalar variable that was never set."""
+    """Return the value of an uninitialised scalar variable."""
     return reader(dtype)(undefined(NodeInfo(dtype, (1,))), 0)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from ocannl_core.errors import LinkError
-from ocannl_core.exclusive import make_exclusive
-from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
-from ocannl_core.loopir.nodes import Allocate, Block, LoopProgram, Scope, Stmt
-from ocannl_core.loopir.printer import to_text
-from ocannl_core.loopir.traverse import merge_reads
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Launcher
+from ocannl_core.backend_api import (
+    Buffer,
+    HostCall,
+    Kernel,
+    Launcher,
+    LinkError,
+    NodeInfo,
+    Plan,
+    Step,
+    TensorNode,
+    dataclass,
+    make_exclusive,
+    merge_reads,
+)
+from ocannl_core.backend_api.loops import Allocate, Block, LoopProgram, Scope, Stmt, to_text
 from ocannl_interp.interpreter import Action, Frame, MergeOf, Translator
 from ocannl_interp.memory import Array, ArrayBuffer, undefined
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSource:
-    """A plan as the interpreter's code: its own text is what runs."""
+    """A plan as the interpreter's code: its printed form is its source."""
 
     plan: Plan
 
@@ -34,7 +40,7 @@ class LoopSource:
 
 
 def as_program(plan: Plan) -> LoopProgram:
-    """Returns a plan as one loop program: the routine's own memory, then the steps in order."""
+    """Return a plan as one loop program: the routine's own memory, then the steps in order."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in plan.scratch]
     for step in plan.steps:
         stmts += (step.call,) if isinstance(step, HostCall) else step.body.stmts
@@ -67,7 +73,7 @@ class Interpretation:
         buffers: Mapping[TensorNode, Buffer],
         merge_buffers: Mapping[TensorNode, Buffer] | None = None,
     ) -> Launcher:
-        """Returns a callable that runs the plan over these buffers.
+        """Return a callable that runs the plan over these buffers.
 
         Args:
             buffers: The memory of every parameter.
@@ -100,7 +106,7 @@ class Interpretation:
 def _cells(
     node: TensorNode, info: NodeInfo, buffers: Mapping[TensorNode, Buffer], what: str
 ) -> Array:
-    """Returns the flat memory of a node."""
+    """Return the flat memory of a node."""
     buffer = buffers.get(node)
     if not isinstance(buffer, ArrayBuffer):
         raise LinkError(

@@ -1,6 +1,6 @@
-"""A backend in two small files: memory and hooks here, evaluation of programs in `evaluate`.
+"""A backend in two small files: memory and hooks here, the evaluation of programs in `evaluate`.
 
-It supports straight loops over stored nodes, and refuses the rest with a CodegenError.
+It supports plain loops over stored nodes, and rejects the rest with a CodegenError.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.hooks.host_calls import host_call
-from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.indexing import IndexVar
-from ocannl_core.kernels.nodes import HostCall, Plan
-from ocannl_core.kernels.stream import KernelStream
-from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
+from ocannl_core.backend_api import (
+    Buffer,
+    Done,
+    Event,
+    HostBuffer,
+    HostCall,
+    KernelStream,
+    Launcher,
+    NodeInfo,
+    Plan,
+    Target,
+    TargetReport,
+    TensorNode,
+    hookimpl,
+)
+from ocannl_core.backend_api.host_calls import host_call
+from ocannl_core.backend_api.loops import IndexVar
 from ocannl_example.evaluate import check, run
 
 OCANNL_API = (1, 0)
@@ -35,7 +45,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Program:
-    """A plan that `check` has accepted: source and executable at once, because nothing is compiled."""
+    """A plan that `check` has accepted: source and executable at once, because nothing is
+    compiled.
+    """
 
     plan: Plan
     language: str = "plan"

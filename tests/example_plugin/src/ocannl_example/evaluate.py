@@ -1,4 +1,4 @@
-"""Evaluation of the steps of a plan by walking them."""
+"""Evaluation of the steps of a plan by a tree walk."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from ocannl_core.dtypes import Number, round_to
-from ocannl_core.errors import CodegenError
-from ocannl_core.indexing import AxisIndex, IndexVar, value_of
-from ocannl_core.kernels.nodes import HostCall, Kernel, Step
-from ocannl_core.loopir.nodes import (
+from ocannl_core.backend_api import CodegenError, HostCall, Kernel, Step, TensorNode
+from ocannl_core.backend_api.arithmetic import Number, round_to
+from ocannl_core.backend_api.loops import (
+    AxisIndex,
     Binary,
     Block,
     Const,
     Expr,
     Fill,
     For,
+    IndexVar,
     Load,
     Remark,
     Stmt,
     Store,
     Ternary,
     Unary,
+    value_of,
 )
-from ocannl_core.node import TensorNode
 
 Arrays = Mapping[TensorNode, np.ndarray[Any, Any]]
 Env = dict[IndexVar, int]
 
 
 def check(part: Step | Stmt | Expr) -> None:
-    """Refuse statements and expressions that `run` does not support.
+    """Reject a step that `run` cannot evaluate.
 
     Raises:
         CodegenError: naming the kind of statement or expression.

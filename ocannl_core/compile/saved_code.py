@@ -1,13 +1,14 @@
 """Generated code on disk, found by the program it was generated from.
 
-    <cache directory>/routines/<hash>    what passes, schedule and code generation made of a program
+    <cache directory>/routines/<hash>    optimised loops, plan and source of a program
 
-A later process that compiles the same program reads it and skips those stages; the backend keeps
-what its compiler makes by itself. The hash covers all that the result depends on: the program, what
-is stored and why, the target, the settings, and the source code of the core and of the backend.
+A later process that compiles the same program reads it and skips those stages; the backend caches
+the output of its compiler itself. The hash covers all that the result depends on: the program, the
+placements of stored nodes, the target, the settings, and the source code of the core and of the
+backend.
 
-An entry is data with a digest: what is not as it was written, or is no data of the expected
-classes, is made again.
+An entry is data with a digest. One that was altered, or that does not decode to the expected
+classes, is generated again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
 _MOST_ENTRIES = 1000
-"""The least recently used half of the entries goes when there are more."""
+"""With more entries, the least recently used half is removed."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _IRRELEVANT_SETTINGS = frozenset({"cache_dir", "dump_dir", "trusted_directories"})
@@ -55,15 +56,35 @@ _QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, 
 
 
 @dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A lowered program, with all that its generated code depends on beside the settings.
+
+    Attributes:
+        lowered: The loop program before any pass.
+        stored: The nodes that outlive each call, with the reasons.
+        inlined: The nodes that the user wants inlined.
+        backend: The backend that generates and compiles.
+        target: The device.
+    """
+
+    lowered: LoopProgram
+    stored: Mapping[TensorNode, Placement]
+    inlined: frozenset[TensorNode]
+    backend: Backend
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedCode:
-    """What becomes of a lowered program before a backend compiles it.
+    """A program after passes, scheduling and code generation, before a backend compiles it.
 
     Attributes:
         optimised: The loop program after all passes.
-        plan: Its kernels and the order in which they run.
+        plan: Its kernels, in the order of execution.
         source: The generated code.
-        placements: Where each node is, and why.
-        definitions: How later routines compute the nodes that this one computes and does not store.
+        placements: The placement of each node, with its reason.
+        definitions: Definitions of nodes that the routine computes and does not store, for later
+            routines to inline.
     """
 
     optimised: LoopProgram
@@ -73,26 +94,21 @@ class GeneratedCode:
     definitions: Mapping[TensorNode, Definition]
 
 
-def load_or_generate(
-    lowered: LoopProgram,
-    stored: Mapping[TensorNode, Placement],
-    requested: frozenset[TensorNode],
-    backend: Backend,
-    target: Target,
-    make: Callable[[], GeneratedCode],
-) -> GeneratedCode:
-    """Returns what an earlier process made of a program, or else makes it now and keeps it.
+def load_or_generate(request: CompileRequest, make: Callable[[], GeneratedCode]) -> GeneratedCode:
+    """Return the code that an earlier process generated for a program; else generate and save it.
 
-    Nothing is kept of programs that call out of the loop language, for backends that do not say of
-    what data their sources consist, with wrapper plugins, or where nothing can be written.
+    Code is saved only if the program stays in the loop language, the backend states the class of
+    its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be written.
     """
-    form = _form(backend)
-    code = None if form is None else _code_digest(backend)
+    form = _form(request.backend)
+    code = None if form is None else _code_digest(request.backend)
     if form is None or code is None:
         return make()
     numbering = Numbering()
-    requests = tuple(node for node in lowered.nodes if node in requested)
-    question = (code, _circumstances(target), target, lowered, tuple(stored.items()), requests)
+    lowered, target = request.lowered, request.target
+    inlined = tuple(node for node in lowered.nodes if node in request.inlined)
+    stored = tuple(request.stored.items())
+    question = (code, _circumstances(target), target, lowered, stored, inlined)
     try:
         key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
         directory = private_directory(settings.cache_directory(), "routines")
@@ -109,7 +125,7 @@ def load_or_generate(
 
 
 def _form(backend: Backend) -> Form | None:
-    """Returns what is kept of a program; None if the sources of a backend are more than data."""
+    """Return the schema of an entry; None if the backend states no class for its sources."""
     source = backend.source_class()
     if source is None:
         return None
@@ -123,7 +139,7 @@ def _parts(made: GeneratedCode) -> tuple[object, ...]:
 
 
 def _circumstances(target: Target) -> str:
-    """Returns what else results depend on."""
+    """Return the versions and settings that results depend on."""
     chosen = settings.current()
     schedules = "" if chosen.tune == "off" else tuning_cache(target).state()
     relevant = {
@@ -135,7 +151,7 @@ def _circumstances(target: Target) -> str:
 
 
 def _code_digest(backend: Backend) -> str | None:
-    """Returns a hash of the core's and a backend's source code; None if other code takes part."""
+    """Return a hash of the core's and a backend's source code; None if a wrapper takes part."""
     folders = [_CORE]
     for name, plugin in backend.manager.list_name_plugin():
         if name.startswith("wrapper "):
@@ -151,7 +167,7 @@ def _code_digest(backend: Backend) -> str | None:
 
 @cache
 def _digest_of(folders: tuple[Path, ...]) -> str | None:
-    """Returns a hash of source files; None if one was edited after this process had read it."""
+    """Return a hash of source files; None if one was edited after this process had loaded it."""
     digest = hashlib.sha256()
     for folder in folders:
         for place, path in _source_files(str(folder), ""):
@@ -166,7 +182,7 @@ def _digest_of(folders: tuple[Path, ...]) -> str | None:
 
 
 def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
-    """Yields the source files in a folder, and where they are."""
+    """Yield the source files in a folder with their paths."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for each in found:
@@ -182,19 +198,19 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
 def _read(
     directory: PrivateDirectory, name: str, form: Form, things: Sequence[object]
 ) -> GeneratedCode | None:
-    """Returns an entry; None if there is none, or not as it was written."""
+    """Return an entry; None if there is none, or its digest differs."""
     content = directory.read(name, is_use=True)
     payload = None if content is None else strip_digest(name, content)
     if payload is None:
         return None
     try:
         return GeneratedCode(*decode(payload, form, things))
-    except DecodingError:  # of a plugin that was changed without its source code, say
+    except DecodingError:  # from a plugin that changed and has the same source code, for instance
         return None
 
 
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
-    """Writes an entry; drops old ones when there are many."""
+    """Write an entry; drop old ones when there are many."""
     directory.write(name, add_digest(name, payload))
     names = directory.names()
     if len(names) > _MOST_ENTRIES:

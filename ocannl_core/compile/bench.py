@@ -1,7 +1,7 @@
-"""One kernel on memory of its own: verified on whole numbers, and timed beside others.
+"""A kernel on memory of its own: verified on whole numbers, and timed under several schedules.
 
-The numbers are small and whole, so that sums and products of them are exact in whatever order they
-are combined: a schedule that left a term out would show.
+The numbers are small and whole, so that sums and products of them are exact in every order of
+combination: a schedule that left a term out would show.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocannl_core.dtypes import Kind
+from ocannl_core.host_arrays import Array
 from ocannl_core.indexing import StaticIndex
 from ocannl_core.kernel_passes.pipeline import plan_variants
 from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.kernels.transforms import Schedule
 from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.usage import Limit, usage_of
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.runtime.interfaces import Array
-from ocannl_core.runtime.usage import Limit, usage_of
 from ocannl_core.target import Buffer, HostBuffer, Launcher, Target
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ _MOST_REPETITIONS = 2000
 
 
 class Bench:
-    """A kernel, to be run by different schedules.
+    """A kernel, to be run with different schedules.
 
     Args:
         plan: The routine that it belongs to.
         kernel: The kernel.
         backend: Generates code and compiles it.
-        target: Where it runs.
+        target: The device.
 
     Attributes:
-        plain: The kernel by plain loops.
-        can_run: False if no values of its static indices were found for which it can run.
+        plain: The kernel as plain loops.
+        can_run: False if no values of its static indices keep every access inside its buffer.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Bench:
         self._infos = alone.nodes
         self._steps = _most_terms(kernel)
 
-    def compiled(self, schedules: Sequence[Schedule]) -> list[Launcher]:
-        """Returns the kernel by each of some schedules, compiled together."""
+    def compile(self, schedules: Sequence[Schedule]) -> list[Launcher]:
+        """Return launchers of the kernel for each of some schedules, compiled together."""
         together = plan_variants(self._plan, self._kernel, schedules)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         launchers = []
@@ -87,21 +87,21 @@ class Bench:
         return launchers
 
     def results(self, launcher: Launcher) -> list[Array]:
-        """Returns what the kernel writes, computed from the same numbers each time."""
+        """Return the arrays that the kernel writes, computed from the same numbers each time."""
         self._reset()
         launcher(self._values)
         self._backend.synchronize(self._target)
         return [self._downloaded(node) for node in self._written]
 
     def agree(self, expected: Sequence[Array], found: Sequence[Array]) -> bool:
-        """True if two results differ by no more than reordered sums may.
+        """Return True if two results differ by no more than reordered sums may.
 
         The bound is that of a sum of as many terms, relative to the largest cell.
         """
         return all(_differ_little(a, b, self._steps) for a, b in zip(expected, found, strict=True))
 
     def least_times(self, launchers: Sequence[Launcher], rounds: int) -> list[float]:
-        """Returns the least seconds of one run of each, sampled in turn."""
+        """Return the least seconds of one run of each, sampled in turn."""
         repetitions = [self._repetitions(launcher) for launcher in launchers]
         least = [float("inf")] * len(launchers)
         was_collecting = gc.isenabled()
@@ -145,9 +145,9 @@ class Bench:
 def index_values(
     indices: Iterable[StaticIndex], limits: Iterable[Limit]
 ) -> dict[StaticIndex, int] | None:
-    """Returns values of static indices for which every access stays in its buffer.
+    """Return values of static indices for which every access stays in its buffer.
 
-    None if that is not found by looking at each index alone, the others being at their least.
+    Return None if no values are found by choosing each index alone, as small as its range allows.
     """
     limits = list(limits)
     values: dict[StaticIndex, int] = {}

@@ -1,4 +1,4 @@
-"""What a loop program does to its memory: reads, writes, and the limits of its static indices."""
+"""Reads and writes of a loop program, and the limits of its static indices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Limit:
     node: TensorNode
 
     def as_range(self) -> range:
-        """Returns the values that the limit allows for its index, if it has only one."""
+        """Return the values that the limit allows for its index, if it has only one."""
         ((coefficient, _),) = self.terms
         low, high = self.low, self.high
         if coefficient < 0:
@@ -50,13 +50,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a program does to nodes whose memory comes from outside.
+    """Reads and writes of nodes whose memory comes from outside.
 
     Attributes:
         reads: Nodes of which some cell is read.
         reads_first: Nodes of which some cell is read before the program has written to the node.
         writes: Nodes of which some cell is written; filling their margins does not count.
-        limits: What the static indices must satisfy for every access to stay inside its buffer.
+        limits: The constraints on static indices that keep every access inside its buffer.
     """
 
     reads: frozenset[TensorNode]
@@ -66,7 +66,7 @@ class Usage:
 
 
 def usage_of(program: LoopProgram) -> Usage:
-    """Returns what a program does to its parameters, and what its static indices must satisfy."""
+    """Return the reads and writes of a program's parameters, and the limits of its indices."""
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
@@ -88,9 +88,9 @@ def usage_of(program: LoopProgram) -> Usage:
 
 
 def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
-    """Yields what runs, in the order in which the first iteration of every loop does.
+    """Yield statements and expressions in the order of the first iteration of every loop.
 
-    Loops that never run are left out. `bounds` holds the variables of the loops around, and of
+    Loops without iterations are left out. `bounds` holds the variables of the loops around, and of
     earlier ones.
     """
     pending: list[tuple[Node, bool]] = [(body, False)]
@@ -109,7 +109,9 @@ def _in_order(body: Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
 
 
 def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
-    """False only if an access certainly stays in the margins, as the code that fills them does."""
+    """Return False only if an access is certain to stay in the margins, as code that fills them
+    is.
+    """
     if access.indices is None:
         return True
     for index, extent, margin in zip(access.indices, info.dims, info.padding, strict=False):
@@ -126,7 +128,7 @@ def _limits(
     info: NodeInfo,
     bounds: Mapping[IndexVar, Range],
 ) -> Iterator[Limit]:
-    """Yields what the static indices in an access must satisfy, whatever the loop variables are.
+    """Yield the constraints on static indices in an access, for all values of loop variables.
 
     A position given by static indices alone is one of the node's own cells, not of its margins.
     """

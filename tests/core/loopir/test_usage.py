@@ -39,9 +39,9 @@ from ocannl_core.loopir.nodes import (
     Store,
     StoreVector,
 )
+from ocannl_core.loopir.usage import Usage, usage_of
 from ocannl_core.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
-from ocannl_core.runtime.usage import Usage, usage_of
 
 A, B, C = (TensorNode(i, (name,)) for i, name in enumerate("abc"))
 ONE = Const(1.0, float32)

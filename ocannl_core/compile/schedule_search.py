@@ -1,10 +1,10 @@
-"""Searching for the schedules that are fastest on this machine, within a budget of seconds.
+"""Search for the schedules that are fastest on this machine, within a budget of seconds.
 
-The kernels of a routine share the budget by the time that they take. Each search starts from the
+The kernels of a routine share the budget in proportion to their time. Each search starts from the
 default's schedule and goes from the fastest schedule found so far to its neighbours
-(`schedule.search`), a batch at a time: compiled together, compared with the default's result,
-sampled in turn with the fastest. What is faster than the default by more than `MARGIN` in a last
-comparison of the two is remembered; otherwise it is remembered that nothing was.
+(`schedule.tuning.candidates`), a batch at a time: compiled together, compared with the default's
+result, sampled in turn with the fastest. A schedule that beats the default by more than `MARGIN` in
+a last comparison enters the tuning cache; otherwise the default does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from ocannl_core.compile.bench import Bench
+from ocannl_core.compile.profile import duration
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernel_passes.pipeline import cut_kernels, nest_plan
 from ocannl_core.kernel_passes.schedule_kernels import has_schedules
@@ -27,8 +29,6 @@ from ocannl_core.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.kernels.transforms import Schedule, schedule_text
 from ocannl_core.loopir.nodes import LoopProgram
 from ocannl_core.node import NodeInfo, TensorNode
-from ocannl_core.runtime.bench import Bench
-from ocannl_core.runtime.profile import duration
 from ocannl_core.schedule.tuning.candidates import (
     Candidate,
     first_candidates,
@@ -42,25 +42,24 @@ if TYPE_CHECKING:
     from ocannl_core.hooks.manager import Backend
 
 MARGIN = 0.03
-"""The part of the default's time that another schedule has to save to be preferred."""
+"""The fraction of the default's time that another schedule must save to be preferred."""
 
 _STEP = 0.01
-"""What a search goes on for."""
+"""The fraction of the fastest time that a neighbour must save for the search to move to it."""
 _MOST_IN_BATCH = 6
 _ROUNDS = 7
 _LAST_ROUNDS = 21
 _SLOW_WORK = 1 << 19
-"""Plain loops are not tried with more cycles of work than this: they are slower by far, and take
-long.
+"""Plain loops are not tried above this many cycles of work: they are slower by far, and take long.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a search found for one kernel.
+class KernelTuning:
+    """The result of the search for one kernel.
 
     Attributes:
-        title: What the kernel computes.
+        title: A description of the kernel.
         measured: The schedules and their times.
     """
 
@@ -69,7 +68,7 @@ class Tuned:
 
     @property
     def is_faster(self) -> bool:
-        """True if another schedule than the default's is remembered."""
+        """Return True if the tuning cache has another schedule than the default."""
         return self.measured.schedule != self.measured.default
 
     def __str__(self) -> str:
@@ -88,18 +87,18 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a search found for a routine; printing it shows it.
+    """The results of a search for a routine; printable.
 
     Attributes:
         name: The routine's name.
         kernels: The kernels that were searched for, the longest first.
-        known: How many kernels were left out because an earlier search had come to its end.
-        left: How many were left out because the budget was used up, or could not be run alone.
-        seconds: How long it took.
+        known: The number of kernels left out because an earlier search for them was complete.
+        left: The number left out because the budget was used up, or they cannot run alone.
+        seconds: The duration of the search.
     """
 
     name: str
-    kernels: tuple[Tuned, ...]
+    kernels: tuple[KernelTuning, ...]
     known: int
     left: int
     seconds: float
@@ -116,8 +115,8 @@ _listener: ContextVar[Listener | None] = ContextVar("listener to searches", defa
 
 
 @contextmanager
-def reporting(listener: Listener) -> Iterator[None]:
-    """Passes a line or more of text for every kernel that is searched for inside."""
+def report_searches(listener: Listener) -> Iterator[None]:
+    """Pass a line or more of text for every kernel that is searched for inside."""
     token = _listener.set(listener)
     try:
         yield
@@ -138,7 +137,7 @@ class _Subject:
         return self.kernel.nest
 
 
-def tune(
+def search_schedules(
     program: LoopProgram,
     backend: Backend,
     target: Target,
@@ -146,16 +145,16 @@ def tune(
     *,
     again: bool = False,
 ) -> Tuning:
-    """Searches for schedules of the kernels of a program and remembers them.
+    """Search for schedules of the kernels of a program and add them to the tuning cache.
 
-    What cannot be written is lost, after a warning.
+    If the cache cannot be written, they are lost after a warning.
 
     Args:
         program: The optimised program.
         backend: Generates code and compiles it.
-        target: Where it runs.
-        budget: How many seconds to spend, about; the kernel that takes longest is always looked at.
-        again: Also searches for kernels for which an earlier search came to its end.
+        target: The device.
+        budget: The seconds to spend, about; the longest kernel is always searched for.
+        again: True to repeat complete searches.
     """
     start = time.perf_counter()
     if not has_schedules(target):
@@ -167,12 +166,12 @@ def tune(
     fresh = [each for each in found if again or not _is_known(memory.find(each.nest, nodes))]
     pending: list[_Subject] = []
     for each in fresh:
-        if _is_timed(each, plan, backend, target):
+        if _time_default(each, plan, backend, target):
             pending.append(each)
         if time.perf_counter() - start > budget / 2:
             break
     pending.sort(key=lambda each: each.default * each.count, reverse=True)
-    tuned: list[Tuned] = []
+    tuned: list[KernelTuning] = []
     while pending and (not tuned or time.perf_counter() - start < budget):
         rest = sum(each.default * each.count for each in pending)
         subject = pending.pop(0)
@@ -180,9 +179,9 @@ def tune(
         share = left * subject.default * subject.count / rest
         bench = Bench(plan, subject.kernel, backend, target)
         before = memory.find(subject.nest, nodes)
-        measured = _Search(subject, bench, nodes, target, share, before).measured()
+        measured = _Search(subject, bench, nodes, target, share, before).run()
         _keep(memory, subject.nest, nodes, measured)
-        tuned.append(Tuned(subject.kernel.title, measured))
+        tuned.append(KernelTuning(subject.kernel.title, measured))
         listener = _listener.get()
         if listener is not None:
             listener(str(tuned[-1]))
@@ -201,7 +200,7 @@ def _keep(
     nodes: Mapping[TensorNode, NodeInfo],
     measured: TuningResult,
 ) -> None:
-    """Remembers what a search found, or warns that this is not possible."""
+    """Add the result of a search to the tuning cache, or warn that this is not possible."""
     try:
         memory.keep(nest, nodes, measured)
     except OSError as error:
@@ -231,13 +230,13 @@ def _subjects(plan: NestPlan, target: Target) -> list[_Subject]:
     return list(subjects.values())
 
 
-def _is_timed(subject: _Subject, plan: NestPlan, backend: Backend, target: Target) -> bool:
-    """Times a kernel by its default schedule; False if it cannot run alone."""
+def _time_default(subject: _Subject, plan: NestPlan, backend: Backend, target: Target) -> bool:
+    """Time a kernel with its default schedule; return False if it cannot run alone."""
     bench = Bench(plan, subject.kernel, backend, target)
     if not bench.can_run:
         return False
     default, *_ = first_candidates(subject.nest, plan.nodes, target)
-    (subject.default,) = bench.least_times(bench.compiled([default.schedule]), 3)
+    (subject.default,) = bench.least_times(bench.compile([default.schedule]), 3)
     return True
 
 
@@ -263,7 +262,7 @@ class _Search:
         self._middle = next(
             (each for each in (default, *others) if each.parameters is not None), default
         )
-        (self._launcher,) = self._bench.compiled([default.schedule])
+        (self._launcher,) = self._bench.compile([default.schedule])
         self._default_launcher = self._launcher
         self._expected = self._bench.results(self._launcher)
         self._tried: set[Schedule] = {default.schedule}
@@ -272,14 +271,14 @@ class _Search:
         if before is not None and before.schedule and is_applicable(subject.nest, before.schedule):
             self._first.append(Candidate(before.schedule, None))
 
-    def measured(self) -> TuningResult:
-        """Returns the fastest schedule, and how it compares with the default's."""
+    def run(self) -> TuningResult:
+        """Return the fastest schedule with its time and the default's."""
         pending = [*self._first, *self._neighbours()]
         size = 0
         while pending and (size == 0 or time.perf_counter() < self._end):
             size = min(size + 2, _MOST_IN_BATCH)
             batch, pending = pending[:size], pending[size:]
-            if self._improved(batch) and self._best.parameters is not None:
+            if self._improve(batch) and self._best.parameters is not None:
                 self._middle = self._best
                 pending = list(self._neighbours())
         launchers = [self._default_launcher, self._launcher]
@@ -300,10 +299,10 @@ class _Search:
             if each.schedule not in self._tried:
                 yield each
 
-    def _improved(self, batch: list[Candidate]) -> bool:
-        """Times some candidates beside the fastest; True if one of them takes its place."""
+    def _improve(self, batch: list[Candidate]) -> bool:
+        """Time some candidates beside the fastest; return True if one of them replaces it."""
         self._tried |= {each.schedule for each in batch}
-        launchers = self._bench.compiled([each.schedule for each in batch])
+        launchers = self._bench.compile([each.schedule for each in batch])
         right = [
             (each, launcher)
             for each, launcher in zip(batch, launchers, strict=True)

@@ -1,8 +1,8 @@
-"""How long each kernel of a routine takes.
+"""Execution times of the kernels of a routine.
 
-The routine runs on copies of its memory, one kernel after the other as in a call, so that every
-kernel finds in the caches what it finds there in earnest; the clock is read between kernels. What
-the user's tensors hold does not change.
+The routine runs on copies of its memory, one kernel after the other as in a call, so that the
+contents of the caches are those of a call; the clock is read between kernels. The user's tensors do
+not change.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LEAST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """How long one step of a routine takes.
+    """The execution time of one step of a routine.
 
     Attributes:
         position: Its number in the order of execution, from 1.
-        title: What it computes.
+        title: A description of the step.
         seconds: The least time of all rounds; that of the call from Python, some tenths of a
             microsecond, is part of it.
-        schedule: How its loops run, in the notation of schedules; empty for plain loops.
+        schedule: Its schedule as text; empty for plain loops.
     """
 
     position: int
@@ -41,12 +41,12 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How long each kernel of a routine takes; printing it shows a table.
+    """The execution times of the kernels of a routine; printing it shows a table.
 
     Attributes:
         name: The routine's name.
         kernels: Its steps in the order of execution.
-        rounds: How often each one was timed.
+        rounds: The number of measurements of each.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Profile:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time for people, with three digits."""
+    """Return a time for people, with three digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -89,15 +89,15 @@ def profile(
     memory: Mapping[TensorNode, Buffer],
     seconds: float,
 ) -> Profile:
-    """Returns the least time of every kernel of a routine.
+    """Return the least time of every kernel of a routine.
 
     Args:
         plan: The routine.
         backend: Generates its code and compiles it.
-        target: Where it runs.
-        values: Those of the plan's static indices.
-        memory: What the kernels read: that of the plan's parameters. It is copied.
-        seconds: How long to go on; a few rounds are always made.
+        target: The device.
+        values: The values of the plan's static indices.
+        memory: The memory of the plan's parameters. It is copied.
+        seconds: The time to spend; a few rounds are always made.
     """
     buffers = {
         node: backend.allocate(plan.nodes[node], target) for node in (*plan.params, *plan.scratch)
@@ -108,7 +108,7 @@ def profile(
         backend.compile(backend.generate(alone, target), target).link(
             {node: buffers[node] for node in alone.params}
         )
-        for alone in (alone_in(plan, step) for step in plan.steps)
+        for alone in (isolate_step(plan, step) for step in plan.steps)
     ]
     least, rounds = _least_times(launchers, backend, target, values, seconds)
     kernels = tuple(
@@ -123,8 +123,8 @@ def profile(
     return Profile(plan.name, kernels, rounds)
 
 
-def alone_in(plan: Plan, step: Step) -> Plan:
-    """Returns a plan of one step, all memory of which comes from the context."""
+def isolate_step(plan: Plan, step: Step) -> Plan:
+    """Return a plan of one step, all memory of which comes from the context."""
     match step:
         case HostCall(call):
             mentioned = dict.fromkeys((*call.inputs, *call.outputs))

@@ -1,0 +1,131 @@
+"""The interface that backends import.
+
+A backend imports nothing of `ocannl_core` but this package. The package itself has the hooks, the
+objects that cross the boundary, and the parts of a plan; its modules have the rest by subject:
+
+- `loops`: the loop language, in which the bodies of kernels are written;
+- `arithmetic`: rounding, bit patterns, and the meaning of primitives;
+- `host_calls`: operations that run in Python, between kernels;
+- `passes`: passes over loop programs, for the hook `ocannl_passes`;
+- `parallel`: iterations of a kernel that may run on several threads;
+- `c_family`: rendering of kernels in C and its dialects;
+- `files`: private directories and files with digests, for a cache of compiled code.
+"""
+
+from ocannl_core import settings
+from ocannl_core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint4x32,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ocannl_core.errors import (
+    CodegenError,
+    CompileError,
+    LinkError,
+    OcannlError,
+    TransferError,
+    VerifyError,
+)
+from ocannl_core.exclusive import make_exclusive, raise_overlap
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.hooks.specs import hookimpl
+from ocannl_core.host_arrays import interior
+from ocannl_core.identity import IdentityMap
+from ocannl_core.indexing import StaticIndex
+from ocannl_core.ir_text import PrintedNames
+from ocannl_core.kernels.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
+from ocannl_core.kernels.nodes import HostCall, Kernel, NodeInfos, Plan, Step
+from ocannl_core.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.loopir.nodes import CallExternal
+from ocannl_core.loopir.traverse import merge_reads
+from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
+from ocannl_core.target import (
+    BACKEND_API,
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    ExternalOp,
+    HostBuffer,
+    Launcher,
+    NativeCode,
+    NativeOp,
+    Source,
+    Target,
+    TargetReport,
+)
+
+__all__ = [
+    "ALIGNMENT",
+    "BACKEND_API",
+    "HOST",
+    "Allocation",
+    "Buffer",
+    "CallExternal",
+    "CodegenError",
+    "CompileError",
+    "DType",
+    "Done",
+    "Event",
+    "Executable",
+    "ExternalOp",
+    "FinishedStep",
+    "HostBuffer",
+    "HostCall",
+    "IdentityMap",
+    "Kernel",
+    "KernelStream",
+    "Launcher",
+    "LinkError",
+    "MemoryMode",
+    "MemoryPlan",
+    "NativeCode",
+    "NativeOp",
+    "NodeInfo",
+    "NodeInfos",
+    "OcannlError",
+    "Plan",
+    "PrintedNames",
+    "Source",
+    "StaticIndex",
+    "Step",
+    "Target",
+    "TargetReport",
+    "TensorNode",
+    "TransferError",
+    "VerifyError",
+    "bfloat16",
+    "dataclass",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "hookimpl",
+    "int32",
+    "int64",
+    "interior",
+    "make_exclusive",
+    "memory_plan",
+    "merge_reads",
+    "raise_overlap",
+    "replace",
+    "settings",
+    "uint4x32",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]

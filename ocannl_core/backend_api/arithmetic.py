@@ -1,0 +1,23 @@
+"""Rounding, bit patterns, and the meaning of primitives on numbers of Python."""
+
+from ocannl_core.dtypes import Kind, Number, bits_of, from_bits, round_to
+from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp, VectorOp, meaning_in
+from ocannl_core.threefry import Words, number_of, numbers_of, word_of
+
+__all__ = [
+    "BinaryOp",
+    "Kind",
+    "Number",
+    "Op",
+    "TernaryOp",
+    "UnaryOp",
+    "VectorOp",
+    "Words",
+    "bits_of",
+    "from_bits",
+    "meaning_in",
+    "number_of",
+    "numbers_of",
+    "round_to",
+    "word_of",
+]

@@ -1,0 +1,28 @@
+"""Rendering of kernels in C and its dialects."""
+
+from ocannl_core.codegen.c_family import CODEGEN_VERSION, render_kernel
+from ocannl_core.codegen.dialect import Dialect, KernelParameter
+from ocannl_core.codegen.helper import EMULATED_TILES, MATH
+from ocannl_core.codegen.kernel_text import CompilerVectorisation, KernelText
+from ocannl_core.codegen.names import NameRole
+from ocannl_core.codegen.native import native_arguments, render_native
+from ocannl_core.codegen.precedence import CExpr, Precedence, call
+from ocannl_core.codegen.prelude import headers_of
+
+__all__ = [
+    "CODEGEN_VERSION",
+    "EMULATED_TILES",
+    "MATH",
+    "CExpr",
+    "CompilerVectorisation",
+    "Dialect",
+    "KernelParameter",
+    "KernelText",
+    "NameRole",
+    "Precedence",
+    "call",
+    "headers_of",
+    "native_arguments",
+    "render_kernel",
+    "render_native",
+]

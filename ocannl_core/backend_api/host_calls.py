@@ -1,0 +1,7 @@
+"""Operations that run in Python, between kernels, on copies of a device's memory."""
+
+from ocannl_core.hooks.host_calls import host_call
+
+__all__ = [
+    "host_call",
+]

@@ -1,0 +1,1 @@
+"""From assignments to an executable, and the search for schedules."""

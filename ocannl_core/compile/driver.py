@@ -1,0 +1,182 @@
+"""The way of a program: assignments, loops, kernels, source, executable.
+
+    assignments
+       | lower               lower, called by the context, which decides from the loops
+       |                     which nodes are stored
+    loop program
+       | optimise            passes/, then the passes of the backend
+    loop program, optimised
+       | plan_kernels        kernel_passes/
+    kernels, a stream
+       | Backend.generate    ocannl_generate of a plugin
+    source
+       | Backend.compile     ocannl_compile of a plugin
+    executable
+
+A program that an earlier process has compiled starts at its source: `saved_code`. The context links
+the executable to memory.
+
+Passes and scheduler are imported by the functions that run them: a start from disk does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ocannl_core import settings
+from ocannl_core.assign import printer as assign_printer
+from ocannl_core.assign.nodes import AssignProgram
+from ocannl_core.compile.dump_folder import Dump, open_dump
+from ocannl_core.compile.saved_code import CompileRequest, GeneratedCode, load_or_generate
+from ocannl_core.fast_dataclass import dataclass, replace
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.loopir.verify import verify
+from ocannl_core.node import MemoryMode, NodeInfo, Placement, TensorNode
+from ocannl_core.passes.inline.decide import Definition
+from ocannl_core.target import Executable, Source, Target
+
+if TYPE_CHECKING:
+    from ocannl_core.hooks.manager import Backend
+    from ocannl_core.passes.decisions import Decisions
+    from ocannl_core.passes.pipeline import NamedPass
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A compiled routine that is not bound to memory.
+
+    Attributes:
+        assignments: The program before lowering.
+        optimised: The loop program after all passes.
+        plan: Its kernels, in the order of execution.
+        source: The generated code.
+        executable: The compiled code.
+        placements: The placement of each node, with its reason.
+        definitions: Definitions of nodes that the routine computes and does not store, for later
+            routines to inline.
+        backend: The backend that compiled it.
+        target: The device it was compiled for.
+    """
+
+    assignments: AssignProgram
+    optimised: LoopProgram
+    plan: Plan
+    source: Source
+    executable: Executable
+    placements: Mapping[TensorNode, Placement]
+    definitions: Mapping[TensorNode, Definition]
+    backend: Backend
+    target: Target
+
+
+def compile_program(assignments: AssignProgram, request: CompileRequest) -> Build:
+    """Return the compiled form of a lowered program.
+
+    Args:
+        assignments: The program before lowering.
+        request: The lowered program, with all that its code depends on.
+
+    Raises:
+        LinkError: if a node that is to be inlined needs memory.
+        CodegenError: if the backend cannot express the program.
+        CompileError: if the backend's compiler rejects the code.
+    """
+    dump = open_dump(assignments.name)
+    if dump.is_open:
+        dump.text("assignments", assign_printer.to_text(assignments))
+    # a dump shows every stage, so all of them run; a search for schedules is one of them
+    if dump.is_open or settings.current().tune == "search":
+        code = generate(request, dump)
+    else:
+        code = load_or_generate(request, lambda: generate(request, dump))
+    with dump.timing("compile generated code"):
+        executable = request.backend.compile(code.source, request.target)
+    if dump.is_open:
+        dump.finish(request.lowered.nodes, code.placements)
+    return Build(
+        assignments,
+        code.optimised,
+        code.plan,
+        code.source,
+        executable,
+        code.placements,
+        code.definitions,
+        request.backend,
+        request.target,
+    )
+
+
+def generate(request: CompileRequest, dump: Dump) -> GeneratedCode:
+    """Return the generated code of a program, after all passes and scheduling."""
+    from ocannl_core.kernel_passes.pipeline import plan_kernels
+    from ocannl_core.passes.decisions import Decisions
+
+    backend, target = request.backend, request.target
+    decisions = Decisions(request.stored, _prefers_device(backend, target), request.inlined)
+    optimised = optimise(request, decisions, dump)
+    placements = decisions.placements(request.lowered.nodes, optimised)
+    chosen = settings.current()
+    if chosen.tune == "search":
+        from ocannl_core.compile.schedule_search import search_schedules
+
+        with dump.timing("search for schedules"):
+            search_schedules(optimised, backend, target, chosen.tune_budget)
+    with dump.timing("split and generate"):
+        kernels = plan_kernels(optimised, target)
+        source = backend.generate(kernels, target)
+    dump.source(source)
+    return GeneratedCode(optimised, kernels.plan(), source, placements, decisions.definitions)
+
+
+def optimise(request: CompileRequest, decisions: Decisions, dump: Dump) -> LoopProgram:
+    """Return a program after the passes of the core and of the backend."""
+    from ocannl_core.passes.pipeline import core_passes, run_passes
+
+    own = (_verified(each) for each in request.backend.passes(request.target))
+    passes = [_timed(each, dump) for each in (*core_passes(decisions), *own)]
+    return run_passes(request.lowered, passes, [dump.program])
+
+
+def compile_again(built: Build) -> Build:
+    """Return a routine compiled again, with the schedules that the tuning cache has now."""
+    from ocannl_core.kernel_passes.pipeline import plan_kernels
+
+    kernels = plan_kernels(built.optimised, built.target)
+    source = built.backend.generate(kernels, built.target)
+    executable = built.backend.compile(source, built.target)
+    return replace(built, plan=kernels.plan(), source=source, executable=executable)
+
+
+def _prefers_device(backend: Backend, target: Target) -> Callable[[TensorNode, NodeInfo], bool]:
+    """Return a predicate for nodes that a backend places in memory rather than on the stack."""
+    candidates = (MemoryMode.LOCAL, MemoryMode.ON_DEVICE)
+    return lambda node, info: (
+        backend.resolve_mode(node, info, candidates, target) is MemoryMode.ON_DEVICE
+    )
+
+
+def _timed(each: NamedPass, dump: Dump) -> NamedPass:
+    """Return a pass that records its time."""
+
+    from ocannl_core.passes.pipeline import NamedPass
+
+    def run(program: LoopProgram) -> LoopProgram:
+        with dump.timing(each.name):
+            return each.run(program)
+
+    return NamedPass(each.name, run)
+
+
+def _verified(each: NamedPass) -> NamedPass:
+    """Return a backend's pass with its results verified, so that defects show where they arise."""
+
+    from ocannl_core.passes.pipeline import NamedPass
+
+    def run(program: LoopProgram) -> LoopProgram:
+        result = each.run(program)
+        verify(result)
+        return result
+
+    return NamedPass(each.name, run)

@@ -1,0 +1,118 @@
+"""The files of the setting `dump_dir`: every stage of a compilation as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+
+from ocannl_core import settings
+from ocannl_core.errors import SettingsError
+from ocannl_core.loopir import printer
+from ocannl_core.loopir.nodes import LoopProgram
+from ocannl_core.node import NodeInfo, Placement, TensorNode
+from ocannl_core.storage.new_files import NewDirectory
+from ocannl_core.target import Source
+
+_EXTENSIONS = {"c": "c", "c++": "cpp", "cuda": "cu", "opencl": "cl", "python": "py"}
+
+
+class Dump:
+    """A folder with every stage of one compilation, numbered in the order of the stages.
+
+    Beside the stages it has the generated code, the placement of every node with its reason, and
+    seconds by stage. Without a folder nothing is written, and nothing printed.
+    """
+
+    def __init__(self, folder: NewDirectory | None) -> None:
+        self._folder = folder
+        self._ordinals = count()
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if files are written."""
+        return self._folder is not None
+
+    def text(self, stage: str, text: str) -> None:
+        """Write a stage as text."""
+        name = f"{next(self._ordinals):02d}_{_file_name(stage)}.txt"
+        self._write(name, text.rstrip("\n") + "\n")
+
+    def program(self, stage: str, program: LoopProgram) -> None:
+        """Write a loop program after a pass."""
+        if self.is_open:
+            self.text(stage, printer.to_text(program))
+
+    def source(self, source: Source) -> None:
+        """Write generated code."""
+        extension = _EXTENSIONS.get(source.language.lower(), "txt")
+        self._write(f"source.{extension}", source.text)
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Record how long a stage takes."""
+        start = perf_counter()
+        yield
+        self._seconds[stage] = perf_counter() - start
+
+    def finish(
+        self, nodes: Mapping[TensorNode, NodeInfo], placements: Mapping[TensorNode, Placement]
+    ) -> None:
+        """Write the placement of every node with its reason, and the seconds of each stage."""
+        lines = [
+            f"{node.name}: {nodes[node].dtype} {list(nodes[node].dims)}, {place}\n"
+            for node, place in sorted(placements.items(), key=lambda item: item[0].id)
+        ]
+        self._write("memory.txt", "".join(lines))
+        lines = [f"{seconds:.6f} {stage}\n" for stage, seconds in self._seconds.items()]
+        self._write("seconds.txt", "".join(lines))
+
+    def _write(self, name: str, text: str) -> None:
+        if self._folder is None:
+            return
+        try:
+            self._folder.write(name, text)
+        except OSError as error:
+            raise _unusable(self._folder.path.parent, str(error)) from error
+
+
+def open_dump(name: str) -> Dump:
+    """Return a new folder for a routine under the setting `dump_dir`; without one if that is unset.
+
+    Raises:
+        SettingsError: if the directory cannot be written to.
+    """
+    directory = settings.current().dump_dir
+    return Dump(None if directory is None else _new_folder(Path(directory), _file_name(name)))
+
+
+def _new_folder(directory: Path, name: str) -> NewDirectory:
+    """Return the first of `name`, `name-2`, `name-3`, ... that does not exist yet, created."""
+    for ordinal in count(1):
+        folder = directory / (name if ordinal == 1 else f"{name}-{ordinal}")
+        try:
+            return NewDirectory(folder)
+        except FileExistsError:
+            if folder.is_dir():
+                continue
+            raise _unusable(directory, f"{folder} is a file") from None
+        except OSError as error:
+            raise _unusable(directory, str(error)) from error
+    raise AssertionError("count never ends")
+
+
+def _unusable(directory: Path, found: str) -> SettingsError:
+    return SettingsError(
+        "The setting dump_dir names a directory that can be written to.",
+        found=found,
+        where=f"dump_dir = {str(directory)!r}",
+        fix="choose another directory, or unset dump_dir",
+    )
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name) or "routine"
