@@ -5,7 +5,7 @@ its views, together with the dependents of the call. In imperative code a call k
 is an assignment to inputs that outlive the program:
 
     p[:] = update_in_place(p)
-    q[:] = p                        # reads what the update wrote
+    q[:] = p                        # reads the updated cells
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _AssignmentOrder:
         return oldest
 
     def _note(self, call: ExternalCall, position: int) -> None:
-        """Note what a call destroys, and of what its targets are views."""
+        """Record the inputs that a call destroys, and the sources of its views."""
         read = [self._value(node) for node in call.inputs]
         taken = {source for _, source in call.shared}
         for node in call.destroyed:

@@ -1,6 +1,6 @@
-"""Why shapes are as they are, and what bounds what is still open.
+"""Derivations of shapes, and bounds of their open parts.
 
-Reads what inference remembers; decides nothing.
+A read-only view of the solver's state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ocannl_core.shape.terms import (
 
 
 class Certainty(Enum):
-    """How firm the knowledge of a size, or of a number of axes, is."""
+    """The certainty of a size or of a number of axes."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -68,11 +68,11 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Something that limits what is still open.
+    """A bound of an open size or row.
 
     Attributes:
-        text: What it says.
-        origin: What says it; None for a rule of inference itself.
+        text: The bound.
+        origin: The operation that imposes it; None for a rule of inference itself.
     """
 
     text: str
@@ -89,12 +89,11 @@ class AxisReport:
     Attributes:
         axis: The position: from the right, -1 is the last axis; from the left, 0 is the first one,
             for axes to the left of a part that is still open.
-        dim: The size, or the variable that stands for it.
-        certainty: Whether the size is stated, inferred, guessed or open.
-        because: The constraints that decided it: the nearest first, then those from which these
-            followed.
-        guesses: The guesses that it rests on.
-        bounds: What limits a size that is open.
+        dim: The size, or its variable.
+        certainty: Stated, inferred, guessed or open.
+        because: The constraints that decided it: the direct ones first, then their causes.
+        guesses: The guesses that it depends on.
+        bounds: The bounds of an open size.
     """
 
     axis: int
@@ -110,7 +109,7 @@ class RowReport:
     """One row of a shape; certainty, because, guesses and bounds are about its number of axes.
 
     Attributes:
-        kind: Which row.
+        kind: The kind of the row.
         row: The row as far as it is known.
         axes: Its axes, left to right.
         certainty: As in `AxisReport`.
@@ -139,7 +138,7 @@ class ShapeReport:
 
 
 def explain(state: State, shape: Shape) -> ShapeReport:
-    """Return what decided each row and axis of a shape as an operation or a user stated it."""
+    """Return the operations and user statements that decided each row and axis of a shape."""
     return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
 
 
@@ -174,7 +173,7 @@ _CLOSING = "closing "
 
 
 def _told(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """Return origins in the user's program, each once; guesses are told apart from them."""
+    """Return origins in the user's program, each once; origins of guesses are left out."""
     told = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
     return tuple(dict.fromkeys(told))
 
@@ -207,7 +206,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
 
 
 def _solutions(state: State, var: RowVar) -> list[RowVar]:
-    """Return a variable, the one that remains in its solution, and so on."""
+    """Yield a variable, then the one that remains in its solution, and so on."""
     found = [var]
     while (row := state.decided_rows.get(found[-1])) is not None and row.tail is not None:
         found.append(row.tail)
@@ -215,7 +214,9 @@ def _solutions(state: State, var: RowVar) -> list[RowVar]:
 
 
 def row_derivation(state: State, row: Row) -> tuple[list[Origin], list[RowVar]]:
-    """Return what decided the number of axes of a row, and the guessed variables among it."""
+    """Return the constraints that decided the number of axes of a row, and the guessed variables
+    among them.
+    """
     origins: list[Origin] = []
     guessed: list[RowVar] = []
     pending = [row.tail] if row.tail is not None else []
@@ -292,7 +293,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
 
 
 def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
-    """Yield a variable, the one that represents it, and so on."""
+    """Yield a variable, then its parent in the union-find forest, and so on."""
     yield var
     while (parent := state.parents.get(var)) is not None:
         yield parent
@@ -300,7 +301,7 @@ def _representatives(state: State, var: DimVar) -> Iterator[DimVar]:
 
 
 def sources(state: State, *causes: Constraint) -> list[Constraint]:
-    """Return constraints, each followed by the one that the size in it ultimately comes from."""
+    """Return constraints, each followed by the ultimate source of its size."""
     found: list[Constraint] = []
     for cause in causes:
         found.append(cause)
@@ -318,11 +319,12 @@ def sources(state: State, *causes: Constraint) -> list[Constraint]:
 
 
 def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
-    """Return what decided a size, and the guessed variables among it."""
+    """Return the constraints that decided a size, and the guessed variables among them."""
     origins: list[Origin] = []
     guessed: list[DimVar] = []
     seen: set[DimVar] = set()
-    pending: list[tuple[Dim, bool]] = [(dim, False)]  # with whether uses count, as in a guess
+    # True beside a variable if its uses count, as in a guess
+    pending: list[tuple[Dim, bool]] = [(dim, False)]
     for one, by_use in pending:
         match one:
             case DimVar():
@@ -356,7 +358,7 @@ def _causes(state: State, var: DimVar, *, by_use: bool) -> Iterator[Constraint]:
 
 
 def dims_of(cause: Constraint) -> tuple[Dim, ...]:
-    """Return the sizes of which a constraint says something."""
+    """Return the sizes that a constraint relates."""
     match cause:
         case DimEqual(left, right):
             return (left, right)
@@ -365,7 +367,7 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
         case AtLeast(dim):
             return (dim,)
         case RowBelow() | RowEqual() | ReverseEqual():
-            return ()  # what their axes have to do with each other has constraints of its own
+            return ()  # the relation of their axes has constraints of its own
         case Exact(dims=dims):
             return dims
         case TotalElements(rows=rows, count=count, divided_by=divided_by):

@@ -8,7 +8,7 @@ from ocannl_core.shape.terms import DimVar, RowVar
 
 
 class FreshVariables:
-    """Hands out variables that differ from each other; names are for messages only."""
+    """A supply of fresh variables; names are for messages only."""
 
     __slots__ = ("_ids",)
 
@@ -16,13 +16,13 @@ class FreshVariables:
         self._ids = count()
 
     def dim(self, name: str = "") -> DimVar:
-        """Return an unknown axis size."""
+        """Return a fresh size variable."""
         return DimVar(next(self._ids), name)
 
     def row(self, name: str = "") -> RowVar:
-        """Return an unknown sequence of axes."""
+        """Return a fresh row variable."""
         return RowVar(next(self._ids), name)
 
     def dims(self, number: int) -> tuple[DimVar, ...]:
-        """Return unknown axis sizes without names."""
+        """Return fresh size variables without names."""
         return tuple(self.dim() for _ in range(number))

@@ -1,4 +1,4 @@
-"""Solving equations of rows, which are compared from both ends."""
+"""Solver of equations of rows, which are compared from both ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ocannl_core.shape.terms import Dim, Row, RowVar
 
 
 def equate(state: State, constraint: RowEqual) -> None:
-    """Make two rows the same.
+    """Unify two rows.
 
     Raises:
         ShapeError: if they cannot have the same number of axes.
@@ -90,10 +90,10 @@ def _equate_open(state: State, left: Flat, right: Flat, constraint: RowEqual) ->
 
 
 def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equate rows of which one has more leading axes, the other more trailing ones.
+    """Unify rows of which one has more leading and the other more trailing axes.
 
-    The surplus of one end over the other lies in a variable; the rest may be the same axes or
-    different ones, which stays open.
+    A variable absorbs the surplus of one end over the other; the rest may overlap or not, which
+    stays open.
 
     (a, b, v) = (w, c)  -->  w = (a, u), and (b, v) = (u, c) is kept
     """
@@ -118,7 +118,7 @@ def _equate_crossing(state: State, left: Flat, right: Flat, constraint: RowEqual
 
 
 def _equate_ends(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
-    """Equate the axes that rows are known to begin and to end with, by other equations, too.
+    """Unify the known axes at the ends of rows, including those from other equations.
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
     """
@@ -142,7 +142,7 @@ def _grow(
     trailing: tuple[Dim, ...],
     constraint: RowEqual,
 ) -> RowVar:
-    """Give a row variable known axes at its ends; return the variable between them."""
+    """Add known axes to the ends of a row variable; return the variable between them."""
     tail = state.fresh.row(var.name)
     ranks.born_within(state, tail, var, len(leading) + len(trailing))
     solve(state, var, Row(leading, tail, trailing), constraint)
@@ -158,7 +158,7 @@ def _busier(state: State, left: Flat, right: Flat) -> bool:
 
 
 def _solve_against(state: State, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
-    """Equate rows; the variable of the shorter one stands for what the longer one has there."""
+    """Unify rows; the variable of the shorter one takes the surplus of the longer one."""
     assert shorter.tail is not None
     leading, tail, trailing = longer
     if tail is None:

@@ -1,11 +1,11 @@
-"""Equations of sizes taken together.
+"""Systems of equations of sizes.
 
-An equation with several unknown sizes waits; a few of them can determine what none does alone:
+An equation with several unknown sizes waits; several equations together can determine them:
 
     o + k = 10,  o = 4*k  -->  k = 2,  o = 8
 
 This is Gaussian elimination over the rational numbers, for each set of equations that share
-unknowns. What it finds is implied, never guessed.
+unknowns. Its results are implied, not guessed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from ocannl_core.shape.terms import DimVar, Size
 
 
 def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
-    """Return the sizes, and the pairs of equal sizes, that waiting equations among formulas
-    determine.
+    """Solve the waiting equations among formulas; return the sizes, and the pairs of equal sizes.
 
     Raises:
-        ShapeError: if no sizes satisfy them.
+        ShapeError: if they have no solution.
     """
     found: list[DimEqual] = []
     for system in _systems(state, formulas):
@@ -37,7 +36,7 @@ def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
 
 
 def _systems(state: State, formulas: Iterable[Formula]) -> Iterable[list[DimEqual]]:
-    """Return the equations, those that share unknowns together (union-find)."""
+    """Partition the equations into systems that share unknowns (union-find)."""
     parents: dict[DimVar, DimVar] = {}
 
     def find(var: DimVar) -> DimVar:
@@ -95,10 +94,9 @@ def _combination(state: State, equation: DimEqual) -> Combination:
 
 
 def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
-    """Return unknowns as combinations of those left free (Gauss, Jordan); None if impossible.
+    """Return unknowns as combinations of the free ones (Gauss-Jordan); None if contradictory.
 
-    Unknowns that few equations mention are solved for, so that the combinations of a long chain of
-    equations stay short.
+    Pivots are unknowns of few equations, so that the combinations of a long chain stay short.
     """
     mentions = Counter(var for terms, _ in zeros for var in terms)
     solutions: dict[DimVar, Combination] = {}
@@ -127,7 +125,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
 
 
 def _replaced(var: DimVar, combination: Combination, value: Combination) -> Combination:
-    """Return a combination with another one in place of an unknown."""
+    """Substitute a combination for an unknown in another combination."""
     terms, constant = combination
     factor = terms.get(var)
     if factor is None:
