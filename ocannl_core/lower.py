@@ -291,7 +291,7 @@ class _Lowering:
     def operands(
         self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
     ) -> list[Expr]:
-        """Return the operands as expressions; constants have the working format of the operation."""
+        """Return the operands as expressions; constants have the working format."""
         found = [self.info(a.node).dtype for a in args if not isinstance(a, Scalar)]
         numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
         working = working_format(op, found, numbers, dtype)
@@ -525,7 +525,7 @@ class _Lowering:
             dtype = self.info(arg.node).dtype
             if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
                 raise self.error(
-                    "Arithmetic on what lies beyond an axis needs a format with infinities.",
+                    "Arithmetic on margins needs a format with infinities.",
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
                     "convert the tensor to a format with infinities first, such as float32",
                 )

@@ -470,7 +470,7 @@ class TernaryOp(Enum):
 
 
 class VectorOp(Enum):
-    """Functions that fill consecutive cells from one word; the target's format sets their number."""
+    """Functions that fill consecutive cells from one word; the target's format sets the number."""
 
     UNIFORM = Primitive(
         name="uniform_vector",

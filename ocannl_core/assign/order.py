@@ -219,7 +219,7 @@ class _AssignmentOrder:
             if position is None or node in self.persistent:
                 continue
             raise OpError(
-                "What an operation destroys is not a result of the computation.",
+                "A value that an operation destroys is not a result of the computation.",
                 found=f"{_described(self.leaves[position])} destroys {node.name}, which is to be "
                 "kept",
                 where=str(self.leaves[position].origin or ""),
@@ -288,7 +288,7 @@ class _AssignmentOrder:
                     return OpError(
                         "An operation that destroys an input runs after every other reader of it.",
                         found=f"{_described(call)} destroys {value[0].name}; {_described(other)} "
-                        "reads it, and needs what the former computes",
+                        "reads it, and depends on the result of the former",
                         where=_places(call, other),
                         fix="give the destroying operation a copy: a tensor computed from its "
                         "input",

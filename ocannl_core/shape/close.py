@@ -113,7 +113,7 @@ def close_leaf_rows(closing: Closing) -> None:
 
 
 def close_leaves(closing: Closing) -> None:
-    """Stage 4: take the sizes of leaves from their uses, and close rows without informative uses."""
+    """Stage 4: take sizes of leaves from their uses, and close rows without informative uses."""
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()

@@ -96,7 +96,7 @@ class Closing:
             self._formulas.update(dict.fromkeys(counts))
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
-        """Decide the numbers of axes of row variables, all at once; return True if there were any."""
+        """Decide numbers of axes of row variables, all at once; return True if there were any."""
         state = self.state
         for var, number in guesses.items():
             self._note(var, stage)

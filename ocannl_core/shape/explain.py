@@ -145,19 +145,19 @@ def explain(state: State, shape: Shape) -> ShapeReport:
 # ----- guesses ------------------------------------------------------------------------------------
 
 _REASONS = {
-    "circles": "what refines each other in a circle is equal, and so are a size and its only "
+    "circles": "variables in a cycle of refinements are equal, and so are a size and its only "
     "operand, if that has no other use",
-    "rows of leaves": "a tensor that no operation computes has as many axes as its uses leave room "
-    "for, or surely have; none if no use says anything",
-    "sizes of leaves": "a tensor that no operation computes takes sizes from its uses; 1 if no use "
-    "says anything",
-    "parts of concatenated axes": "equally many parts on both sides of an equation are the same, "
-    "one by one",
-    "rows with a number of cells": "a row of which only the number of cells is known has one axis "
-    "for them, or none for one cell",
-    "numbers of cells": "a size is the smallest that makes the number of cells come out",
-    "rows": "a row has no more axes than its operands and uses ask for",
-    "sizes": "a size is 1 like an operand's, else as its uses have it",
+    "rows of leaves": "a tensor that no operation computes has as many axes as its uses allow or "
+    "imply; none without informative uses",
+    "sizes of leaves": "a tensor that no operation computes takes sizes from its uses; 1 without "
+    "informative uses",
+    "parts of concatenated axes": "equally many parts on both sides of an equation are equal, one "
+    "by one",
+    "rows with a number of cells": "a row of which only the number of cells is known has one axis, "
+    "or none for one cell",
+    "numbers of cells": "a size is the smallest that satisfies the number of cells",
+    "rows": "a row has no more axes than its operands and uses require",
+    "sizes": "a size is 1 like an operand's, else as in its uses",
     "remaining sizes": "a size is as small as the accessed positions allow",
 }
 
@@ -165,7 +165,7 @@ _REASONS = {
 def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, ...]:
     """Return the guesses about variables, one of each stage."""
     stages = dict.fromkeys(state.guesses[var].stage for var in guessed)
-    kept_small = "what the constraints leave open is kept small"
+    kept_small = "variables that the constraints leave open are kept small"
     return tuple(Guess(stage, _REASONS.get(stage, kept_small)) for stage in stages)
 
 

@@ -112,7 +112,7 @@ def too_short(state: State, equation: DimEqual, *, itself: bool) -> ShapeError:
     elif affine is None:
         rule = "The parts of a concatenated axis must not exceed its size."
     elif affine.window is None or affine.window.padded:
-        rule = "A strided axis must not be shorter than what addresses it."
+        rule = "A strided axis must not be shorter than its positions require."
     elif state.size(affine.over) is not None and state.size(affine.window.kernel) is None:
         rule = (
             "The kernel dimension cannot be inferred: the span of the window would not be positive."

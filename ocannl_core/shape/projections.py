@@ -151,7 +151,7 @@ def _check_kernel(state: State, equation: DimEqual) -> None:
     if window is not None and window.padded and state.size(window.kernel) is None:
         raise ShapeError(
             "The size of a padded window does not follow from the axis it slides over.",
-            found=f"nothing says how large {window.kernel} is in {formula}",
+            found=f"the size of {window.kernel} in {formula} is undetermined",
             where=place(equation),
             fix=f"give values={{'{window.kernel}': ...}}, or an operand with this axis",
         )

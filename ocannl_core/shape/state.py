@@ -294,7 +294,7 @@ class State:
                     yield var
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
-        """Return the variable that another is a part of, and the number of axes outside the part."""
+        """Return the variable that another is a part of, and the number of its other axes."""
         return self.roots.get(var, (var, 0))
 
     def causes(self, row: Row) -> list[Constraint]:

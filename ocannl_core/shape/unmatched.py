@@ -84,7 +84,7 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
 
 
 def remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
-    """Return the remarks on an application, and True if shapes that are unknown now may add others."""
+    """Return the remarks on an application, and True if unknown shapes may add others."""
     found: list[SpecRemark] = []
     is_open = False
     for position, (written, shape) in enumerate(
@@ -145,7 +145,7 @@ def _lacking(
 def _unsized(application: EinsumApplication, name: str, size: int) -> SpecRemark:
     return SpecRemark(
         "Every axis of a result has a size that something gives.",
-        f"nothing says how long `{name}` is in {_text(application)}, and so its size is {size}",
+        f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
         application.origin,
     )

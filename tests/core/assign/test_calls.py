@@ -161,7 +161,7 @@ def test_what_is_assigned_anew_is_another_value() -> None:
 def test_accumulation_needs_what_a_destroyer_before_it_has_destroyed() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]), copy(A, P, BinaryOp.ADD))
     assert refusal(before) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; an assignment (writes a) reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; an assignment (writes a) reads it, and depends on the result of the former"
     )
 
 
@@ -235,7 +235,7 @@ def test_two_destroyers_of_one_value_conflict_also_through_views() -> None:
 def test_two_destroyers_that_read_what_the_other_destroys_conflict() -> None:
     one, other = call("f", [A, B], [C], scratch=[A]), call("g", [B, A], [D], scratch=[B])
     assert refusal(program(FILL, Fetch(B, Constant(2.0)), one, other)) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and depends on the result of the former"
     )
 
 
@@ -243,7 +243,7 @@ def test_a_reader_that_needs_the_destroyer_conflicts_with_it() -> None:
     one = call("f", [A], [B], shared={B: A})
     both = call("g", [B, A], [C])
     assert refusal(program(FILL, one, copy(D, B), both)) == snapshot(
-        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and needs what the former computes"
+        "An operation that destroys an input runs after every other reader of it. f destroys a; g reads it, and depends on the result of the former"
     )
 
 
@@ -256,7 +256,7 @@ def test_an_input_beside_the_destroyed_one_is_another_value() -> None:
 def test_results_and_what_the_host_gave_are_not_destroyed() -> None:
     one = call("f", [A], [B], shared={B: A})
     assert refusal(program(FILL, one, results=[A])) == snapshot(
-        "What an operation destroys is not a result of the computation. f destroys a, which is to be kept"
+        "A value that an operation destroys is not a result of the computation. f destroys a, which is to be kept"
     )
     kept = {P: "parameter"}
     scratch = call("f", [P], [B], scratch=[P])
