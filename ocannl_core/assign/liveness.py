@@ -11,7 +11,7 @@ from ocannl_core.indexing import is_surjective
 from ocannl_core.node import TensorNode
 
 
-def overwritten(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
+def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
     """Return the nodes that are completely written before any of their cells is read."""
     found: set[TensorNode] = set()
     pending = set(nodes)

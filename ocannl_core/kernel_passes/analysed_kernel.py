@@ -9,7 +9,7 @@ from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import HostCall, Kernel, Step
 from ocannl_core.loopir.nodes import Block
-from ocannl_core.loopir.traverse import allocated, nodes_of, static_indices, writes
+from ocannl_core.loopir.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 
@@ -73,6 +73,6 @@ def unscheduled(part: AnalysedKernel, nodes: dict[TensorNode, NodeInfo]) -> Step
 def rebuild_nest(part: AnalysedKernel, body: Block) -> Kernel:
     """Returns the nest of a part with another body, which may mention other nodes."""
     assert isinstance(part.step, Kernel)
-    own = set(allocated(body))
+    own = set(allocated_nodes(body))
     arguments = tuple(node for node in nodes_of(body) if node not in own)
     return replace(part.step, body=body, arguments=arguments, indices=static_indices(body))

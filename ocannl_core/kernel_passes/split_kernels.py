@@ -30,7 +30,7 @@ from ocannl_core.loopir.nodes import (
     StoreVector,
 )
 from ocannl_core.loopir.traverse import (
-    allocated,
+    allocated_nodes,
     locals_of,
     nodes_of,
     static_indices,
@@ -118,14 +118,14 @@ class _KernelSplitter:
 
     def nest(self, group: tuple[Stmt, ...], remarks: list[str]) -> Kernel:
         body = Block(tuple(stmt for stmt in group if not isinstance(stmt, Remark)))
-        own = set(allocated(body))
+        own = set(allocated_nodes(body))
         arguments = tuple(node for node in nodes_of(body) if node not in own)
         return Kernel(body, arguments, static_indices(body), self.title(remarks, group))
 
     def title(self, remarks: list[str], group: tuple[Stmt, ...]) -> str:
         inside = [stmt.text for stmt in group if isinstance(stmt, Remark)]
         body = Block(group)
-        own = set(allocated(body))
+        own = set(allocated_nodes(body))
         written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"

@@ -18,7 +18,7 @@ from dataclasses import field
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.identity import IdentityMap
-from ocannl_core.loopir.equivalence import Storage, key_of
+from ocannl_core.loopir.equivalence import Storage, canonical_key
 from ocannl_core.loopir.nodes import (
     AxisKind,
     Barrier,
@@ -47,10 +47,10 @@ from ocannl_core.loopir.nodes import (
 )
 from ocannl_core.loopir.traverse import (
     Node,
-    certain_operands,
-    computed_surely,
     fold,
     operands_of,
+    operands_with_certainty,
+    unconditional_subexpressions,
     walk,
     with_children,
 )
@@ -219,7 +219,7 @@ class _Survey:
 
         fold(value, combine, operands_of)
         around = self.sure
-        self.sure = frozenset(numbered[each][0] for each in computed_surely(value))
+        self.sure = frozenset(numbered[each][0] for each in unconditional_subexpressions(value))
         yield self.expression(value, numbered, True)
         self.sure = around
 
@@ -240,7 +240,7 @@ class _Survey:
             case Unary(op, _, dtype) | Binary(op, _, _, dtype) | Ternary(op, _, _, _, dtype):
                 key = (op, dtype, *operands)
             case Scoped(_, body):
-                key = key_of(node, self.version)
+                key = canonical_key(node, self.version)
                 weight = fold(body, own_cost)
             case _:
                 key = node
@@ -262,7 +262,7 @@ class _Survey:
         self.found.append((value, True))
         if isinstance(expr, Scoped):
             yield self.block(expr.body)
-        for operand, always in certain_operands(expr):
+        for operand, always in operands_with_certainty(expr):
             yield self.expression(operand, numbered, is_certain and always)
         if is_certain:
             self.provided.append((number, self.available.get(number)))
@@ -311,7 +311,7 @@ class _Author:
             rewritten = replace(expr, body=Block((yield self.stmts(expr.body.stmts))))
         else:
             operands = []
-            for operand, _ in certain_operands(expr):
+            for operand, _ in operands_with_certainty(expr):
                 operands.append((yield self.expression(operand, before)))
             rewritten = with_children(expr, operands)
         if not value.is_shared or value.holder is not None:

@@ -12,15 +12,15 @@ from ocannl_core.fast_dataclass import replace
 from ocannl_core.identity import ById
 from ocannl_core.origin import Location, Origin, caller_location
 from ocannl_core.shape import solver
-from ocannl_core.shape.capture import DimRef, fill, ties
+from ocannl_core.shape.capture import DimRef, bind_captures, equate_captures
 from ocannl_core.shape.close import close
 from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, TotalElements
-from ocannl_core.shape.counts import cells
+from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
 from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
-from ocannl_core.shape.messages import narrowed, too_many_cells
+from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -30,9 +30,9 @@ from ocannl_core.shape.terms import (
     RowVar,
     Shape,
     Size,
-    exceeds,
+    exceeds_address_space,
 )
-from ocannl_core.shape.unmatched import EinsumApplication, application_of, remarks, report
+from ocannl_core.shape.unmatched import EinsumApplication, application_of, find_remarks, report
 
 Axes = Sequence[int | Size | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
@@ -63,7 +63,7 @@ class Environment:
             self._row(RowKind.OUTPUT, output, name),
         )
         sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
-        if exceeds(sizes):
+        if exceeds_address_space(sizes):
             raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
         return shape
 
@@ -98,10 +98,10 @@ class Environment:
                     state.journal.put(state.contracted, tail, True)
             relation.enter(state)
             if capture:
-                state.agenda.extend(ties(capture, relation.labels, origin))
+                state.agenda.extend(equate_captures(capture, relation.labels, origin))
             solver.run(state)
             if capture:
-                fill(capture, relation.labels)
+                bind_captures(capture, relation.labels)
             if relation.constraints:
                 # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
@@ -229,7 +229,7 @@ class Environment:
     def size_of(self, ref: DimRef) -> int | None:
         """Return the size of a captured axis, or the product of captured ones; None if unknown."""
         if isinstance(ref.captured, RowVar):
-            return cells(self._state, Row(tail=ref.captured))
+            return count_cells(self._state, Row(tail=ref.captured))
         size = self._state.size(ref.captured)
         return size.n if size else None
 
@@ -306,7 +306,7 @@ class Environment:
             return cause.origin if cause else None
         found = state.find(var)
         known = state.values.get(found) or state.ceilings.get(found)
-        return narrowed(known.cause) if known else None
+        return narrow_origin(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
         """Return the derivation of a shape, and the bounds of its open parts, without any effect on
@@ -318,7 +318,7 @@ class Environment:
 
     def _check(self, applied: EinsumApplication) -> bool:
         """Report the doubtful parts of an application; return True if more may follow later."""
-        found, is_open = remarks(self._state, applied)
+        found, is_open = find_remarks(self._state, applied)
         for remark in found:
             report(remark, self._reported)
         return is_open

@@ -25,8 +25,8 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     TotalElements,
 )
-from ocannl_core.shape.formula_messages import substituted
-from ocannl_core.shape.messages import narrowed
+from ocannl_core.shape.formula_messages import substitute_known
+from ocannl_core.shape.messages import narrow_origin
 from ocannl_core.shape.state import State, sides
 from ocannl_core.shape.terms import (
     AffineDim,
@@ -172,7 +172,7 @@ def _guesses(state: State, guessed: Iterable[DimVar | RowVar]) -> tuple[Guess, .
 _CLOSING = "closing "
 
 
-def _told(origins: Iterable[Origin]) -> tuple[Origin, ...]:
+def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
     """Return origins in the user's program, each once; origins of guesses are left out."""
     told = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
     return tuple(dict.fromkeys(told))
@@ -192,7 +192,7 @@ def _row(state: State, kind: RowKind, stated: Row) -> RowReport:
     axes = [_axis(state, position, dim) for position, dim in enumerate(leading)]
     axes += [_axis(state, at - len(trailing), dim) for at, dim in enumerate(trailing)]
     origins, guessed = row_derivation(state, stated)
-    because, guesses = _told(origins), _guesses(state, guessed)
+    because, guesses = _unique_origins(origins), _guesses(state, guessed)
     if flat.tail is not None:
         certainty = Certainty.OPEN
     elif stated.tail is None:
@@ -281,7 +281,7 @@ def _axis(state: State, axis: int, dim: Dim) -> AxisReport:
     if isinstance(dim, Size):
         return AxisReport(axis, current, Certainty.STATED)
     origins, guessed = derivation(state, dim)
-    because, guesses = _told(origins), _guesses(state, guessed)
+    because, guesses = _unique_origins(origins), _guesses(state, guessed)
     if isinstance(current, Size):
         is_guessed = isinstance(dim, DimVar) and any(
             var in state.guesses for var in _representatives(state, dim)
@@ -336,7 +336,7 @@ def derivation(state: State, dim: Dim) -> tuple[list[Origin], list[DimVar]]:
                         guessed.append(var)
                         by_use = True
                     for cause in _causes(state, var, by_use=by_use):
-                        origins.append(narrowed(cause))
+                        origins.append(narrow_origin(cause))
                         pending += [(other, by_use) for other in dims_of(cause)]
             case AffineDim(over=over, window=window):
                 inner = (over,) if window is None else (over, window.kernel)
@@ -379,26 +379,28 @@ def dims_of(cause: Constraint) -> tuple[Dim, ...]:
 
 def _bounds(state: State, var: DimVar) -> Iterator[Bound]:
     if (ceiling := state.ceilings.get(var)) is not None:
-        yield Bound(f"{ceiling.size} or 1", narrowed(ceiling.cause))
+        yield Bound(f"{ceiling.size} or 1", narrow_origin(ceiling.cause))
     if (floor := state.floors.get(var)) is not None:
-        yield Bound(f"at least {floor.n}", narrowed(floor.cause))
+        yield Bound(f"at least {floor.n}", narrow_origin(floor.cause))
     if (unit := state.units.get(var)) is not None:
-        yield Bound("an operand has size 1, so that it need not be larger", narrowed(unit.cause))
+        yield Bound(
+            "an operand has size 1, so that it need not be larger", narrow_origin(unit.cause)
+        )
     for other, cause in state.results.get(var, {}).items():
-        yield Bound(f"{_size_text(state, other)} or 1", narrowed(cause))
+        yield Bound(f"{_size_text(state, other)} or 1", narrow_origin(cause))
     for other, cause in state.operands.get(var, {}).items():
         if state.size(other) is None:
-            yield Bound(f"equal to {state.current(other)}, unless that is 1", narrowed(cause))
+            yield Bound(f"equal to {state.current(other)}, unless that is 1", narrow_origin(cause))
     for formula in state.formulas.get(var, {}):
         if formula in state.open_formulas:
-            yield Bound(_formula(state, formula), narrowed(formula))
+            yield Bound(_formula(state, formula), narrow_origin(formula))
     yield from _leaf_bound(state.dim_leaves.get(var) is not None)
 
 
 def _formula(state: State, formula: Formula) -> str:
     if isinstance(formula, TotalElements):
         return _statement(state, formula)
-    left, right = (substituted(state, side) for side in (formula.left, formula.right))
+    left, right = (substitute_known(state, side) for side in (formula.left, formula.right))
     return f"{left} = {right}"
 
 

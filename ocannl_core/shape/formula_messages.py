@@ -21,17 +21,17 @@ from ocannl_core.shape.terms import (
 )
 
 
-def substituted(state: State, dim: Dim) -> Dim:
+def substitute_known(state: State, dim: Dim) -> Dim:
     """Return a size with the known sizes substituted."""
     match dim:
         case DimVar() | Size():
             return state.size(dim) or dim
         case AffineDim(over=over, window=window):
             if window is not None:
-                window = replace(window, kernel=substituted(state, window.kernel))
-            return replace(dim, over=substituted(state, over), window=window)
+                window = replace(window, kernel=substitute_known(state, window.kernel))
+            return replace(dim, over=substitute_known(state, over), window=window)
         case ConcatDim(parts):
-            return ConcatDim(tuple(substituted(state, part) for part in parts))
+            return ConcatDim(tuple(substitute_known(state, part) for part in parts))
         case _:
             assert_never(dim)
 
@@ -55,9 +55,9 @@ def _ends(state: State, equation: DimEqual) -> tuple[str, str]:
     left, right = equation.left, equation.right
     if not isinstance(left, DimVar | Size):
         left, right = right, left
-    whole = substituted(state, left)
+    whole = substitute_known(state, left)
     text = f"size {whole}" if isinstance(whole, Size) else str(whole)
-    return text, _formula(right, substituted(state, right))
+    return text, _formula(right, substitute_known(state, right))
 
 
 def _formula(dim: Dim, shown: Dim) -> str:

@@ -17,7 +17,7 @@ from ocannl_core.shape.underdetermined import axis_name, parameter_text
 _SHOWN = 2
 
 
-def guess_messages(state: State, work: Work, error: ShapeError) -> ShapeError:
+def add_guess_notes(state: State, work: Work, error: ShapeError) -> ShapeError:
     """Add the guesses of earlier closings on the sizes and rows concerned to an error.
 
     Args:

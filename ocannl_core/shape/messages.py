@@ -19,10 +19,10 @@ from ocannl_core.shape.terms import Row, Size
 
 def place(cause: Constraint) -> str:
     """Return the place of a constraint: part of the operation, operation, user's line."""
-    return str(narrowed(cause))
+    return str(narrow_origin(cause))
 
 
-def narrowed(cause: Constraint) -> Origin:
+def narrow_origin(cause: Constraint) -> Origin:
     """Return the origin of a constraint, down to the axis.
 
     output row of the second operand  -->  output axis -1 of the second operand

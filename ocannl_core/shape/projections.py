@@ -97,10 +97,10 @@ def project(
         SpecError: if the spec of the operation does not fit.
     """
     if isinstance(logic, NumbersOfWords):
-        return _runs(logic.per_word, result, operands[0])
+        return _project_words(logic.per_word, result, operands[0])
     ids = count()
-    result = _identified(result, ids)
-    operands = [_identified(operand, ids) for operand in operands]
+    result = _with_identities(result, ids)
+    operands = [_with_identities(operand, ids) for operand in operands]
     state = State()
     relation = relation_of(logic, result, operands, origin, state.fresh)
     for label, n in (sizes or {}).items():
@@ -111,7 +111,7 @@ def project(
     return derive(state, relation, result, operands)
 
 
-def _runs(per_word: int, result: Shape, words: Shape) -> Projections:
+def _project_words(per_word: int, result: Shape, words: Shape) -> Projections:
     """Return the projections of words that expand to runs of cells. The left-hand side is the start
     of each run, in row-major order.
     """
@@ -137,7 +137,7 @@ def derive(
     for dim, index in relation.pins.items():
         axes.pin(dim, index)
     for constraint in relation.constraints:
-        for pair in _paired(state, constraint):
+        for pair in _pair_axes(state, constraint):
             axes.meet(pair)
     labels = [dim for dim in relation.labels.values() if isinstance(dim, DimVar)]
     labels += relation.row_axes
@@ -157,7 +157,7 @@ def _check_kernel(state: State, equation: DimEqual) -> None:
         )
 
 
-def _identified(shape: Shape, ids: Iterator[int]) -> Shape:
+def _with_identities(shape: Shape, ids: Iterator[int]) -> Shape:
     """Return the shape with a fresh identity for every axis."""
     if not shape.is_closed:
         raise VerifyError("Projections are derived from closed shapes.", found=str(shape))
@@ -183,14 +183,14 @@ def _rows(constraint: Constraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
+def _pair_axes(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:
     """Split a constraint on rows into constraints on axes."""
     match constraint:
         case RowBelow(origin=origin):
             for axis, below, above in pairs(state, constraint):
                 yield DimBelow(below, above, origin, axis)
         case RowEqual(left, right, origin):
-            equal = zip(_reversed(state, left), _reversed(state, right), strict=True)
+            equal = zip(_reverse(state, left), _reverse(state, right), strict=True)
             for axis, (one, other) in enumerate(equal, start=1):
                 yield DimEqual(one, other, origin, -axis)
         case DimBelow() | DimEqual():
@@ -201,7 +201,7 @@ def _paired(state: State, constraint: Constraint) -> Iterator[DimBelow | DimEqua
             assert_never(constraint)
 
 
-def _reversed(state: State, row: Row) -> Iterator[Dim]:
+def _reverse(state: State, row: Row) -> Iterator[Dim]:
     return reversed(state.flat(row).trailing)
 
 
@@ -407,11 +407,11 @@ class _ProjectionAxes:
 
     def _affine(self, root: Axis, formula: AffineDim, domain: dict[LoopVar, int]) -> AxisIndex:
         """Return `stride*over + dilation*kernel + offset - left`, and record the margins."""
-        terms, offset = _scaled(formula.stride, self._index(formula.over, "o", domain))
+        terms, offset = _scale(formula.stride, self._index(formula.over, "o", domain))
         offset += formula.offset
         window = formula.window
         if window is not None:
-            kernel_terms, kernel_offset = _scaled(
+            kernel_terms, kernel_offset = _scale(
                 window.dilation, self._index(window.kernel, "k", domain)
             )
             terms += kernel_terms
@@ -439,7 +439,7 @@ class _ProjectionAxes:
             position = roots.index(taken[0])
             start = sum(self._size(part) for part in formula.parts[:position])
             index = self._index(formula.parts[position], "p", domain)
-            return affine(*_shifted(index, start))
+            return affine(*_shift(index, start))
         parts: list[IndexVar | int] = []
         for root, part in zip(roots, formula.parts, strict=True):
             if root is None:
@@ -459,12 +459,12 @@ class _ProjectionAxes:
         return None if axis is None else self._find(axis)
 
 
-def _scaled(factor: int, index: AxisIndex) -> tuple[list[tuple[int, IndexVar]], int]:
+def _scale(factor: int, index: AxisIndex) -> tuple[list[tuple[int, IndexVar]], int]:
     terms, offset = as_affine(index)
     return [(factor * coefficient, var) for coefficient, var in terms], factor * offset
 
 
-def _shifted(index: AxisIndex, distance: int) -> tuple[list[tuple[int, IndexVar]], int]:
+def _shift(index: AxisIndex, distance: int) -> tuple[list[tuple[int, IndexVar]], int]:
     terms, offset = as_affine(index)
     return list(terms), offset + distance
 

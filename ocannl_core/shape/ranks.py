@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from ocannl_core.shape.constraints import Constraint, RowBelow, RowEqual
 from ocannl_core.shape.messages import rank_cycle
-from ocannl_core.shape.state import LeafTensor, State, stronger
+from ocannl_core.shape.state import LeafTensor, State, preferred_leaf
 from ocannl_core.shape.terms import RowVar
 
 _SUSPICIOUS_DEPTH = 16
@@ -30,7 +30,7 @@ def record(state: State, longer: RowVar, shorter: RowVar, surplus: int, cause: C
         state.put_inner(state.rank_causes, long_root, short_root, cause)
 
 
-def born_within(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
+def record_part(state: State, var: RowVar, outer: RowVar, outside: int) -> None:
     """Record that a fresh variable is a part of the axes of another one."""
     root, outer_outside = state.root(outer)
     state.roots[var] = (root, outer_outside + outside)
@@ -47,12 +47,12 @@ def check_growth(state: State, var: RowVar, cause: Constraint) -> None:
     if (
         depth >= _SUSPICIOUS_DEPTH
         and depth & (depth - 1) == 0
-        and (circle := _gaining_circle(state, var))
+        and (circle := _positive_cycle(state, var))
     ):
         raise rank_cycle(cause, circle)
 
 
-def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
+def _positive_cycle(state: State, var: RowVar) -> list[Constraint]:
     """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
     empty if there is none.
     """
@@ -69,12 +69,12 @@ def _gaining_circle(state: State, var: RowVar) -> list[Constraint]:
                 length[there] = length[here] + 1
                 came_from[there] = here
                 if length[there] > len(best):
-                    return _circle(state, came_from, there)
+                    return _cycle(state, came_from, there)
                 queue.append(there)
     return []
 
 
-def _circle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
+def _cycle(state: State, came_from: dict[RowVar, RowVar], var: RowVar) -> list[Constraint]:
     """Return the causes along the cycle that the predecessors of a variable lead to."""
     passed: set[RowVar] = set()
     while var not in passed:
@@ -111,7 +111,7 @@ def open_operands(state: State, var: RowVar) -> Iterator[RowBelow]:
             yield constraint
 
 
-def linked(state: State, var: RowVar) -> Iterator[RowVar]:
+def equally_long(state: State, var: RowVar) -> Iterator[RowVar]:
     """Yield the variables that an equation of rows makes equally long."""
     for constraint in state.suspended.get(var, ()):
         if isinstance(constraint, RowEqual):
@@ -128,7 +128,7 @@ def group(state: State, var: RowVar) -> list[RowVar]:
         one = pending.pop()
         if one not in found:
             found[one] = None
-            pending += linked(state, one)
+            pending += equally_long(state, one)
     return list(found)
 
 
@@ -137,7 +137,7 @@ def leaf_of(state: State, var: RowVar) -> LeafTensor | None:
     found: LeafTensor | None = None
     for one in group(state, var):
         if (leaf := state.row_leaves.get(one)) is not None:
-            found = stronger(found, leaf)
+            found = preferred_leaf(found, leaf)
     return found
 
 
@@ -155,9 +155,9 @@ def _surplus(constraint: RowBelow) -> int:
     return len(constraint.res.dims) - len(constraint.opnd.dims)
 
 
-def limits(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
+def upper_bounds(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Return the upper bounds on numbers of axes from results, for the variables that have one."""
-    region = _behind(state, wanted)
+    region = _sources(state, wanted)
     seeds: dict[RowVar, int] = {}
     for var in region:
         for constraint in bounds(state, var):
@@ -183,7 +183,7 @@ def known_axes(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Return, for variables with results of known axes, the least number of these axes; at least
     the number that a spec names.
     """
-    region = _behind(state, wanted)
+    region = _sources(state, wanted)
     informed = _informed(state, region)
     seeds: dict[RowVar, int] = {}
     for var in region:
@@ -201,7 +201,7 @@ def _named_surplus(constraint: RowBelow) -> int:
     return sum(constraint.named) - len(constraint.opnd.dims)
 
 
-def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+def _sources(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
     region: dict[RowVar, None] = {}
     pending = list(wanted)
@@ -211,11 +211,11 @@ def _behind(state: State, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
             continue
         region[var] = None
         pending += [c.res.tail for c in bounds(state, var) if c.res.tail is not None]
-        pending += linked(state, var)
+        pending += equally_long(state, var)
     return region
 
 
-def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
+def reachable_rows(state: State, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and those that they propagate information to."""
     seen: dict[RowVar, None] = {}
     pending = [var for var in start if var not in state.rows]
@@ -224,7 +224,7 @@ def reached(state: State, start: Iterable[RowVar]) -> list[RowVar]:
         if var not in seen:
             seen[var] = None
             pending += [c.opnd.tail for c in open_operands(state, var) if c.opnd.tail]
-            pending += linked(state, var)
+            pending += equally_long(state, var)
     return list(seen)
 
 
@@ -236,7 +236,7 @@ def _informed(state: State, region: dict[RowVar, None]) -> set[RowVar]:
         if var in informed:
             continue
         informed.add(var)
-        pending += [other for other in linked(state, var) if other in region]
+        pending += [other for other in equally_long(state, var) if other in region]
         for constraint in open_operands(state, var):
             if constraint.opnd.tail in region and constraint.opnd.tail is not None:
                 pending.append(constraint.opnd.tail)
@@ -255,7 +255,7 @@ def _nearest(
         if var in found:
             continue
         found[var] = value
-        for other in linked(state, var):
+        for other in equally_long(state, var):
             if other in region and other not in found:
                 heappush(heap, (value, other.id, other))
         for constraint in open_operands(state, var):

@@ -7,12 +7,12 @@ from ocannl_core.shape.constraints import DimEqual, RowEqual
 from ocannl_core.shape.messages import axes_differ, self_reference
 from ocannl_core.shape.rows import (
     as_row,
-    decided_by,
     keep_crossing,
     left_forms,
     right_forms,
-    shown,
+    solution_causes,
     solve,
+    substitute_sizes,
     with_causes,
 )
 from ocannl_core.shape.state import Flat, State
@@ -29,10 +29,10 @@ def equate(state: State, constraint: RowEqual) -> None:
     if left.tail is None and right.tail is None:
         if left.known != right.known:
             raise axes_differ(
-                shown(state, left),
-                shown(state, right),
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
                 constraint,
-                decided_by(state, constraint),
+                solution_causes(state, constraint),
             )
         _equate_axes(state, left.trailing, right.trailing, constraint, from_right=True)
     elif left.tail == right.tail:
@@ -41,10 +41,10 @@ def equate(state: State, constraint: RowEqual) -> None:
         closed, opened = (left, right) if left.tail is None else (right, left)
         if opened.known > closed.known:
             raise axes_differ(
-                shown(state, left),
-                shown(state, right),
+                substitute_sizes(state, left),
+                substitute_sizes(state, right),
                 constraint,
-                decided_by(state, constraint),
+                solution_causes(state, constraint),
             )
         _solve_against(state, opened, closed, constraint)
     else:
@@ -54,7 +54,7 @@ def equate(state: State, constraint: RowEqual) -> None:
 def _equate_to_itself(state: State, left: Flat, right: Flat, constraint: RowEqual) -> None:
     if left.known != right.known:
         found = f"{as_row(left)} = {as_row(right)}"
-        raise self_reference(constraint, found, decided_by(state, constraint))
+        raise self_reference(constraint, found, solution_causes(state, constraint))
     if len(left.leading) < len(right.leading):
         left, right = right, left
     first, last = len(right.leading), len(left.trailing)
@@ -144,7 +144,7 @@ def _grow(
 ) -> RowVar:
     """Add known axes to the ends of a row variable; return the variable between them."""
     tail = state.fresh.row(var.name)
-    ranks.born_within(state, tail, var, len(leading) + len(trailing))
+    ranks.record_part(state, tail, var, len(leading) + len(trailing))
     solve(state, var, Row(leading, tail, trailing), constraint)
     ranks.check_growth(state, tail, constraint)
     return tail

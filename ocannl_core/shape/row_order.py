@@ -15,13 +15,13 @@ from ocannl_core.shape.constraints import DimBelow, DimEqual, NamedAxis, RowBelo
 from ocannl_core.shape.messages import position_is_missing, self_reference, too_many_axes
 from ocannl_core.shape.rows import (
     as_row,
-    decided_by,
     extend,
     keep_crossing,
     left_forms,
     right_forms,
-    shown,
+    solution_causes,
     solve,
+    substitute_sizes,
 )
 from ocannl_core.shape.state import Flat, State, sides
 from ocannl_core.shape.terms import Dim, Row, RowVar, Size
@@ -147,8 +147,8 @@ def _refuse_missing(state: State, missing: tuple[Dim, ...], constraint: RowBelow
     if any(dim in state.addressed for dim in missing):
         operand = state.flat(constraint.opnd)
         wanted = operand.known + len(missing)
-        causes = decided_by(state, constraint)
-        raise position_is_missing(shown(state, operand), wanted, constraint, causes)
+        causes = solution_causes(state, constraint)
+        raise position_is_missing(substitute_sizes(state, operand), wanted, constraint, causes)
 
 
 def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
@@ -159,13 +159,19 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
     """
     if res.known + constraint.skipped + constraint.ahead or opnd.known != 1:
         raise too_many_axes(
-            shown(state, res), shown(state, opnd), constraint, decided_by(state, constraint)
+            substitute_sizes(state, res),
+            substitute_sizes(state, opnd),
+            constraint,
+            solution_causes(state, constraint),
         )
     (dim,) = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
     if size is not None and size.n != 1:
         raise too_many_axes(
-            shown(state, res), shown(state, opnd), constraint, decided_by(state, constraint)
+            substitute_sizes(state, res),
+            substitute_sizes(state, opnd),
+            constraint,
+            solution_causes(state, constraint),
         )
     state.agenda.append(DimEqual(dim, Size(1), constraint.origin, -1))
     if opnd.tail is not None:
@@ -175,7 +181,7 @@ def _refine_scalar(state: State, res: Flat, opnd: Flat, constraint: RowBelow) ->
 def _refine_itself(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
     if res.known < opnd.known:
         found = f"{as_row(res)} has at least the axes of {as_row(opnd)}"
-        raise self_reference(constraint, found, decided_by(state, constraint))
+        raise self_reference(constraint, found, solution_causes(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
@@ -198,7 +204,7 @@ def _name_right_end(state: State, res: Flat, number: int, constraint: RowBelow) 
     if unnamed <= 0 or form.tail is None:
         return
     tail, dims = state.fresh.row(form.tail.name), state.fresh.dims(unnamed)
-    ranks.born_within(state, tail, form.tail, 0)
+    ranks.record_part(state, tail, form.tail, 0)
     ahead = form.leading[len(form.leading) - unnamed :]
     keep_crossing(state, Row(ahead, form.tail), Row((), tail, dims), constraint)
 
@@ -230,14 +236,14 @@ def _match_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -> N
     names; else they are matched from the right. The constraint waits until this is known.
     """
     first, last = constraint.named
-    ahead, behind = _front(res)[:first], res.trailing[len(res.trailing) - last :]
+    ahead, behind = _left_axes(res)[:first], res.trailing[len(res.trailing) - last :]
     middle = _without_ends(res, first, last)
     assert middle is not None
     for form in right_forms(state, opnd):
         _refine_axes(state, behind, form.trailing, constraint)
     if opnd.known >= first + last:
         for form in left_forms(state, opnd):
-            for axis, (below, above) in enumerate(zip(ahead, _front(form), strict=False)):
+            for axis, (below, above) in enumerate(zip(ahead, _left_axes(form), strict=False)):
                 _compare(state, below, above, constraint, axis)
         inner = _without_ends(opnd, first, last)
         if inner is not None:
@@ -272,7 +278,7 @@ def _wait_for_names(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
         state.suspend(kept)
 
 
-def _front(row: Flat) -> tuple[Dim, ...]:
+def _left_axes(row: Flat) -> tuple[Dim, ...]:
     """Return the axes at the left end of a row."""
     return row.leading if row.tail is not None else row.trailing
 

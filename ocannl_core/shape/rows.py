@@ -52,7 +52,7 @@ def extend(
 ) -> tuple[RowVar, tuple[Dim, ...]]:
     """Append axes to the right end of a row variable; return the rest, and the axes."""
     tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
-    ranks.born_within(state, tail, var, number)
+    ranks.record_part(state, tail, var, number)
     solve(state, var, Row((), tail, dims), cause)
     ranks.check_growth(state, tail, cause)
     return tail, dims
@@ -74,10 +74,10 @@ def left_forms(state: State, row: Flat) -> Iterator[Flat]:
 
     (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
     """
-    return map(_mirrored, _forms(state, _mirrored(row), _mirrored, frozenset()))
+    return map(_mirror, _forms(state, _mirror(row), _mirror, frozenset()))
 
 
-def _mirrored(row: Flat) -> Flat:
+def _mirror(row: Flat) -> Flat:
     return Flat(row.trailing[::-1], row.tail, row.leading[::-1])
 
 
@@ -141,12 +141,12 @@ def with_causes(
 # ----- messages -----------------------------------------------------------------------------------
 
 
-def decided_by(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
+def solution_causes(state: State, constraint: RowEqual | RowBelow) -> list[Constraint]:
     """Return the causes of the solutions in the rows of a constraint."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]
 
 
-def shown(state: State, flat: Flat) -> Row:
+def substitute_sizes(state: State, flat: Flat) -> Row:
     """Return the row with the known sizes substituted."""
     leading, trailing = (tuple(map(state.current, dims)) for dims in (flat.leading, flat.trailing))
     return Row(leading, flat.tail, trailing)

@@ -46,7 +46,7 @@ def run(state: State, budget: int | None = None) -> None:
         try:
             step(state, work)
         except ShapeError as error:
-            raise guesses.guess_messages(state, work, error) from None
+            raise guesses.add_guess_notes(state, work, error) from None
 
 
 def step(state: State, work: Work) -> None:
@@ -65,10 +65,10 @@ def step(state: State, work: Work) -> None:
         case RowEqual():
             row_equations.equate(state, work)
         case TotalElements():
-            counts.total(state, work)
+            counts.solve_count(state, work)
         case Exact():
-            counts.exact(state, work)
+            counts.solve_exact(state, work)
         case ReverseEqual():
-            counts.reverse(state, work)
+            counts.solve_reverse(state, work)
         case _:
             assert_never(work)

@@ -323,12 +323,12 @@ class State:
         """Mark a size as that of a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
-            self.journal.put(self.dim_leaves, var, stronger(self.dim_leaves.get(var), leaf))
+            self.journal.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
         """Mark a row variable as that of a leaf."""
-        self.journal.put(self.row_leaves, var, stronger(self.row_leaves.get(var), leaf))
+        self.journal.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
 
     def anchor(self, var: RowVar) -> None:
@@ -389,7 +389,7 @@ def sides(constraint: RowConstraint) -> tuple[Row, ...]:
             assert_never(constraint)
 
 
-def stronger(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
+def preferred_leaf(one: LeafTensor | None, other: LeafTensor) -> LeafTensor:
     """Return the leaf that decides how a shared variable is closed: a parameter, else the first."""
     if one is None:
         return other

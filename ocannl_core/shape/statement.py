@@ -80,7 +80,7 @@ def parse_statement(text: str) -> Statement:
     return Statement(shapes[:count], shapes[count:], text)
 
 
-def stated(
+def statement_constraints(
     statement: Statement,
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],

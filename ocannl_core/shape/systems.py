@@ -22,7 +22,7 @@ from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import DimVar, Size
 
 
-def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
+def solve_systems(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
     """Solve the waiting equations among formulas; return the sizes, and the pairs of equal sizes.
 
     Raises:
@@ -31,7 +31,7 @@ def consequences(state: State, formulas: Iterable[Formula]) -> list[DimEqual]:
     found: list[DimEqual] = []
     for system in _systems(state, formulas):
         if len(system) > 1:
-            found += _solved(state, system)
+            found += _solve_system(state, system)
     return found
 
 
@@ -61,13 +61,13 @@ Combination = tuple[dict[DimVar, Fraction], Fraction]
 """`sum(coefficient * unknown) + constant`."""
 
 
-def _solved(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
+def _solve_system(state: State, system: Sequence[DimEqual]) -> list[DimEqual]:
     zeros = [_combination(state, equation) for equation in system]
     origins: dict[DimVar, Origin] = {}
     for equation, (mentioned, _) in zip(system, zeros, strict=True):
         for var in mentioned:
             origins.setdefault(var, equation.origin)
-    solutions = _eliminated(zeros)
+    solutions = _eliminate(zeros)
     if solutions is None:
         raise messages.contradictory(state, system)
     found: list[DimEqual] = []
@@ -93,7 +93,7 @@ def _combination(state: State, equation: DimEqual) -> Combination:
     return {var: Fraction(factor) for var, factor in terms.items()}, Fraction(constant)
 
 
-def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
+def _eliminate(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None:
     """Return unknowns as combinations of the free ones (Gauss-Jordan); None if contradictory.
 
     Pivots are unknowns of few equations, so that the combinations of a long chain stay short.
@@ -105,7 +105,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
         terms, constant = zero
         for var in list(terms):
             if var in solutions:
-                terms, constant = _replaced(var, (terms, constant), solutions[var])
+                terms, constant = _substitute(var, (terms, constant), solutions[var])
         if not terms:
             if constant:
                 return None
@@ -115,7 +115,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
         rest = {var: each / factor for var, each in terms.items() if var != pivot}
         solution = rest, constant / factor
         for var in users.pop(pivot, ()):
-            solutions[var] = _replaced(pivot, solutions[var], solution)
+            solutions[var] = _substitute(pivot, solutions[var], solution)
             for free in rest:
                 users.setdefault(free, set()).add(var)
         solutions[pivot] = solution
@@ -124,7 +124,7 @@ def _eliminated(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | Non
     return solutions
 
 
-def _replaced(var: DimVar, combination: Combination, value: Combination) -> Combination:
+def _substitute(var: DimVar, combination: Combination, value: Combination) -> Combination:
     """Substitute a combination for an unknown in another combination."""
     terms, constant = combination
     factor = terms.get(var)

@@ -213,7 +213,7 @@ LARGEST_INDEX = 2**63 - 1
 """The largest index of generated code and of NumPy."""
 
 
-def exceeds(sizes: Iterable[int], nbytes: int = 1) -> bool:
+def exceeds_address_space(sizes: Iterable[int], nbytes: int = 1) -> bool:
     """Return True if the cells of a tensor, of a given number of bytes each, exceed the address
     space.
 

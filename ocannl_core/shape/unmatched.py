@@ -83,7 +83,7 @@ def _names(shape: ShapeSpec) -> Iterator[str]:
             yield from axis_names(axis)
 
 
-def remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
+def find_remarks(state: State, application: EinsumApplication) -> tuple[list[SpecRemark], bool]:
     """Return the remarks on an application, and True if unknown shapes may add others."""
     found: list[SpecRemark] = []
     is_open = False

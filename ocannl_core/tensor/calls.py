@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ocannl_core.assign.calls import Outside, settle
+from ocannl_core.assign.calls import LiveNodes, bufferise_calls
 from ocannl_core.assign.nodes import Accumulate, Assignment, AssignProgram, Operand, Scalar
 from ocannl_core.indexing import Projections
 from ocannl_core.node import TensorNode
@@ -121,4 +121,4 @@ class Calls:
         lasting = Parameter | Declared
         persistent = {node for node, each in definitions.items() if isinstance(each, lasting)}
         kept = {n: _KEPT[type(each)] for n, each in definitions.items() if type(each) in _KEPT}
-        return settle(program, Outside(persistent, kept))
+        return bufferise_calls(program, LiveNodes(persistent, kept))

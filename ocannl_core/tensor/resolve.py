@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
-from ocannl_core.assign.liveness import overwritten
+from ocannl_core.assign.liveness import dead_on_entry
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -122,7 +122,7 @@ def resolve(
         tuple(emitter.body),
         emitter.nodes,
         frozenset(emitter.embedded),
-        frozenset(emitter.fresh - overwritten(emitter.body, {t.node for t in declared})),
+        frozenset(emitter.fresh - dead_on_entry(emitter.body, {t.node for t in declared})),
         frozenset(emitter.node_of(tensor) for tensor in results),
         name,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from ocannl_core.assign.calls import Outside, settle
+from ocannl_core.assign.calls import LiveNodes, bufferise_calls
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -83,14 +83,14 @@ def settled(
     kept: Mapping[TensorNode, str] | None = None,
 ) -> list[str]:
     """Returns the assignments of a settled program as lines."""
-    after = settle(before, Outside(frozenset(persistent), kept or {}))
+    after = bufferise_calls(before, LiveNodes(frozenset(persistent), kept or {}))
     lines = [line.strip().partition("   #")[0] for line in to_text(after).splitlines()]
     return [line for line in lines if "=" in line or line.startswith("section")]
 
 
 def refusal(before: AssignProgram, *arguments: Any) -> str:
     with pytest.raises(OpError) as error:
-        settle(before, Outside(*(arguments or (frozenset(), {}))))
+        bufferise_calls(before, LiveNodes(*(arguments or (frozenset(), {}))))
     return f"{error.value.rule} {error.value.found}"
 
 
@@ -99,7 +99,7 @@ FILL = Fetch(A, Constant(1.0))
 
 def test_programs_without_destroyers_keep_their_order_and_their_nodes() -> None:
     before = program(FILL, call("f", [A], [B], views={B: A}), copy(C, B))
-    assert settle(before, Outside(frozenset(), {})).body == before.body
+    assert bufferise_calls(before, LiveNodes(frozenset(), {})).body == before.body
 
 
 def test_a_destroyer_moves_behind_the_other_readers_and_its_users_move_along() -> None:
@@ -210,14 +210,14 @@ def test_calls_work_on_copies_without_margins() -> None:
 
 def test_what_is_lost_is_no_node_that_anybody_could_read() -> None:
     before = program(FILL, call("f", [A], [B], scratch=[A]))
-    after = settle(before, Outside(frozenset(), {}))
+    after = bufferise_calls(before, LiveNodes(frozenset(), {}))
     assert A not in after.nodes
     assert [node.label for node in after.nodes] == [("a",), ("b",), ("c",), ("d",), ("e",), ("p",)]
 
 
 def test_what_is_computed_again_after_it_was_taken_over_keeps_its_node() -> None:
     taken = call("f", [A], [B], shared={B: A})
-    after = settle(program(FILL, taken, FILL, results=[A]), Outside(frozenset(), {}))
+    after = bufferise_calls(program(FILL, taken, FILL, results=[A]), LiveNodes(frozenset(), {}))
     assert after.results == {A}
 
 

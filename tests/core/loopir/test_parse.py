@@ -13,7 +13,7 @@ from ocannl_core import dtypes
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import ParseError, UsageError
 from ocannl_core.indexing import StaticIndex
-from ocannl_core.loopir.equivalence import key_of
+from ocannl_core.loopir.equivalence import canonical_key
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,
@@ -171,7 +171,7 @@ def structure(program: LoopProgram) -> Hashable:
             case _:
                 return stmt
 
-    return numbered(key_of(map_stmts(program.body, plain)))
+    return numbered(canonical_key(map_stmts(program.body, plain)))
 
 
 # ----- number formats -----------------------------------------------------------------------------
