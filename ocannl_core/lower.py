@@ -23,7 +23,6 @@ from math import isinf, prod
 from typing import assert_never
 
 from ocannl_core import settings
-from ocannl_core.assign.concatenation import traversals
 from ocannl_core.assign.nodes import (
     Accumulate,
     AssignProgram,
@@ -71,6 +70,7 @@ from ocannl_core.indexing import (
     is_surjective,
     row_major,
     substitute,
+    traversals,
 )
 from ocannl_core.ir_text import PrintedNames
 from ocannl_core.loopir.constants import constant, index_value, saturate, select_constant

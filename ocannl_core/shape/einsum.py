@@ -41,7 +41,6 @@ from ocannl_core.shape.einsum_ast import (
     axis_names,
 )
 from ocannl_core.shape.einsum_parser import spec_error
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.state import State
 from ocannl_core.shape.terms import (
     LARGEST_INDEX,
@@ -50,6 +49,7 @@ from ocannl_core.shape.terms import (
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,

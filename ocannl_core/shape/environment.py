@@ -18,13 +18,13 @@ from ocannl_core.shape.constraints import Constraint, DimEqual, Exact, Strided, 
 from ocannl_core.shape.counts import count_cells
 from ocannl_core.shape.einsum import Einsum
 from ocannl_core.shape.explain import ShapeReport, explain
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.logic import Logic, contracted_rows, relation_of
 from ocannl_core.shape.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.state import LeafTensor, State
 from ocannl_core.shape.terms import (
     AffineDim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,

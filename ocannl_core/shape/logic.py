@@ -20,8 +20,7 @@ from ocannl_core.shape.constraints import (
 )
 from ocannl_core.shape.einsum import Einsum, Instance, Relation, operand_name
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.fresh_variables import FreshVariables
-from ocannl_core.shape.terms import Dim, Row, RowKind, Shape, Size
+from ocannl_core.shape.terms import Dim, FreshVariables, Row, RowKind, Shape, Size
 
 __all__ = [
     "BatchSlice",

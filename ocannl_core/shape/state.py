@@ -19,12 +19,12 @@ from ocannl_core.shape.constraints import (
     RowEqual,
     TotalElements,
 )
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowKind,
     RowVar,

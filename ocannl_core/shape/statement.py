@@ -29,12 +29,12 @@ from ocannl_core.shape.einsum_ast import (
     ShapeSpec,
 )
 from ocannl_core.shape.einsum_parser import parse_spec
-from ocannl_core.shape.fresh_variables import FreshVariables
 from ocannl_core.shape.terms import (
     AffineDim,
     ConcatDim,
     Dim,
     DimVar,
+    FreshVariables,
     Row,
     RowVar,
     Shape,

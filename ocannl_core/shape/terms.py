@@ -1,4 +1,4 @@
-"""The terms of shape inference: dimensions, rows of axes, shapes.
+"""The terms of shape inference: dimensions, rows of axes, shapes, fresh variables.
 
 A shape is three rows: batch, input, output. A row is known leading axes, an optional row variable
 for unknown axes, and known trailing axes. All terms are frozen; solutions are in the state of the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from enum import Enum
-from itertools import zip_longest
+from itertools import count, zip_longest
 from math import prod
 from typing import assert_never
 
@@ -152,6 +152,27 @@ class RowVar:
 
     def __str__(self) -> str:
         return f"..{self.name or f'${self.id}'}.."
+
+
+class FreshVariables:
+    """A supply of fresh variables; names are for messages only."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids = count()
+
+    def dim(self, name: str = "") -> DimVar:
+        """Return a fresh size variable."""
+        return DimVar(next(self._ids), name)
+
+    def row(self, name: str = "") -> RowVar:
+        """Return a fresh row variable."""
+        return RowVar(next(self._ids), name)
+
+    def dims(self, number: int) -> tuple[DimVar, ...]:
+        """Return fresh size variables without names."""
+        return tuple(self.dim() for _ in range(number))
 
 
 @dataclass(frozen=True, slots=True)

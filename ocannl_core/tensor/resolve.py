@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
-from ocannl_core.assign.liveness import dead_on_entry
 from ocannl_core.assign.nodes import (
     Accumulate,
     Assignment,
@@ -21,6 +20,7 @@ from ocannl_core.assign.nodes import (
     Scalar,
     Section,
 )
+from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.errors import UsageError
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ocannl_core.assign.liveness import dead_on_entry
 from ocannl_core.assign.nodes import Accumulate, Assignment, Cells, Constant, Fetch, Scalar, Section
+from ocannl_core.assign.traverse import dead_on_entry
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, Projections, VarIndex
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
