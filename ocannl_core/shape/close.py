@@ -312,13 +312,13 @@ def close_dims_from_uses(closing: Closing) -> None:
             bounded.clear()
         if not ready:
             ready = [dim for dim in closing.open_dims() if dim in state.ceilings]
-        guesses = {dim: _settled(state, dim) for dim in ready}
+        guesses = {dim: _size_from_uses(state, dim) for dim in ready}
         refuse_guesses(state, (), [dim for dim in ready if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "sizes"):
             return
 
 
-def _settled(state: State, dim: DimVar) -> Size:
+def _size_from_uses(state: State, dim: DimVar) -> Size:
     ceiling, floor = state.ceilings.get(dim), state.floors.get(dim)
     is_first_only = floor is not None and floor.n == 1
     if ceiling is None or is_first_only or dim in state.units:
@@ -340,24 +340,24 @@ def close_dims(closing: Closing) -> None:
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:
             left = closing.open_dims()
-            found = [dim for dim in left if dim not in waiting] or _lowest(left, waiting)
+            found = [dim for dim in left if dim not in waiting] or _of_lowest_role(left, waiting)
         # operands before results, or two simultaneous guesses could contradict
         found = [dim for dim in found if _is_dim_ready(state, dim)] or found
-        guesses = {dim: _smallest(state, dim) for dim in found}
+        guesses = {dim: _least_size(state, dim) for dim in found}
         refuse_guesses(state, (), [dim for dim in found if dim not in state.ceilings])
         if not closing.decide_dims(guesses, "remaining sizes"):
             return
 
 
-def _lowest(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
+def _of_lowest_role(dims: list[DimVar], roles: dict[DimVar, SolutionRole]) -> list[DimVar]:
     """Return the sizes to guess when all wait for each other: parts before their sums."""
     lowest = min((roles[dim] for dim in dims), default=None)
     return [dim for dim in dims if roles[dim] is lowest]
 
 
-def _smallest(state: State, dim: DimVar) -> Size:
+def _least_size(state: State, dim: DimVar) -> Size:
     if dim in state.ceilings:
-        return _settled(state, dim)
+        return _size_from_uses(state, dim)
     return Size(max(0 if state.optional.get(dim) else 1, _floor(state, dim)))
 
 
