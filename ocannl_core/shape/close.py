@@ -60,7 +60,7 @@ def unify_cycles(closing: Closing) -> None:
     First, equations of sizes are solved as a system, as before every stage that guesses sizes.
     """
     state = closing.state
-    closing.demand(systems.solve_systems(state, closing.formulas()))
+    closing.add_constraints(systems.solve_systems(state, closing.formulas()))
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -71,7 +71,7 @@ def unify_cycles(closing: Closing) -> None:
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
         closing.note_guess(equation, "circles")
-    closing.demand(equations)
+    closing.add_constraints(equations)
 
 
 def _open_operands(state: State, var: DimVar) -> Iterator[DimVar]:
@@ -144,7 +144,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.solve_systems(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
@@ -302,7 +302,7 @@ def close_dims_from_uses(closing: Closing) -> None:
     news = closing.dim_reader()
     bounded: dict[DimVar, None] = {}
     while True:
-        closing.demand(systems.solve_systems(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
@@ -335,7 +335,7 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.demand(systems.solve_systems(state, closing.formulas()))
+        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
         waiting = waiting_dims(closing)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:

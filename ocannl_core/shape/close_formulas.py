@@ -103,7 +103,7 @@ def refuse_lost_parts(state: State) -> None:
         parts = [part for formula in formulas for part in formula.parts]
         if any(state.size(part) is None for part in parts):
             continue
-        state.journal.remove(state.concatenations, equation)
+        state.undo_log.remove(state.concatenations, equation)
         for part in parts:
             if isinstance(part, DimVar) and not state.optional.get(state.find(part)):
                 known = state.values[state.find(part)]
@@ -133,7 +133,7 @@ def join_parts(closing: Closing) -> None:
             ]
     for equation in equations:
         closing.note_guess(equation, "parts of concatenated axes")
-    closing.demand(equations)
+    closing.add_constraints(equations)
 
 
 def close_counted_leaf_rows(closing: Closing) -> None:

@@ -138,9 +138,9 @@ class Closing:
         return Origin(f"closing {stage}", self._origin.location)
 
     def _note(self, var: DimVar | RowVar, stage: str) -> None:
-        self.state.journal.put(self.state.guesses, var, Guessed(stage, self._origin))
+        self.state.undo_log.put(self.state.guesses, var, Guessed(stage, self._origin))
 
-    def demand(self, constraints: Iterable[Constraint]) -> None:
+    def add_constraints(self, constraints: Iterable[Constraint]) -> None:
         """Add constraints and run the solver."""
         self.state.agenda.extend(constraints)
         self.run()

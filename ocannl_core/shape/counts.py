@@ -76,7 +76,7 @@ def solve_count(state: State, constraint: TotalElements) -> None:
     """
     count = Count(state, constraint)
     if count.constraint != constraint:
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
     constraint = count.constraint
     mentioned = [dim for row in constraint.rows for dim in row.dims]
     mentioned += constraint.divided_by
@@ -86,7 +86,7 @@ def solve_count(state: State, constraint: TotalElements) -> None:
     if count.var is None and not _divides(count.known, count.factor):
         raise count_fails(constraint, count.text())
     if not count.known:  # there are no cells, for all values of the unknowns
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
         if count.var is not None:
             _decide_size(state, count.var, 0, constraint)
     elif count.tails:
@@ -95,10 +95,10 @@ def solve_count(state: State, constraint: TotalElements) -> None:
             state.suspend(constraint)
         _compare_counts(state, count)
     elif not count.unknown:
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
         _check_or_solve(state, count)
     elif len(count.unknown) == 1 and count.var is None and count.known:
-        state.journal.remove(state.open_formulas, constraint)
+        state.undo_log.remove(state.open_formulas, constraint)
         _decide_size(state, count.unknown[0], count.factor // count.known, constraint)
     else:
         state.wait(constraint)
@@ -140,7 +140,7 @@ def _compare_counts(state: State, count: Count) -> None:
         raise counts_differ(constraint, count.text(), [cause for _, cause in counted])
     if uncounted:
         (tail,) = uncounted
-        state.journal.put(state.cells, tail, (count.factor // known, constraint))
+        state.undo_log.put(state.cells, tail, (count.factor // known, constraint))
         state.agenda.extend(
             other for other in state.suspended.get(tail, ()) if isinstance(other, TotalElements)
         )

@@ -38,13 +38,13 @@ def _equate_formula(state: State, equation: DimEqual) -> None:
     """Solve an equation with a computed size; it waits if nothing follows."""
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
-        state.journal.put(state.concatenations, equation, None)
+        state.undo_log.put(state.concatenations, equation, None)
     outcome = derived.solve(state, equation)
     if outcome.waits:
         state.wait(equation)
         state.touched_dims.update(dict.fromkeys(state.undecided((equation.left, equation.right))))
         return
-    state.journal.remove(state.open_formulas, equation)
+    state.undo_log.remove(state.open_formulas, equation)
     if outcome.same is not None:
         _merge_variables(state, *outcome.same, equation)
     if outcome.solved is not None:
@@ -157,7 +157,7 @@ def decide(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         if floor is not None and size.n < floor.n:
             raise _too_small(state, Known(size, explicit, blame or cause), floor)
     stated = new.stated or (old is not None and old.stated)
-    state.journal.put(state.values, var, Known(size, explicit, cause, stated))
+    state.undo_log.put(state.values, var, Known(size, explicit, cause, stated))
     state.agenda.extend(state.formulas.get(var, ()))
     state.agenda.extend(
         each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
@@ -203,7 +203,7 @@ def at_least(state: State, constraint: AtLeast) -> None:
 def _record_written(state: State, var: DimVar, floor: Floor) -> None:
     old = state.written.get(var)
     if old is None or old.n < floor.n:
-        state.journal.put(state.written, var, floor)
+        state.undo_log.put(state.written, var, floor)
 
 
 def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
@@ -213,7 +213,7 @@ def _raise_floor(state: State, var: DimVar, floor: Floor) -> None:
     known = state.values.get(var)
     if known is not None and known.size.n < floor.n:
         raise _too_small(state, known, floor)
-    state.journal.put(state.floors, var, floor)
+    state.undo_log.put(state.floors, var, floor)
     state.touched_dims[var] = None
     if floor.n > 1 and (old is None or old.n == 1):
         _notify_results(state, var)
@@ -249,7 +249,7 @@ def _bound(state: State, dim: DimVar, new: Known, blame: Constraint | None = Non
         return
     stated = new.stated or (old is not None and old.stated)
     ceiling = Known(merged, True, old.cause if old else new.cause, stated)
-    state.journal.put(state.ceilings, var, ceiling)
+    state.undo_log.put(state.ceilings, var, ceiling)
     state.touched_dims[var] = None
     if (floor := state.floors.get(var)) is not None:
         _decide_between_bounds(state, var, floor, ceiling)
@@ -267,7 +267,7 @@ def _has_unit_operand(state: State, var: DimVar, unit: Known) -> None:
         _take_unit_bases(state, var)
     earlier = state.units.get(var)
     if earlier is None or (unit.stated and not earlier.stated):
-        state.journal.put(state.units, var, unit)
+        state.undo_log.put(state.units, var, unit)
     state.touched_dims[var] = None
     known = state.values.get(var)
     if known is not None and known.size.n == 1 and not known.explicit:
@@ -309,9 +309,9 @@ def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constrain
         return
     if _degree(state, light) > _degree(state, heavy):
         light, heavy = heavy, light
-    journal = state.journal
-    journal.put(state.parents, light, heavy)
-    journal.put(state.joins, light, cause)
+    undo_log = state.undo_log
+    undo_log.put(state.parents, light, heavy)
+    undo_log.put(state.joins, light, cause)
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
         state.put_inner(state.within, heavy, constraint, None)
@@ -320,7 +320,7 @@ def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constrain
         state.agenda.append(formula)
     for marks in (state.optional, state.spanned):
         if marks.get(light) != marks.get(heavy):
-            journal.put(marks, heavy, False)
+            undo_log.put(marks, heavy, False)
     if light in state.units:
         _has_unit_operand(state, heavy, state.units[light])
     for basis, why in state.unit_bases.get(light, {}).items():
@@ -339,9 +339,9 @@ def _merge_variables(state: State, left: DimVar, right: DimVar, cause: Constrain
 
 
 def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -> None:
-    journal = state.journal
+    undo_log = state.undo_log
     for res, why in list(state.results.get(light, {}).items()):
-        journal.remove(state.operands[res], light)
+        undo_log.remove(state.operands[res], light)
         if res != heavy:
             state.put_inner(state.operands, res, heavy, why)
             state.put_inner(state.results, heavy, res, why)
@@ -349,7 +349,7 @@ def _move_edges(state: State, light: DimVar, heavy: DimVar, cause: Constraint) -
             if res in state.operands.get(heavy, ()):
                 state.agenda.append(DimEqual(res, heavy, cause.origin))
     for opnd, why in list(state.operands.get(light, {}).items()):
-        journal.remove(state.results[opnd], light)
+        undo_log.remove(state.results[opnd], light)
         if opnd != heavy:
             state.put_inner(state.results, opnd, heavy, why)
             state.put_inner(state.operands, heavy, opnd, why)

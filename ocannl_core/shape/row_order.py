@@ -74,7 +74,7 @@ def _may_be_scalars(state: State, res: Flat, opnd: Flat, constraint: RowBelow) -
 def _postpone(state: State, constraint: RowBelow) -> None:
     """Suspend the constraint until the result's row, the operand's size, or closing decides it."""
     if constraint not in state.scalars:
-        state.journal.put(state.scalars, constraint, None)
+        state.undo_log.put(state.scalars, constraint, None)
     if not state.is_suspended(constraint):
         state.suspend(constraint)
 

@@ -20,7 +20,7 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
     Raises:
         VerifyError: if the variable is solved already, or the tail of its solution is.
     """
-    journal = state.journal
+    undo_log = state.undo_log
     tail = row.tail
     if var in state.rows or tail == var or tail in state.rows:
         raise VerifyError(
@@ -28,13 +28,13 @@ def solve(state: State, var: RowVar, row: Row, cause: Constraint) -> None:
             found=f"{var} stands for {row}",
             where=str(cause.origin),
         )
-    journal.put(state.rows, var, row)
-    journal.put(state.row_causes, var, cause)
-    journal.put(state.decided_rows, var, row)
+    undo_log.put(state.rows, var, row)
+    undo_log.put(state.row_causes, var, cause)
+    undo_log.put(state.decided_rows, var, row)
     if tail is not None:
         for marks in (state.anchored, state.contracted):
             if marks.get(var):
-                journal.put(marks, tail, True)
+                undo_log.put(marks, tail, True)
         ranks.record(state, var, tail, len(row.dims), cause)
         ranks.record(state, tail, var, -len(row.dims), cause)
         state.touched_rows[tail] = None

@@ -128,7 +128,7 @@ class State:
     variables have a representative (`find`), which holds the entries of a size.
 
     Attributes:
-        journal: The undo log of all mappings below.
+        undo_log: The undo log of all mappings below.
         fresh: The supply of variables.
         agenda: The worklist.
         values: Decided sizes.
@@ -176,7 +176,7 @@ class State:
     """
 
     def __init__(self) -> None:
-        self.journal = UndoLog()
+        self.undo_log = UndoLog()
         self.fresh = FreshVariables()
         self.agenda: deque[Work] = deque()
         self.parents: dict[DimVar, DimVar] = {}
@@ -275,7 +275,7 @@ class State:
         if steps > 1 and row.tail is not None:
             ahead = leading[len(row.leading) :]
             behind = trailing[: len(trailing) - len(row.trailing)]
-            self.journal.put(self.rows, row.tail, Row(ahead, tail, behind))
+            self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
         if tail is None:
             return Flat((), None, leading + trailing)
         return Flat(leading, tail, trailing)
@@ -317,23 +317,23 @@ class State:
         mapping = outer.get(key)
         if mapping is None:
             mapping = outer[key] = {}
-        self.journal.put(mapping, inner, value)
+        self.undo_log.put(mapping, inner, value)
 
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
         """Mark a size as that of a leaf."""
         if isinstance(dim, DimVar):
             var = self.find(dim)
-            self.journal.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
+            self.undo_log.put(self.dim_leaves, var, preferred_leaf(self.dim_leaves.get(var), leaf))
             self.touched_dims[var] = None
 
     def mark_row(self, var: RowVar, leaf: LeafTensor) -> None:
         """Mark a row variable as that of a leaf."""
-        self.journal.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
+        self.undo_log.put(self.row_leaves, var, preferred_leaf(self.row_leaves.get(var), leaf))
         self.touched_rows[var] = None
 
     def anchor(self, var: RowVar) -> None:
         """Mark a row variable as that of a row above a closed operand."""
-        self.journal.put(self.anchored, var, True)
+        self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: RowConstraint) -> None:
@@ -363,16 +363,16 @@ class State:
     def wait(self, formula: Formula) -> None:
         """Record that a formula is unsolved."""
         if formula not in self.open_formulas:
-            self.journal.put(self.open_formulas, formula, None)
+            self.undo_log.put(self.open_formulas, formula, None)
 
     def wake(self, var: RowVar) -> None:
         """Add the constraints that wait for a row variable to the agenda."""
         for constraint in list(self.suspended.get(var, ())):
             for row in sides(constraint):
                 if row.tail is not None and row.tail in self.suspended:
-                    self.journal.remove(self.suspended[row.tail], constraint)
+                    self.undo_log.remove(self.suspended[row.tail], constraint)
                     if isinstance(constraint, RowEqual):
-                        self.journal.remove(self.equations[row.tail], constraint)
+                        self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 
 

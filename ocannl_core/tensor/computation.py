@@ -315,7 +315,7 @@ def initialization_of(parameter: Tensor) -> Computation:
     parameter.settle()
     initializer.adopt(parameter.dtype)
     what = f"the shape of {parameter.node.name}"
-    environment.close([parameter.terms], what=what)  # uses decide; the initialiser fills it
+    environment.close([parameter.terms], subject=what)  # uses decide; the initialiser fills it
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     copy = Assign(
         parameter,

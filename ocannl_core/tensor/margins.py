@@ -59,7 +59,7 @@ class WindowAccess:
         try:
             if not all(shape.is_closed for shape in shapes):
                 shapes = environment.preview(stated)
-            logic = environment.settled(self.logic, self.capture)
+            logic = environment.with_known_sizes(self.logic, self.capture)
             projections = project(logic, shapes[0], shapes[1:], self.origin)
         except ShapeError:
             return ()
