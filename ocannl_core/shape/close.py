@@ -226,8 +226,8 @@ def _floor(state: State, dim: DimVar) -> int:
     A position that is read lengthens an axis only if the axis belongs to a leaf and has no other
     constraint.
     """
-    is_told = dim in state.dim_leaves and dim not in state.units
-    floor = (state.floors if is_told else state.written).get(dim)
+    is_constrained_by_reads = dim in state.dim_leaves and dim not in state.units
+    floor = (state.floors if is_constrained_by_reads else state.written).get(dim)
     return floor.n if floor else 0
 
 

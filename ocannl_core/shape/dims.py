@@ -287,8 +287,8 @@ def _share_basis(state: State, edge: Edge, below: Known, above: Known) -> None:
     """Unify the bases of both ends of `1 ⊑ 1`."""
     for end, known, other in ((edge.res, below, above), (edge.opnd, above, below)):
         if other.size.basis is not None:
-            told = replace(known, size=other.size, cause=edge.cause)
-            decide(state, end, told, blame=other.cause)
+            unified = replace(known, size=other.size, cause=edge.cause)
+            decide(state, end, unified, blame=other.cause)
 
 
 def _connect(state: State, res: DimVar, opnd: DimVar, cause: Constraint) -> None:
