@@ -174,8 +174,8 @@ _CLOSING = "closing "
 
 def _unique_origins(origins: Iterable[Origin]) -> tuple[Origin, ...]:
     """Return origins in the user's program, each once; origins of guesses are left out."""
-    told = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
-    return tuple(dict.fromkeys(told))
+    stated = (origin for origin in origins if not origin.operation.startswith(_CLOSING))
+    return tuple(dict.fromkeys(stated))
 
 
 # ----- rows ---------------------------------------------------------------------------------------
