@@ -33,8 +33,7 @@ from ocannl_core.passes.pipeline import core_passes
 from ocannl_core.runtime import link
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.usage import usage_of
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 
 
 class Stopwatch:

@@ -21,8 +21,7 @@ import numpy as np  # isort: skip
 
 import ocannl_core as oc
 from ocannl_core.shape.projections import project
-from ocannl_core.tensor.definitions import Applied
-from ocannl_core.tensor.graph import ancestors
+from ocannl_core.tensor.definitions import Applied, ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 

@@ -18,6 +18,9 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
+_FILE = f"{__file__}, generated"
+"""The file name of compiled functions, so that errors pass over their frames to the user's line."""
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
@@ -176,7 +179,7 @@ def _compile_method(
     text = f"def make({', '.join(given)}):\n def {name}({', '.join(parameters)}):\n  {body}\n"
     found: dict[str, Any] = {}
     module = sys.modules.get(made.__module__)
-    exec(f"{text} return {name}", vars(module) if module else {}, found)
+    exec(compile(f"{text} return {name}", _FILE, "exec"), vars(module) if module else {}, found)
     function: Callable[..., Any] = found["make"](**given)
     function.__qualname__ = f"{made.__qualname__}.{name}"
     return function

@@ -1,4 +1,4 @@
-"""Checks and conversions of host data for tensors, without silent loss, overflow or NaN."""
+"""Check and conversions of host data for tensors, without silent loss, overflow or NaN."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from ocannl_core.tensor.definitions import (
     Filled,
     Literal,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 

@@ -23,8 +23,8 @@ from ocannl_core.tensor.definitions import (
     Parameter,
     Placeholder,
     ResultOf,
+    ancestors,
 )
-from ocannl_core.tensor.graph import ancestors
 from ocannl_core.tensor.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pluggy
 
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
@@ -44,19 +44,14 @@ class CodegenHooks(Protocol):
         """Return passes to run after the core's own, in order."""
         ...
 
-    @hookspec
-    def ocannl_expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Start work on a kernel of the next plan as soon as it is scheduled.
-
-        The backend can compile it while other kernels are scheduled. The plan follows in the same
-        thread, by `ocannl_generate`, with the same objects as steps; if scheduling fails, it never
-        follows. The hook is optional.
-        """
-        ...
-
     @hookspec(firstresult=True)
-    def ocannl_generate(self, plan: Plan, target: Target) -> Source:
+    def ocannl_generate(self, kernels: KernelStream, target: Target) -> Source:
         """Return the code of a routine. Needs no device.
+
+        `kernels.plan()` is the whole routine. Iterating over `kernels` yields its steps in order,
+        each with the nodes that it mentions, as soon as the step is scheduled; a backend may
+        start to compile a kernel while the next ones are scheduled. Errors of the scheduler
+        propagate from the stream.
 
         Raises:
             CodegenError: for a statement or number format that the backend cannot express.

@@ -22,12 +22,13 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, map_expr, walk
+from ocannl_core.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.heuristics.cost_model import strides
@@ -36,10 +37,6 @@ from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 _MOST_FACTORS = 6
 _MOST_AXES = 8
 """Nests with more factors or reduced axes are left alone: all orders of the stages are tried."""
-_STORED = 4
-"""What writing and reading a number of a stage takes, in multiplications."""
-_LEAST_SAVED = 1 << 13
-"""The least multiplications that are worth another kernel."""
 _MOST_LEFT = 0.8
 """The most of the multiplications that stages may leave."""
 
@@ -59,29 +56,26 @@ class ReassociatedNest:
     made: Mapping[TensorNode, NodeInfo]
 
 
-def reassociate_products(
-    parts: Iterable[AnalysedKernel], nodes: Mapping[TensorNode, NodeInfo]
-) -> tuple[tuple[AnalysedKernel, ...], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with sums of products in stages, and where their sums are."""
-    result: list[AnalysedKernel] = []
+def reassociate_products(plan: NestPlan) -> NestPlan:
+    """Compute sums of products of several factors in stages where that saves multiplications."""
+    result: list[NestStep] = []
     made: dict[TensorNode, NodeInfo] = {}
-    for part in parts:
-        found = reassociate_nest(part.cells, nodes) if part.cells is not None else None
+    for step in plan.steps:
+        found = reassociate_nest(step.nest, plan.nodes) if isinstance(step, NestKernel) else None
         if found is None:
-            result.append(part)
+            result.append(step)
             continue
         made |= found.made
-        before = replace(part, step=replace(part.step, title=f"sums for {part.step.title}"))
         *nests, last = found.nests
-        result += [replace(before, cells=nest, is_changed=True) for nest in nests]
-        result.append(replace(part, cells=last, is_changed=True))
-    return tuple(result), made
+        result += [NestKernel(nest, f"sums for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, made)
 
 
 def reassociate_nest(
     nest: KernelNest,
     nodes: NodeInfos,
-    least_saved: int = _LEAST_SAVED,
+    least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
 ) -> ReassociatedNest | None:
     """Returns nests that compute sums of some of the factors first; None if that saves too little.
@@ -168,7 +162,7 @@ def _orders(
         made = inside - names
         rest = tuple(each for each in values if each not in together)
         work = _work(len(together), (extents[each] for each in inside))
-        work += _STORED * prod(extents[each] for each in made)
+        work += STORE_AND_LOAD_COST * prod(extents[each] for each in made)
         left = {name: extent for name, extent in extents.items() if name not in names}
         for order in _orders((*rest, made), summed - names, left):
             yield _EliminationOrder((frozenset(names), *order.groups), work + order.work)

@@ -13,7 +13,7 @@ order of additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
@@ -26,25 +26,23 @@ from ocannl_core.indexing import (
     fresh_var,
     variables,
 )
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.kernels.transforms import AXIS_LETTERS
 from ocannl_core.loopir.nodes import Load, LocalRead, Store
 from ocannl_core.loopir.traverse import free_variables, substitute_in_expr
+from ocannl_core.machine_model import (
+    MIN_PARTIAL_TERMS,
+    MIN_SPLIT_TERMS,
+    PARTIAL_SUMS,
+    PRODUCT_TILE_CELLS,
+    SUM_TILE_CELLS,
+)
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 
-_PARTS = (16, 8)
+_PARTS = (PARTIAL_SUMS, PARTIAL_SUMS // 2)
 """How many parts there may be: enough for many threads to have equal shares."""
-_LEAST_TERMS = 400
-"""The least terms of a part: writing and reading its result costs a few hundredths of that."""
-_LEAST_WORK = 1 << 18
-"""Reductions of fewer terms than these, those of all cells together, stay as they are."""
-
-_BLOCK = 64
-"""Cells that a block of registers holds, if nothing is used twice."""
-_SHARED_BLOCK = 400
-"""The same, if cells along several axes share what they read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +60,25 @@ class SplitNest:
     info: NodeInfo
 
 
-def split_reductions(
-    parts: Iterable[AnalysedKernel], nodes: Mapping[TensorNode, NodeInfo]
-) -> tuple[list[AnalysedKernel], dict[TensorNode, NodeInfo]]:
-    """Returns the steps of a plan with long reductions divided, and where partial results are."""
-    result: list[AnalysedKernel] = []
+def split_reductions(plan: NestPlan) -> NestPlan:
+    """Split long reductions to few cells of kernels that run alone into partial results."""
+    result: list[NestStep] = []
     partial: dict[TensorNode, NodeInfo] = {}
-    for part in parts:
-        found = (
-            split_nest(part.cells) if part.cells and is_vectorisable(part.cells, nodes) else None
-        )
+    for step in plan.steps:
+        can_split = isinstance(step, NestKernel) and is_vectorisable(step.nest, plan.nodes)
+        found = split_nest(step.nest) if isinstance(step, NestKernel) and can_split else None
         if found is None:
-            result.append(part)
+            result.append(step)
             continue
         partial[found.node] = found.info
-        title = f"partial results for {part.step.title}"
-        before = replace(part, step=replace(part.step, title=title))
         *nests, last = found.nests
-        result += [replace(before, cells=nest, is_changed=True) for nest in nests]
-        result.append(replace(part, cells=last, is_changed=True))
-    return result, partial
+        result += [NestKernel(nest, f"partial results for {step.title}") for nest in nests]
+        result.append(NestKernel(last, step.title))
+    return plan.with_steps(result, partial)
 
 
 def split_nest(
-    nest: KernelNest, least_terms: int = _LEAST_TERMS, least_work: int = _LEAST_WORK
+    nest: KernelNest, least_terms: int = MIN_PARTIAL_TERMS, least_work: int = MIN_SPLIT_TERMS
 ) -> SplitNest | None:
     """Returns nests that compute parts of a reduction and then combine them; None if the cells are
     enough for several threads, or the terms too few.
@@ -113,7 +106,7 @@ def _block(nest: KernelNest, reduction: Reduction) -> int:
     """Returns how many cells are computed together."""
     rows = {axis.var for axis in nest.cells if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
-    return _SHARED_BLOCK if is_shared or _is_across(nest, reduction) else _BLOCK
+    return PRODUCT_TILE_CELLS if is_shared or _is_across(nest, reduction) else SUM_TILE_CELLS
 
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:

@@ -170,7 +170,7 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for each in found:
-        if each.name.endswith((".py", ".c")):
+        if each.name.endswith((".py", ".c", ".h", ".in")):
             yield place + each.name, each.path
         elif each.name != "__pycache__" and each.is_dir():
             yield from _source_files(each.path, f"{place}{each.name}/")

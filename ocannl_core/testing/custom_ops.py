@@ -27,7 +27,7 @@ from ocannl_core.tensor.computation import Computation, forward, gradient_update
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor as literal
 from ocannl_core.tensor.parameters import param, placeholder
-from ocannl_core.tensor.pointwise import add, mul
+from ocannl_core.tensor.pointwise_operations import add, mul
 from ocannl_core.tensor.session import Session
 from ocannl_core.tensor.tensor import Tensor
 from ocannl_core.testing.compare import Array, Tolerance, difference

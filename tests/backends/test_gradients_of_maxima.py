@@ -228,6 +228,25 @@ def test_cells_are_compared_in_the_format_of_the_maximum(
         np.testing.assert_array_equal(ctx[q.grad], one_hot[of_sums])
 
 
+@pytest.mark.parametrize(
+    ("narrow", "count"),
+    [("bfloat16", 1027), ("float16", 4099), ("float8_e5m2", 500), ("float8_e4m3fn", 500)],
+)
+def test_positions_are_counted_in_integers_whatever_the_format(
+    target: str, narrow: str, count: int
+) -> None:
+    cells = np.zeros(count)
+    cells[-1] = 1.0
+    with oc.Session(dtype=narrow):
+        p = oc.param("p", init=oc.tensor(cells, dtype=narrow))
+        loss = oc.einmax("i => 0", p)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss))
+        ctx.init_params(loss)
+        step()
+        np.testing.assert_array_equal(np.asarray(ctx[p.grad], np.float64), cells)
+
+
 @pytest.mark.parametrize("accumulation", ["exact", "float32"])
 @pytest.mark.parametrize("form", ["bfloat16", "float16", "float32", "float64"])
 def test_gradients_of_computed_cells_are_handed_out_once(
@@ -272,6 +291,27 @@ def test_threads_and_schedules_select_the_same_cells() -> None:
     first = found(1, "default")
     for threads, schedule in [(2, "default"), (4, "default"), (1, "none")]:
         np.testing.assert_array_equal(found(threads, schedule), first)
+
+
+@pytest.mark.parametrize(("stride", "width"), [(2, 2), (1, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize("mark", ["<", "="])
+def test_pooling_of_large_images_runs_by_rows(stride: int, width: int, mark: str) -> None:
+    """An image is larger than a near cache, so that maxima and positions run row by row."""
+    high = stride * 17 + width if mark == "<" else stride * 18
+    cells = np.random.default_rng(7).integers(0, 3, (2, high, stride * 30 + width, 96))
+    spec = f"b | {stride}*h{mark}+k, {stride}*w<+l, c => b | h, w, c"
+
+    def found(schedule: str) -> tuple[Array, Array]:
+        with oc.Session(), settings.overrides(threads=1, schedule=schedule):
+            x = oc.tensor(cells.astype(np.float32), batch_axes=1, requires_grad=True)
+            pooled = oc.einmax(spec, x, values={"k": width, "l": width})
+            loss = oc.einsum("...|... => 0", pooled * (pooled + 1.0))
+            ctx = oc.Context("cpu_c")
+            ctx.compile(oc.train.grad_update(loss), keep=[pooled, x.grad])()
+            return np.asarray(ctx[pooled]), np.asarray(ctx[x.grad])
+
+    for some, others in zip(found("default"), found("none"), strict=True):
+        np.testing.assert_array_equal(some, others)
 
 
 def test_backpropagation_in_a_routine_of_its_own_hands_out_the_gradient_once(target: str) -> None:

@@ -226,6 +226,51 @@ def test_sums_are_rounded_after_every_term(target: str, dtype: DType) -> None:
     np.testing.assert_allclose(wide, widened(x).sum(axis=1), rtol=1e-5)
 
 
+def _total(x: oc.Tensor) -> oc.Tensor:
+    return oc.einsum("i => 0", x)
+
+
+_READERS: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Callable[[float], Any]]] = {
+    "alone": (_total, lambda total: total),
+    "a product": (lambda x: _total(x) * 0.5, lambda total: total / 2),
+    "a stack": (lambda x: oc.stack(_total(x), _total(x * 2.0)), lambda t: [t, 2 * t]),
+    "two sums": (lambda x: _total(x) * 0.5 + _total(x * 0.25), lambda total: 0.75 * total),
+    "a concatenation": (
+        lambda x: oc.concat("i; j => i^j", _total(x) * 0.5, x),
+        lambda total: [total / 2, *([1] * int(total))],
+    ),
+    "a sum of sums": (
+        lambda x: oc.einsum("j => 0", oc.einsum("i; j => j", x, oc.tensor([0.5, 0.25]))),
+        lambda total: 0.75 * total,
+    ),
+}
+
+
+@pytest.mark.parametrize("max_visits", [1, 1000])
+@pytest.mark.parametrize("name", _READERS)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [("bfloat16", 400), ("float16", 4096), ("float8_e5m2", 64), ("float8_e4m3fn", 64)],
+)
+@pytest.mark.filterwarnings("ignore::ocannl_core.SpecWarning")
+def test_sums_are_rounded_once_wherever_they_are_computed(
+    target: str, dtype: str, count: int, name: str, max_visits: int
+) -> None:
+    if target.startswith("interp"):
+        pytest.skip("it rounds after every term")
+    make, expected = _READERS[name]
+    with (
+        oc.Session(dtype=dtype),
+        settings.overrides(max_visits=max_visits, inline_complex_computations=max_visits > 1),
+    ):
+        x = oc.tensor(np.ones(count), dtype=dtype)
+        result = make(x)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(result), keep=[result])()
+        found = np.asarray(ctx[result], np.float64).ravel()
+        np.testing.assert_array_equal(found, np.ravel(expected(count)))
+
+
 # ----- training -----------------------------------------------------------------------------------
 
 

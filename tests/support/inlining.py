@@ -6,7 +6,7 @@ from ocannl_core.loopir.nodes import Binary, Const, Expr, Stmt
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import MemoryMode, Placement, Reason
 from ocannl_core.ops import BinaryOp
-from ocannl_core.passes.inline.decide import Inlined, Policy, inline
+from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft
 
 KEPT = Placement(MemoryMode.ON_DEVICE, Reason.KEPT)
@@ -23,7 +23,9 @@ def plus(left: Expr, right: Expr) -> Expr:
     return Binary(BinaryOp.ADD, left, right, left.dtype)
 
 
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None) -> Inlined:
+def inlined(
+    draft: Draft, *stmts: Stmt, keep: str = "xc", policy: Policy | None = None
+) -> InliningResult:
     """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)

@@ -199,7 +199,7 @@ def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
     for position, factor in enumerate(nest.reduction.factors):
         if not draw(st.booleans()):
             continue
-        roots = tree.roots_of(factor)
+        roots = tree.axes_of(factor)
         cut = draw(st.integers(0, len(order)))
         needed = [leaf for leaf in order[cut:] if leaf[0] in roots]
         inside = order[cut - 1] if cut else None

@@ -8,7 +8,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from ocannl_core.custom.op import Aliases, Apply, Op, Storage
+from ocannl_core.custom.op import Apply, Op
+from ocannl_core.custom.protocols import Aliases, Storage
 from ocannl_core.runtime.context import Context
 from ocannl_core.tensor.contractions import einsum
 from ocannl_core.tensor.literals import tensor

@@ -9,16 +9,17 @@ fits the nest. What is not as it was written counts as a problem, not as an entr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ocannl_core import settings
-from ocannl_core.errors import OcannlError
-from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.errors import OcannlError, UsageError
+from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.kernels.alpha_equivalence import canonical_text, digest
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import NodeInfos, TuningResult
-from ocannl_core.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
+from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
 from ocannl_core.storage.digests import add_json_digest, strip_json_digest
 from ocannl_core.storage.directory import PrivateDirectory, open_private, warn_once
@@ -120,6 +121,46 @@ class TuningCache:
             return None
         except OSError:
             return None
+
+
+Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
+"""Returns the schedule of a nest, or None if its loops stay as they are."""
+
+
+class CachedRule:
+    """A rule: the remembered schedule of a nest if there is one that fits, or else another rule's.
+
+    Args:
+        memory: What is remembered.
+        otherwise: The other rule.
+    """
+
+    def __init__(self, cache: TuningCache, default: Rule) -> None:
+        self._cache = cache
+        self._default = default
+        self._last: tuple[KernelNest, TuningResult | None] | None = None
+
+    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+        measured = self.measured(nest, nodes)
+        if measured is None or measured.problem:
+            return self._default(nest, nodes)
+        return measured.schedule
+
+    def measured(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+        """Returns what is remembered of a nest, and why it is not used if it is not."""
+        if self._last is None or self._last[0] is not nest:
+            self._last = nest, self._look_up(nest, nodes)
+        return self._last[1]
+
+    def _look_up(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+        measured = self._cache.find(nest, nodes)
+        if measured is None or not measured.schedule:
+            return measured
+        try:
+            apply_schedule(nest, measured.schedule)
+        except UsageError as error:
+            return replace(measured, problem=error.rule)
+        return measured
 
 
 def tuning_cache(target: Target) -> TuningCache:

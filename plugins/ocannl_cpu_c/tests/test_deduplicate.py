@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core import settings
 from ocannl_core.kernel_passes import deduplicate, schedule_kernels
 from ocannl_core.kernels.nodes import Kernel
-from ocannl_cpu_c import expected, source
+from ocannl_cpu_c import code_generation, source
 
 WIDTH, LAYERS = 48, 4
 
@@ -85,7 +85,7 @@ def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) ->
         written.append(kernel.symbol)
         return kernel
 
-    monkeypatch.setattr(expected, "kernel_of", kernel_of)
+    monkeypatch.setattr(code_generation, "kernel_of", kernel_of)
     steps, _ = trained()
     copies = [step for step in steps if step.like is not None]
     assert len(copies) > len(steps) / 2

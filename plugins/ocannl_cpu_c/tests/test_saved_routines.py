@@ -104,6 +104,13 @@ def test_nothing_is_kept_by_a_process_whose_source_code_was_edited(directory, mo
     assert not (directory / "routines").exists()
 
 
+def test_every_file_of_the_core_is_source_code():
+    files = {path for path in saved._CORE.rglob("*") if path.is_file()}
+    code = {Path(path) for _, path in saved._source_files(str(saved._CORE), "")}
+    others = {path for path in files - code if "__pycache__" not in path.parts}
+    assert {path.name for path in others} <= {"py.typed"}
+
+
 @pytest.mark.parametrize("spoil", [lambda content: b"", lambda content: content[:-1] + b"x"])
 def test_a_spoiled_entry_is_made_again(generations, directory, spoil):
     _, before = step()

@@ -35,7 +35,7 @@ _DECLARED = re.compile(rf"{_TYPES} \*?(?:restrict )?([a-z]\w*)(?= =|;|,|\)|\[)")
 
 class _Parts(Dialect):
     has_vectors = True
-    cuts_parallel = True
+    partitions_loops = True
 
 
 def hidden(text: str) -> list[str]:
@@ -120,6 +120,6 @@ def test_staged_code_cannot_hide_the_names_of_its_nodes(build):
     (i,) = build.vars(1)
     meaning = build.loop([(i, 2)], Store(out, (VarIndex(i),), build.load(out, VarIndex(i))))
     staged = Staged("c", "float a0 = $0[1]; $0[0] = a0;", Block((meaning,)))
-    with pytest.raises(CodegenError, match="leaves to the kernel the names"):
+    with pytest.raises(CodegenError, match="must not use the names"):
         build.kernel(staged)
     build.kernel(replace(staged, text="float other = $0[1]; $0[0] = other;"))

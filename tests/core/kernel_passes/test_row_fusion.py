@@ -14,13 +14,14 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.fusion import fuse_kernels
-from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups
-from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
+from ocannl_core.kernel_passes.pipeline import schedule_for
+from ocannl_core.kernel_passes.recognise_nests import recognise_nests
+from ocannl_core.kernel_passes.row_fusion.apply import fuse_group, fuse_rows
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt, Unary
@@ -266,7 +267,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-        return schedule_kernels(plan, replace(wide, cache_bytes=(near, far, 1)))
+        return schedule_for(plan, replace(wide, cache_bytes=(near, far, 1))).plan()
 
     return schedule
 
@@ -304,6 +305,30 @@ def test_a_kernel_that_leaves_rows_out_keeps_its_own_loops() -> None:
     expected = np.zeros((2 * ROWS, LENGTH), np.float32)
     expected[1::2] = np.exp(arrays[x])
     np.testing.assert_allclose(found[y], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("stride", "width"), [(2, 2), (1, 3), (2, 3), (3, 2)])
+def test_kernels_over_windows_of_rows_join(stride: int, width: int) -> None:
+    """The maximum of each window, and how many cells of the window have it."""
+    draft = Draft("windows")
+    k, m = fresh_var("k"), fresh_var("m")
+    size = stride * (ROWS - 1) + width
+    x = draft.node("x", float32, size, LENGTH, 2)
+    top, count = (draft.node(name, float32, ROWS, LENGTH) for name in ("top", "count"))
+    cell = draft.load(x, affine([(stride, I), (1, k)]), J, m)
+    equal = Binary(BinaryOp.EQ, cell, draft.load(top, I, J), float32)
+    updates = [
+        draft.accumulate(top, I, J, op=BinaryOp.MAX, value=cell),
+        draft.accumulate(count, I, J, op=BinaryOp.ADD, value=equal),
+    ]
+    nests = [loop(I, ROWS, loop(J, LENGTH, loop(k, width, loop(m, 2, each)))) for each in updates]
+    assert kernels(nests, draft, [], far=64) == 1
+    interp = subject_named("interp")
+    cells = np.random.default_rng(size).integers(1, 3, (size, LENGTH, 2)).astype(np.float32)
+    program, arrays = draft.program(*nests), {x: cells}
+    before, after = interp.run(program, arrays), interp.run(program, arrays, (), by_rows(64, 64))
+    for node in (top, count):
+        np.testing.assert_array_equal(after[node], before[node])
 
 
 def test_a_contraction_keeps_its_own_blocks() -> None:
@@ -349,13 +374,15 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
             return pointwise_schedule(nest, nodes, target)
         return contraction_schedule(nest, nodes, target)
 
-    for group in choose_row_groups(fuse_kernels(plan.steps, plan.nodes), plan, plan.nodes, target):
+    nests_of_plan = fuse_neighbours(fuse_distant_kernels(fuse_fills(recognise_nests(plan))))
+    for group in group_rows(nests_of_plan, target).steps:
         if isinstance(group, RowGroup):
-            run = fuse_group(group, rule, plan.nodes)
-            nests = [member.nest for member in group.plan.members]
-            again = fuse_rows(nests, parse_schedule(schedule_text(run.step.schedule)), plan.nodes)
+            fused = fuse_group(group, rule, plan.nodes)
+            nests = [member.nest for member in group.fusion.members]
+            schedule = parse_schedule(schedule_text(fused.kernel.schedule))
+            again = fuse_rows(nests, schedule, plan.nodes)
             assert kernel_text(again.body, plan, again.nodes) == kernel_text(
-                run.step.body, plan, run.nodes
+                fused.kernel.body, plan, fused.nodes
             )
 
 

@@ -35,7 +35,7 @@ from ocannl_core.loopir.verify import verify
 from ocannl_core.node import TensorNode
 from ocannl_core.ops import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.origin import Location, Origin
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.index_set_splitting import split_index_sets
 from ocannl_core.passes.simplify import simplify
 from ocannl_core.testing.drafts import Draft, loop
@@ -168,10 +168,10 @@ def test_variables_of_a_part_are_its_own(interpret: Run) -> None:
     square = Binary(BinaryOp.MUL, sine, sine, float32)
     nest = loop(I, 10, d.store(c, I, value=where(compare(BinaryOp.LT, I, 4), square, d.load(x, I))))
     whole = d.program(nest)
-    shared = share_subexpressions(whole)
+    shared = eliminate_common_subexpressions(whole)
     found = split_index_sets(shared)
     verify(found)
-    verify(share_subexpressions(found))
+    verify(eliminate_common_subexpressions(found))
     cells = np.linspace(-2, 2, 10)
     assert interpret(found, {x: cells})[c].tobytes() == interpret(whole, {x: cells})[c].tobytes()
 

@@ -26,7 +26,7 @@ from ocannl_core.loopir.traverse import allocated, writes
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import Margin, MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.passes.inline.decide import Inlined, Policy, inline
+from ocannl_core.passes.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
@@ -37,7 +37,7 @@ Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741
 
 
-def body(found: Inlined) -> str:
+def body(found: InliningResult) -> str:
     lines = to_text(found.program).splitlines()[1:]
     return "\n".join(["", *lines, ""])
 

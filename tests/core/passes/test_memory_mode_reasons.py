@@ -41,7 +41,7 @@ from ocannl_core.node import MemoryMode, Placement, Reason, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
 from ocannl_core.passes.decisions import Decisions
 from ocannl_core.passes.expression_cost import MOST_DEPTH
-from ocannl_core.passes.inline.decide import Inlined, inline
+from ocannl_core.passes.inline.decide import InliningResult, inline
 from ocannl_core.passes.pipeline import core_passes, run_passes
 from ocannl_core.testing.drafts import Draft, at, loop
 from tests.support.external_calls import CopyCall
@@ -64,7 +64,7 @@ def folded(read: Load) -> Expr:
     return plus(read, replace(read, indices=(affine([(-1, J)], 3),)))
 
 
-def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> Inlined:
+def inlined(draft: Draft, *stmts: Stmt, keep: str = "xc") -> InliningResult:
     """Return a program after inlining; nodes whose names begin with these letters are kept."""
     program = draft.program(*stmts)
     verify(program)
@@ -302,9 +302,9 @@ def _place(
     d = Draft("p")
     x, t, c = (d.node(name, float32, 4) for name in "xtc")
     whole = d.program(*definition(d, x, t), loop(J, 4, d.store(c, J, value=value(d.load(t, J)))))
-    findings = Decisions({x: KEPT, c: KEPT}, **keywords)
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({x: KEPT, c: KEPT}, **keywords)
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 def _sine(d: Draft, x: TensorNode, t: TensorNode) -> list[Stmt]:
@@ -394,9 +394,9 @@ def read_only_in_a_routine() -> Reason | None:
     d = Draft("p")
     t, c = d.node("t", float32, 4), d.node("c", float32, 4)
     whole = d.program(loop(I, 4, d.store(c, I, value=d.load(t, I))))
-    findings = Decisions({c: KEPT})
-    result = run_passes(whole, core_passes(findings))
-    return findings.placements(whole.nodes, result)[t].reason
+    decisions = Decisions({c: KEPT})
+    result = run_passes(whole, core_passes(decisions))
+    return decisions.placements(whole.nodes, result)[t].reason
 
 
 PRODUCERS: dict[Reason, Callable[[], Reason | None]] = {

@@ -191,9 +191,9 @@ def test_every_node_has_a_place_and_a_reason() -> None:
         each(store(T, doubled)),
         each(store(X, load(T))),
     )
-    findings = Decisions({X: STORED[X]})
-    result = run_passes(whole, core_passes(findings))
-    assert findings.placements(whole.nodes, result) == {
+    decisions = Decisions({X: STORED[X]})
+    result = run_passes(whole, core_passes(decisions))
+    assert decisions.placements(whole.nodes, result) == {
         X: STORED[X],
         T: Placement(MemoryMode.LOCAL, Reason.VECTOR_STORE),
         C: Placement(MemoryMode.ON_DEVICE, Reason.READ_BEFORE_WRITE),
@@ -211,32 +211,32 @@ def test_a_backend_is_asked_about_nodes_that_could_be_local() -> None:
 
     twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
     exp = Unary(UnaryOp.EXP, load(X), float32)
-    findings = Decisions(STORED, prefers_device)
+    decisions = Decisions(STORED, prefers_device)
     whole = program(each(store(T, exp)), each(store(C, twice)))
-    result = run_passes(whole, core_passes(findings))
+    result = run_passes(whole, core_passes(decisions))
     assert asked == [T]
     assert T in result.params
-    reasons = findings.placements(whole.nodes, result)
+    reasons = decisions.placements(whole.nodes, result)
     assert reasons[T] == Placement(MemoryMode.ON_DEVICE, Reason.BACKEND_CHOICE)
 
 
 def test_without_memory_of_the_routine_everything_stays_on_the_device() -> None:
     exp = Unary(UnaryOp.EXP, load(X), float32)
     twice = Binary(BinaryOp.MUL, load(T), MIRRORED, float32)
-    findings = Decisions(STORED)
+    decisions = Decisions(STORED)
     with settings.overrides(enable_device_only=False):
         whole = program(each(store(T, exp)), each(store(C, twice)))
-        result = run_passes(whole, core_passes(findings))
+        result = run_passes(whole, core_passes(decisions))
     assert T in result.params
-    place = findings.placements(whole.nodes, result)[T]
+    place = decisions.placements(whole.nodes, result)[T]
     assert place == Placement(MemoryMode.ON_DEVICE, Reason.LOCAL_MEMORY_DISABLED)
 
 
 def test_the_passes_run_in_order_and_observers_see_every_program() -> None:
     seen: list[tuple[str, LoopProgram]] = []
     whole = program(each(store(T, Binary(BinaryOp.MUL, load(X), ONE, float32))), READ)
-    findings = Decisions(STORED)
-    result = run_passes(whole, core_passes(findings), [lambda *now: seen.append(now)])
+    decisions = Decisions(STORED)
+    result = run_passes(whole, core_passes(decisions), [lambda *now: seen.append(now)])
     assert [name for name, _ in seen] == [
         "lower",
         "inline",

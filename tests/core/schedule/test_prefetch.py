@@ -16,7 +16,7 @@ from ocannl_core.loopir.nodes import Binary, Block, For, Load, Prefetch, Stmt
 from ocannl_core.loopir.printer import to_text
 from ocannl_core.ops import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.apply.prefetch import epilogue_cells
+from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.testing.drafts import Draft, loop
 
 
@@ -121,4 +121,4 @@ def test_what_all_rows_share_is_near_already() -> None:
     for each in addends:
         value = Binary(BinaryOp.ADD, value, each, float32)
     nest = replace(nest, finish=(replace(store, value=value),))
-    assert [load.node.name for load in epilogue_cells(nest)] == ["c", "before"]
+    assert [load.node.name for load in epilogue_loads(nest)] == ["c", "before"]

@@ -156,6 +156,7 @@ def _contracted(
     shapes = [each.rows for each in operands]
     is_greatest = call.operation in MAXIMA
     is_sum = call.operation in ("outer_sum", "tropical")
+    is_once = is_wide and form.is_narrow and not is_greatest
     kind: Any = np.int64 if form.is_integer else np.float64
     lowest = (-(2**31)) if form.is_integer else -np.inf
     value = np.full(size, lowest if is_greatest else 0, dtype=kind)
@@ -174,6 +175,9 @@ def _contracted(
         else:
             part, wrong = _product(terms)
         part = np.asarray(part)
+        if is_sum and is_once and len(operands) > 1:
+            # the sum of one cell of each operand is rounded before it is added
+            wrong = rounded(form, part, wrong, magnitude=np.abs(part), rounds=1, step=step).error
         if is_greatest:
             part = bounds.wrapped(part, form) if form.is_integer else part
             np.maximum.at(value, points.target, part)
@@ -189,7 +193,7 @@ def _contracted(
         rounds = np.full(size, 1.0 if is_sum and len(operands) > 1 else 0.0)
         magnitude = np.where(np.isfinite(value), np.abs(value), 0.0)
     dims = _dims(rows)
-    finished = summed if is_wide and form.is_narrow and not is_greatest else rounded
+    finished = summed if is_once else rounded
     found = finished(form, value, error, magnitude=magnitude, rounds=rounds, step=step)
     return Bounded(found.value.reshape(dims), found.error.reshape(dims), found.step, form)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from ocannl_core.fast_dataclass import dataclass
-from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
+from ocannl_core.kernel_passes.parallelise import ParallelIterations, UniformIterations
 from ocannl_core.kernels.memory_plan import ALIGNMENT
+from ocannl_core.machine_model import MIN_THREAD_CYCLES
 
 _PER_THREAD = 4
 """There are more parts than threads, for threads do not progress alike where others use the
@@ -32,7 +33,7 @@ def parts(shares: ParallelIterations, threads: int) -> list[Bounds]:
     None is too small to be worth waking a thread. Parts of loops right inside are made only where
     whole iterations of the outer ones cannot be dealt out evenly: they repeat what comes before.
     """
-    most = min(_PER_THREAD * threads, shares.work // LEAST_WORK, _MOST) if threads > 1 else 1
+    most = min(_PER_THREAD * threads, shares.work // MIN_THREAD_CYCLES, _MOST) if threads > 1 else 1
     inner = _count(shares.inner)
     levels = 2 if shares.inner else 1
     best: list[_Part] = []
