@@ -35,7 +35,7 @@ from ocannl_core.loopir.traverse import map_stmts
 from ocannl_core.loopir.verify import verify
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.ops import BinaryOp, UnaryOp
-from ocannl_core.passes.cse import share_subexpressions
+from ocannl_core.passes.cse import eliminate_common_subexpressions
 from ocannl_core.passes.fma_contraction import contract_to_fma
 from ocannl_core.passes.licm import hoist_invariants
 from ocannl_core.passes.simplify import simplify
@@ -144,7 +144,7 @@ def test_every_program_is_read_back(example: Example) -> None:
 @given(st.one_of(loop_programs(), chain_programs()))
 def test_every_optimised_program_is_read_back(example: Example) -> None:
     program = example.program
-    for transform in (simplify, share_subexpressions, hoist_invariants, contract_to_fma):
+    for transform in (simplify, eliminate_common_subexpressions, hoist_invariants, contract_to_fma):
         program = transform(program)
         check(program)
 
