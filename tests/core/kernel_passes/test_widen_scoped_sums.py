@@ -122,16 +122,14 @@ def test_a_hoisted_sum_is_rounded_where_it_is_read() -> None:
     sums = Sums()
     total = Local(0, bfloat16)
     half = Binary(BinaryOp.MUL, LocalRead(total), Const(0.5, bfloat16), bfloat16)
-    assert (
-        sums.text(
-            DeclareLocal(total),
-            start(total),
-            loop(K, 6, more(total, sums.draft.load(sums.a, 0, K))),
-            more(total, sums.draft.load(sums.b, 0, 0)),
-            SetLocal(total, half),
-            loop(I, 4, sums.draft.store(sums.c, I, value=LocalRead(total))),
-        )
-        == snapshot("""\
+    assert sums.text(
+        DeclareLocal(total),
+        start(total),
+        loop(K, 6, more(total, sums.draft.load(sums.a, 0, K))),
+        more(total, sums.draft.load(sums.b, 0, 0)),
+        SetLocal(total, half),
+        loop(I, 4, sums.draft.store(sums.c, I, value=LocalRead(total))),
+    ) == snapshot("""\
     v: float32
     v = 0.0
     for k in range(6):
@@ -141,7 +139,6 @@ def test_a_hoisted_sum_is_rounded_where_it_is_read() -> None:
     for i in range(4):
         c[i] = bfloat16(v)\
 """)
-    )
 
 
 def test_starts_are_numbers_of_the_narrow_format() -> None:
