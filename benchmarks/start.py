@@ -121,6 +121,7 @@ def _maker(contender: str, stages: Stages) -> Callable[[Any], Any]:
 
 def _watch_own_stages(stages: Stages) -> None:
     from ocannl_core.hooks import manager
+    from ocannl_core.kernels.stream import KernelStream
     from ocannl_core.runtime import build, context, link
     from ocannl_core.tensor.computation import Computation
 
@@ -128,10 +129,10 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(Computation, "resolve", "shapes and assignments")
     stages.watch(context, "lower", "lower")
     stages.watch(context, "usage_of", "lower")
-    stages.watch(build, "remembered", "look up")
+    stages.watch(build, "load_or_generate", "look up")
     stages.watch(build, "_generated", "schedule")
     stages.watch(build, "run_passes", "passes")
-    stages.watch(manager.Backend, "expect", "generate code")
+    stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")
     stages.watch(link, "bind", "link")

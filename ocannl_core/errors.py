@@ -87,5 +87,9 @@ class TransferError(OcannlError):
     """Data cannot be moved between the host and a device, or between devices."""
 
 
+class ParseError(OcannlError):
+    """The text of a program does not follow the notation that the printer writes."""
+
+
 class VerifyError(OcannlError):
     """An internal invariant is broken: a defect of the project, not of the user's program."""

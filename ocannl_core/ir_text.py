@@ -30,8 +30,10 @@ from ocannl_core.ops import BinaryOp, Op, TernaryOp, UnaryOp
 ATOM = 8
 """The precedence of text that never needs parentheses."""
 
-_UNARY = 6
-_PRECEDENCE = {
+UNARY = 6
+"""The precedence of a sign."""
+
+PRECEDENCE = {
     "||": 1,
     "&&": 2,
     "<": 3,
@@ -45,7 +47,11 @@ _PRECEDENCE = {
     "%": 5,
     "**": 7,
 }
-_ASSOCIATES_LEFT = frozenset("+-*/%")
+ASSOCIATES_LEFT = frozenset("+-*/%")
+"""Operators that may follow one another without parentheses."""
+
+RESERVED_NAMES = ("inf", "nan", "_")
+"""Names that mean numbers and positions, and so no variables."""
 
 Text = tuple[str, int]
 """Printed text and the precedence of its outermost operator."""
@@ -171,7 +177,7 @@ def applied(op: Op, args: Sequence[Text]) -> Text:
         case UnaryOp.IDENTITY, [arg]:
             return arg
         case UnaryOp.NEG, [arg]:
-            return f"-{parenthesized(arg, _UNARY + 1)}", _UNARY
+            return f"-{parenthesized(arg, UNARY + 1)}", UNARY
         case BinaryOp(), [left, right] if op.value.symbol:
             return infix(op.value.symbol, left, right)
         case ((UnaryOp() | BinaryOp() | TernaryOp()), _):
@@ -182,8 +188,8 @@ def applied(op: Op, args: Sequence[Text]) -> Text:
 
 def infix(symbol: str, left: Text, right: Text) -> Text:
     """Returns `left symbol right`, with the parentheses that keep the order of evaluation."""
-    level = _PRECEDENCE[symbol]
-    loose = level if symbol in _ASSOCIATES_LEFT else level + 1
+    level = PRECEDENCE[symbol]
+    loose = level if symbol in ASSOCIATES_LEFT else level + 1
     return f"{parenthesized(left, loose)} {symbol} {parenthesized(right, level + 1)}", level
 
 

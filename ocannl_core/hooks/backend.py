@@ -12,7 +12,8 @@ from ocannl_core.errors import CodegenError, CompileError, LinkError, OcannlErro
 from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.hooks.host_staging import stage
 from ocannl_core.hooks.plugins import describe
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
@@ -66,17 +67,14 @@ class Backend:
         answers: list[list[NamedPass]] = self.manager.hook.ocannl_passes(target=target)
         return [each for answer in answers for each in answer]
 
-    def expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Tells of a kernel before the plan is there that it belongs to."""
-        self.manager.hook.ocannl_expect(nest=nest, nodes=nodes, target=target)
-
-    def generate(self, plan: Plan, target: Target) -> Source:
-        """Returns the code of a routine.
+    def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
+        """Return the code of a routine.
 
         Raises:
             CodegenError: if the backend cannot express it.
         """
-        source: Source | None = self.manager.hook.ocannl_generate(plan=plan, target=target)
+        stream = KernelStream.of(kernels) if isinstance(kernels, Plan) else kernels
+        source: Source | None = self.manager.hook.ocannl_generate(kernels=stream, target=target)
         if source is None:
             raise CodegenError(**self._missing("generates no code", "ocannl_generate"))
         return source

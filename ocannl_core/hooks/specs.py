@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pluggy
 
-from ocannl_core.kernels.nodes import Kernel, NodeInfos, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.passes.pipeline import NamedPass
 from ocannl_core.target import Buffer, Event, Executable, Source, Target, TargetReport
@@ -44,20 +44,14 @@ class CodegenHooks(Protocol):
         """Returns passes to run after the core's own, in order."""
         ...
 
-    @hookspec
-    def ocannl_expect(self, nest: Kernel, nodes: NodeInfos, target: Target) -> None:
-        """Is told of a kernel of the next plan as soon as it is scheduled, so that it can be
-        compiled while the others are scheduled.
-
-        The plan comes in the same thread, by `ocannl_generate`, with the same objects as steps; it
-        never comes if something fails in between. Backends that start from plans leave this hook
-        out.
-        """
-        ...
-
     @hookspec(firstresult=True)
-    def ocannl_generate(self, plan: Plan, target: Target) -> Source:
-        """Returns the code of a routine. Needs no device.
+    def ocannl_generate(self, kernels: KernelStream, target: Target) -> Source:
+        """Return the code of a routine. Needs no device.
+
+        `kernels.plan()` is the whole routine. Iterating over `kernels` yields its steps in order,
+        each with the nodes that it mentions, as soon as the step is scheduled; a backend may
+        start to compile a kernel while the next ones are scheduled. Errors of the scheduler
+        propagate from the stream.
 
         Raises:
             CodegenError: for a statement or number format that the backend cannot express.

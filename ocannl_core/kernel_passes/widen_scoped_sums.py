@@ -11,13 +11,11 @@ arithmetic is that of `widen_accumulators`: the place of a sum does not decide i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.fast_dataclass import replace
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_accumulators import widen_term
 from ocannl_core.kernels.nest import match_accumulation
+from ocannl_core.kernels.nest_plan import NestPlan
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -39,18 +37,14 @@ _ROUNDING = frozenset({BinaryOp.ADD, BinaryOp.MUL})
 """Reductions that round. Maxima and minima do not."""
 
 
-def widen_scoped_sums(parts: Iterable[AnalysedKernel]) -> list[AnalysedKernel]:
-    """Return the steps of a plan, those without a nest with their sums of narrow floats in
-    float32.
-    """
-    result: list[AnalysedKernel] = []
-    for part in parts:
-        step = part.step
-        if part.cells is None and isinstance(step, Kernel):
-            result.append(replace(part, step=replace(step, body=widen_sums(step.body))))
-        else:
-            result.append(part)
-    return result
+def widen_scoped_sums(plan: NestPlan) -> NestPlan:
+    """Add up inlined sums of narrow floats in float32, in the kernels that are no nests."""
+    return plan.with_steps(
+        [
+            replace(step, body=widen_sums(step.body)) if isinstance(step, Kernel) else step
+            for step in plan.steps
+        ]
+    )
 
 
 def widen_sums(body: Block) -> Block:

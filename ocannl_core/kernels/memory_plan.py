@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
-from ocannl_core.loopir.nodes import Block, Fill
-from ocannl_core.loopir.traverse import nodes_of
+from ocannl_core.fast_dataclass import dataclass
+from ocannl_core.kernels.nodes import Plan, nodes_of_step
 from ocannl_core.node import TensorNode
 
 ALIGNMENT = 64
@@ -131,26 +129,6 @@ class _Arena:
         self._count += 1
 
 
-def sink_fills(plan: Plan) -> Plan:
-    """Returns the plan with fills of the routine's own nodes right before they are needed.
-
-    A node whose cells are set long before anything is added to them keeps its memory for nothing.
-    """
-    scratch = set(plan.scratch)
-    steps: list[Step] = []
-    waiting: dict[TensorNode, Step] = {}
-    for step in plan.steps:
-        for node in nodes_of_step(step):
-            if node in waiting:
-                steps.append(waiting.pop(node))
-        match step:
-            case Kernel(Block((Fill(node),))) if node in scratch:
-                waiting[node] = step
-            case _:
-                steps.append(step)
-    return replace(plan, steps=(*steps, *waiting.values()))
-
-
 def _lives(plan: Plan) -> dict[TensorNode, range]:
     """Returns the positions of the steps during which each node keeps its memory."""
     lives = {node: range(0) for node in plan.scratch}
@@ -160,15 +138,6 @@ def _lives(plan: Plan) -> dict[TensorNode, range]:
                 first = lives[node].start if lives[node] else position
                 lives[node] = range(first, position + 1)
     return {node: life or range(1) for node, life in lives.items()}
-
-
-def nodes_of_step(step: Step) -> tuple[TensorNode, ...]:
-    """Returns the nodes that a step reads or writes."""
-    match step:
-        case Kernel(arguments=arguments):
-            return arguments
-        case HostCall(call):
-            return nodes_of(call)
 
 
 def _aligned(nbytes: int) -> int:

@@ -130,8 +130,9 @@ def _generated(
         with dump.timing("search for schedules") if dump else nullcontext():
             tune(optimised, backend, target, chosen.tune_budget)
     with dump.timing("split and generate") if dump else nullcontext():
-        plan = plan_kernels(optimised, target, partial(backend.expect, target=target))
-        source = backend.generate(plan, target)
+        kernels = plan_kernels(optimised, target)
+        source = backend.generate(kernels, target)
+        plan = kernels.plan()
     if dump:
         dump.source(source)
     return GeneratedCode(optimised, plan, source, placements, findings.definitions)
@@ -139,11 +140,10 @@ def _generated(
 
 def rebuild(built: Build) -> Build:
     """Returns a routine compiled again, with the schedules that are remembered now."""
-    expect = partial(built.backend.expect, target=built.target)
-    plan = plan_kernels(built.optimised, built.target, expect)
-    source = built.backend.generate(plan, built.target)
+    kernels = plan_kernels(built.optimised, built.target)
+    source = built.backend.generate(kernels, built.target)
     executable = built.backend.compile(source, built.target)
-    return replace(built, plan=plan, source=source, executable=executable)
+    return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
 def _prefers_device(backend: Backend, target: Target, node: TensorNode, info: NodeInfo) -> bool:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ocannl_core.dtypes import int32
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.kernel_passes.split_kernels import split_kernels
-from ocannl_core.kernels.memory_plan import memory_plan, sink_fills
+from ocannl_core.kernel_passes.split_kernels import sink_fills, split_kernels
+from ocannl_core.kernels.memory_plan import memory_plan
 from ocannl_core.loopir.nodes import Allocate, Binary, Fill, IndexValue, Scope, Stmt
 from ocannl_core.ops import BinaryOp
 from ocannl_core.testing.drafts import Draft, loop

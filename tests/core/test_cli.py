@@ -16,7 +16,7 @@ from ocannl_core.cli.inventory import inventory
 from ocannl_core.errors import CompileError
 from ocannl_core.hooks import manager
 from ocannl_core.hooks.specs import hookimpl
-from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.target import Source, Target, TargetReport
 
 
@@ -58,10 +58,10 @@ class Present:
         return TargetReport(devices, details=("compiler 1.0",))
 
     @hookimpl
-    def ocannl_generate(self, plan: Plan) -> Source:
+    def ocannl_generate(self, kernels: KernelStream) -> Source:
         class Text:
             language = "text"
-            text = plan.name
+            text = kernels.plan().name
 
         return Text()
 

@@ -236,7 +236,7 @@ def test_numbers_to_choose_among_have_the_format_of_the_other_operand(narrow: DT
     code.accumulate(
         c, BinaryOp.SECOND, TernaryOp.WHERE, (m, 1027.0, a), {I: 3}, at(I), at(I), (), at(I)
     )
-    assert "c[i] = where(m[i], float32(1027), float32(a[i]))" in to_text(code.lowered())
+    assert "c[i] = where(m[i], float32(1027:int32), float32(a[i]))" in to_text(code.lowered())
 
 
 def test_a_number_that_no_integer_equals_is_compared_as_a_float() -> None:

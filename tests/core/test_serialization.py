@@ -16,9 +16,9 @@ from ocannl_core.dtypes import ALL, DType, float32
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import LoopVar, StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.kernel_passes.deduplicate import ScheduledKernel
-from ocannl_core.kernel_passes.row_fusion.members import RowFusion
 from ocannl_core.kernels.nest import KernelNest
 from ocannl_core.kernels.nodes import Plan
+from ocannl_core.kernels.row_fusion import RowFusion
 from ocannl_core.loopir.nodes import (
     Binary,
     Block,

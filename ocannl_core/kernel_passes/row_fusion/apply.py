@@ -21,16 +21,16 @@ from ocannl_core.kernel_passes.fusion import fuse_over_one_domain
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
 from ocannl_core.kernel_passes.row_fusion.hoist_packing import hoist_packing
 from ocannl_core.kernel_passes.row_fusion.inline_nodes import inline_node
-from ocannl_core.kernel_passes.row_fusion.members import (
-    Member,
+from ocannl_core.kernels.dependence import access_set, iterations_are_independent
+from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.kernels.nodes import NodeInfos
+from ocannl_core.kernels.row_fusion import (
     RowFusion,
+    RowFusionMember,
     nodes_written_by_rows,
     row_fusion_of,
     row_positions,
 )
-from ocannl_core.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.kernels.nest import KernelNest, LoopAxis, Reduction
-from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import AXIS_LETTERS, Schedule
 from ocannl_core.loopir.nodes import (
     Allocate,
@@ -186,7 +186,7 @@ class FusedLoops:
             raise self._misfit("What is written has the rows along axes of its own.")
         return homes
 
-    def _check_sum(self, position: int, member: Member) -> None:
+    def _check_sum(self, position: int, member: RowFusionMember) -> None:
         others = [other for at, other in enumerate(self.plan.members) if at != position]
         last = member.mentioned_last
         if any(not last.isdisjoint(other.written) for other in others) or any(
@@ -194,7 +194,7 @@ class FusedLoops:
         ):
             raise self._misfit("The result of a sum over rows is for later kernels.")
 
-    def _is_adding(self, member: Member) -> bool:
+    def _is_adding(self, member: RowFusionMember) -> bool:
         """True if a nest adds to partial results; a sum over rows that all run together is complete
         at once.
         """
@@ -227,7 +227,7 @@ class FusedLoops:
         homes = self._homes[node]
         return homes if self.plan.size == 1 else homes[:-1]
 
-    def _partial_results(self, member: Member) -> TensorNode:
+    def _partial_results(self, member: RowFusionMember) -> TensorNode:
         reduction = member.nest.reduction
         assert reduction is not None
         node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
@@ -236,7 +236,7 @@ class FusedLoops:
         self.made[node] = NodeInfo(reduction.dtype, dims)
         return node
 
-    def _partial_axes(self, member: Member) -> tuple[LoopAxis, ...]:
+    def _partial_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
         """Returns the axes of partial results, but for that of the groups."""
         return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
 
@@ -317,10 +317,10 @@ class FusedLoops:
             return None
         return inline_node(nests, node, self.nodes[node], rows=self._homes[node], is_kept=True)
 
-    def _inside(self, position: int, member: Member) -> KernelNest:
+    def _inside(self, position: int, member: RowFusionMember) -> KernelNest:
         return self._adding(position, member) if self._is_adding(member) else self.inner(member)
 
-    def inner(self, member: Member) -> KernelNest:
+    def inner(self, member: RowFusionMember) -> KernelNest:
         """Returns what a nest is inside of the shared loops."""
         nest, reduction = member.nest, member.nest.reduction
         if reduction is not None:
@@ -332,7 +332,7 @@ class FusedLoops:
         finish = tuple(self._placed_store(member, store) for store in nest.finish)
         return KernelNest(self._inner_axes(member), reduction, finish)
 
-    def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
+    def _inner_axes(self, member: RowFusionMember) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
         return tuple(
             replace(axis, extent=self.plan.size) if axis.name == kept else axis
@@ -340,7 +340,7 @@ class FusedLoops:
             if axis.name == kept or axis.name not in member.rows
         )
 
-    def _values(self, member: Member) -> dict[IndexVar, AxisIndex]:
+    def _values(self, member: RowFusionMember) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
         if self.plan.size > 1:
             last = member.vars[-1]
@@ -348,7 +348,7 @@ class FusedLoops:
             values[last] = affine([*((self.plan.size * c, var) for c, var in terms), (1, last)])
         return values
 
-    def _placed(self, member: Member, expr: Expr) -> Expr:
+    def _placed(self, member: RowFusionMember, expr: Expr) -> Expr:
         """Returns an expression in a row, reading contracted nodes where they are."""
 
         def read(expr: Expr) -> Expr:
@@ -360,7 +360,7 @@ class FusedLoops:
 
         return map_expr(substitute_in_expr(expr, self._values(member)), read)
 
-    def _placed_store(self, member: Member, store: Store) -> Store:
+    def _placed_store(self, member: RowFusionMember, store: Store) -> Store:
         (placed,) = substitute_in_stmt(store, self._values(member)).stmts
         assert isinstance(placed, Store)
         value = self._placed(member, store.value)
@@ -370,7 +370,7 @@ class FusedLoops:
         return replace(placed, node=self._buffers[store.node], indices=places, value=value)
 
     def _row_places(
-        self, member: Member, node: TensorNode, indices: tuple[AxisIndex, ...]
+        self, member: RowFusionMember, node: TensorNode, indices: tuple[AxisIndex, ...]
     ) -> tuple[AxisIndex, ...]:
         dropped, last = self._dropped(node), self._homes[node][-1]
         return tuple(
@@ -395,7 +395,7 @@ class FusedLoops:
 
     # ----- sums over rows -------------------------------------------------------------------
 
-    def _adding(self, position: int, member: Member) -> KernelNest:
+    def _adding(self, position: int, member: RowFusionMember) -> KernelNest:
         """Returns a nest that adds one row to partial results."""
         reduction = member.nest.reduction
         assert reduction is not None
@@ -411,7 +411,7 @@ class FusedLoops:
     def _own_group(self) -> AxisIndex:
         return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
 
-    def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> Load:
+    def _partial_cell(self, position: int, member: RowFusionMember, group: AxisIndex) -> Load:
         node = self._partial[position]
         groups = () if member.is_inner_sum else (group,)
         cells = [affine([(1, axis.var)], -axis.start) for axis in self._partial_axes(member)]
@@ -444,7 +444,7 @@ class FusedLoops:
                 KernelNest(self._partial_axes(member), None, finish), ()
             ).loops
 
-    def _with_total(self, member: Member, store: Store, total: Expr) -> Store:
+    def _with_total(self, member: RowFusionMember, store: Store, total: Expr) -> Store:
         reduction = member.nest.reduction
         assert reduction is not None
         result = LocalRead(reduction.result)
@@ -462,7 +462,7 @@ class FusedLoops:
             if each.is_sum and not each.is_inner_sum
         )
 
-    def _combining(self, position: int, member: Member) -> KernelNest:
+    def _combining(self, position: int, member: RowFusionMember) -> KernelNest:
         nest, reduction = member.nest, member.nest.reduction
         assert reduction is not None
         var = fresh_var(self._group.hint)

@@ -14,17 +14,16 @@ from math import prod
 
 from ocannl_core.fast_dataclass import dataclass, replace
 from ocannl_core.indexing import VarIndex, variables
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.row_fusion.apply import FusedLoops
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.kernel_passes.row_fusion.members import (
-    Member,
+from ocannl_core.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup, mentioned
+from ocannl_core.kernels.row_fusion import (
     RowFusion,
+    RowFusionMember,
     nodes_written_by_rows,
     row_positions,
 )
-from ocannl_core.kernels.nest import KernelNest, LoopAxis
-from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.node import TensorNode
 from ocannl_core.target import Target
 
@@ -52,31 +51,16 @@ def far_cache(target: Target) -> int:
     return known[1] if len(known) > 1 else _CACHES[1]
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """Kernels that run together.
-
-    Attributes:
-        parts: The kernels.
-        plan: How they run together.
-    """
-
-    parts: tuple[AnalysedKernel, ...]
-    plan: RowFusion
-
-
-def choose_row_groups(
-    parts: Sequence[AnalysedKernel], plan: Plan, nodes: NodeInfos, target: Target
-) -> tuple[AnalysedKernel | RowGroup, ...]:
-    """Returns the kernels of a plan, those in groups that run faster together."""
-    chooser = _Chooser(parts, plan, nodes, target)
-    result: list[AnalysedKernel | RowGroup] = []
+def group_rows(plan: NestPlan, target: Target) -> NestPlan:
+    """Group neighbouring kernels that run faster together, row by row."""
+    chooser = _Chooser(plan, target)
+    result: list[NestStep] = []
     at = 0
-    while at < len(parts):
+    while at < len(plan.steps):
         found = chooser.group(at)
-        result.append(found if found is not None else parts[at])
-        at += len(found.parts) if found is not None else 1
-    return tuple(result)
+        result.append(found if found is not None else plan.steps[at])
+        at += len(found.kernels) if found is not None else 1
+    return plan.with_steps(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +68,7 @@ class _Candidate:
     """Kernels from a position on, with the axes of each that are the rows."""
 
     start: int
-    members: tuple[Member, ...]
+    members: tuple[RowFusionMember, ...]
 
     @property
     def depth(self) -> int:
@@ -99,21 +83,27 @@ class _Chooser:
     once, with what is known of it.
     """
 
-    def __init__(
-        self, parts: Sequence[AnalysedKernel], plan: Plan, nodes: NodeInfos, target: Target
-    ) -> None:
-        self._parts = parts
-        self._nodes = nodes
+    def __init__(self, plan: NestPlan, target: Target) -> None:
+        self._steps = plan.steps
+        self._nodes = plan.nodes
         self._scratch = frozenset(plan.scratch)
         known = target.cache_bytes
         self._near = (known or _CACHES)[0]
         self._far = far_cache(target)
         self._last = known[-1] if len(known) > 1 else _LAST_CACHE
-        self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
+        self._known: dict[tuple[int, tuple[str, ...]], RowFusionMember] = {}
         self._uses: dict[TensorNode, list[int]] = {}
-        for at, part in enumerate(parts):
-            for node in part.mentioned:
+        for at, step in enumerate(plan.steps):
+            for node in mentioned(step):
                 self._uses.setdefault(node, []).append(at)
+
+    def _nest(self, at: int) -> KernelNest | None:
+        step = self._steps[at]
+        return step.nest if isinstance(step, NestKernel) else None
+
+    def _group(self, candidate: _Candidate, fusion: RowFusion) -> RowGroup:
+        steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
+        return RowGroup(tuple(each for each in steps if isinstance(each, NestKernel)), fusion)
 
     def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _Candidate:
         return _Candidate(start, tuple(map(self._member, count(start), rows)))
@@ -124,19 +114,19 @@ class _Chooser:
             return candidate
         return self._candidate(candidate.start, [each.rows[:depth] for each in candidate.members])
 
-    def _member(self, at: int, rows: tuple[str, ...]) -> Member:
+    def _member(self, at: int, rows: tuple[str, ...]) -> RowFusionMember:
         found = self._known.get((at, rows))
         if found is None:
-            nest = self._parts[at].cells
+            nest = self._nest(at)
             assert nest is not None  # of a candidate
-            found = self._known[at, rows] = Member(nest, rows)
+            found = self._known[at, rows] = RowFusionMember(nest, rows)
         return found
 
     def group(self, start: int) -> RowGroup | None:
         """Returns the longest group of kernels from a position on, if it is worth while."""
         blocks = self._blocks(start)
         if blocks is not None:
-            return replace(blocks, plan=FusedLoops(blocks.plan, self._nodes).refined())
+            return replace(blocks, fusion=FusedLoops(blocks.fusion, self._nodes).refined())
         candidate = self._alone(start)
         best: RowGroup | None = None
         while candidate is not None:
@@ -147,10 +137,10 @@ class _Chooser:
             candidate = self._extended(candidate)
         if best is None or not self._is_worth_while(best):
             return None
-        return replace(best, plan=FusedLoops(best.plan, self._nodes).refined())
+        return replace(best, fusion=FusedLoops(best.fusion, self._nodes).refined())
 
     def _alone(self, start: int) -> _Candidate | None:
-        nest = self._parts[start].cells
+        nest = self._nest(start)
         if nest is None or not _is_joinable(nest) or _is_product(nest):
             return None
         if all(_LARGEST_SHARE * self._nodes[node].nbytes < self._far for node in nest.mentioned):
@@ -168,9 +158,9 @@ class _Chooser:
     def _extended(self, candidate: _Candidate, *, has_products: bool = False) -> _Candidate | None:
         """Returns a candidate with the next kernel, sharing as many axes as possible."""
         at = candidate.start + len(candidate.members)
-        if at >= len(self._parts) or len(candidate.members) >= _MOST_MEMBERS:
+        if at >= len(self._steps) or len(candidate.members) >= _MOST_MEMBERS:
             return None
-        nest = self._parts[at].cells
+        nest = self._nest(at)
         if nest is None or not _is_joinable(nest):
             return None
         if _is_product(nest) and not has_products:
@@ -195,7 +185,7 @@ class _Chooser:
         """Returns the longest group that begins with a contraction and goes on with its results, a
         block of them at a time, so that no memory larger than a cache holds them.
         """
-        nest = self._parts[start].cells
+        nest = self._nest(start)
         if nest is None or not _is_joinable(nest) or not _is_product(nest):
             return None
         if self._most_saved(start) <= self._far:
@@ -241,8 +231,7 @@ class _Chooser:
             return None
         if size < min(_LEAST_BLOCK, members[0].axes[-1].extent):
             return None
-        parts = tuple(self._parts[turned.start : turned.start + len(members)])
-        return RowGroup(parts, RowFusion(members, size, contracted=own))
+        return self._group(turned, RowFusion(members, size, contracted=own))
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Returns how many rows fit into a cache with what the nests need of each; the second cache
@@ -289,14 +278,13 @@ class _Chooser:
             if any(count * 8 > self._near // 2 for count in cells):
                 return None
             groups = _largest_divisor(counts[0], _MOST_GROUPS) if sums else 1
-            parts = tuple(self._parts[cut.start : cut.start + len(members)])
             own = self._own(cut, size, _LARGEST_ROW)
             streamed = self._streamed(cut)
             plan = RowFusion(members, size, groups, contracted=own, streamed=streamed)
-            return RowGroup(parts, plan)
+            return self._group(cut, plan)
         return None
 
-    def _touched(self, members: Sequence[Member]) -> int:
+    def _touched(self, members: Sequence[RowFusionMember]) -> int:
         """Returns the bytes of which a row depends on the shared axes."""
         total: dict[TensorNode, int] = {}
         for member in members:
@@ -333,9 +321,9 @@ class _Chooser:
 
     def _is_worth_while(self, group: RowGroup) -> bool:
         """True if kernels one by one would find their nodes in no near cache any more."""
-        if len(group.parts) < 2:
-            return bool(group.plan.streamed)
-        touched = {node for member in group.plan.members for node in member.nest.mentioned}
+        if len(group.kernels) < 2:
+            return bool(group.fusion.streamed)
+        touched = {node for member in group.fusion.members for node in member.nest.mentioned}
         return sum(self._nodes[node].nbytes for node in touched) > self._far
 
 
@@ -343,7 +331,7 @@ def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:
     return tuple([axis.name for axis in axes])
 
 
-def _are_complete(members: Sequence[Member], size: int) -> bool:
+def _are_complete(members: Sequence[RowFusionMember], size: int) -> bool:
     """True if sums over rows are complete where the loop over blocks of them is: then they are for
     one thread, so the loops around it are to be enough for several.
     """
@@ -392,7 +380,7 @@ def _is_product(nest: KernelNest) -> bool:
     return all(cells - each for each in nest.factor_variables)
 
 
-def _are_separate(members: Sequence[Member], at: int) -> bool:
+def _are_separate(members: Sequence[RowFusionMember], at: int) -> bool:
     """True if every factor of every contraction is another one along a shared axis."""
     return all(
         member.axes[at].var in each
@@ -406,7 +394,7 @@ def _are_separate(members: Sequence[Member], at: int) -> bool:
 
 
 def _matched(
-    nest: KernelNest, members: Sequence[Member], *, by_reads: bool = False
+    nest: KernelNest, members: Sequence[RowFusionMember], *, by_reads: bool = False
 ) -> tuple[LoopAxis, ...] | None:
     """Returns the axes of a nest that are the rows of others; None if it must wait for them.
 
@@ -421,13 +409,13 @@ def _matched(
     sums = [member for member in members if member.is_sum]
     finished = {node for member in sums for node in member.written}
     needed = {node for member in sums for node in member.mentioned_last}
-    new = Member(nest, ())
+    new = RowFusionMember(nest, ())
     if not finished.isdisjoint(nest.mentioned) or not needed.isdisjoint(new.written):
         return None
     axes = _aligned(nest, members, {**(_read_homes(members) if by_reads else {}), **homes})
     if axes is None:
         return None
-    new = Member(nest, tuple(axis.name for axis in axes))
+    new = RowFusionMember(nest, tuple(axis.name for axis in axes))
     if new.is_sum:
         mentioned_before = {node for member in members for node in member.nest.mentioned}
         is_last = homes.keys().isdisjoint(new.mentioned_last)
@@ -439,7 +427,7 @@ def _matched(
     return axes if is_private else None
 
 
-def _read_homes(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]]:
+def _read_homes(members: Sequence[RowFusionMember]) -> dict[TensorNode, tuple[int, ...]]:
     """Returns where the rows are in the nodes of which every nest reads its own row."""
     found: dict[TensorNode, tuple[int, ...] | None] = {}
     for member in members:
@@ -450,7 +438,9 @@ def _read_homes(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]]:
 
 
 def _aligned(
-    nest: KernelNest, members: Sequence[Member], homes: Mapping[TensorNode, tuple[int, ...]]
+    nest: KernelNest,
+    members: Sequence[RowFusionMember],
+    homes: Mapping[TensorNode, tuple[int, ...]],
 ) -> tuple[LoopAxis, ...] | None:
     """Returns the axes that run along the rows, found through nodes that are shared."""
     by_var = {axis.var: axis for axis in nest.axes}
@@ -476,7 +466,7 @@ def _aligned(
     return None
 
 
-def _stays_in_rows(member: Member, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
+def _stays_in_rows(member: RowFusionMember, homes: Mapping[TensorNode, tuple[int, ...]]) -> bool:
     """True if a nest touches only cells of its own row, of all nodes that are written by rows."""
     if not member.nest.gathered.isdisjoint(homes):
         return False

@@ -1,30 +1,29 @@
-"""The kernel of a group of nests that run together, and what runs after it."""
+"""The kernel of a row group, and the kernels that run after it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ocannl_core.fast_dataclass import dataclass, replace
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel, fuse_analyses, rebuild_nest
 from ocannl_core.kernel_passes.row_fusion.apply import FusedLoops, Rule
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.kernels.nest_plan import NestKernel, RowGroup
+from ocannl_core.kernels.nodes import Kernel, kernel_of
 from ocannl_core.node import NodeInfo, TensorNode
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """What a group becomes.
+    """A row group with schedules.
 
     Attributes:
-        step: The kernel of all its nests.
-        sums: Kernels that combine partial results of sums over rows, to be scheduled.
+        kernel: The kernel of all its nests.
+        sums: Kernels that combine partial results of sums over rows, without schedules.
         partial: The nodes of those results: memory of the routine.
-        nodes: What is known of nodes that the program does not have.
+        nodes: Extents and formats of nodes that the program does not have.
     """
 
-    step: Kernel
-    sums: tuple[AnalysedKernel, ...]
+    kernel: Kernel
+    sums: tuple[NestKernel, ...]
     partial: tuple[TensorNode, ...]
     nodes: Mapping[TensorNode, NodeInfo]
 
@@ -34,19 +33,15 @@ def fuse_group(
     rule: Rule,
     nodes: Mapping[TensorNode, NodeInfo],
 ) -> FusedKernel:
-    """Returns the kernel of a group; each nest has the rule's schedule inside of shared loops."""
-    frame = FusedLoops(group.plan, nodes)
+    """Return the kernel of a group; each nest has the rule's schedule inside the shared loops."""
+    frame = FusedLoops(group.fusion, nodes)
     tails = frame.tails(rule)
     result = frame.joined(tails)
-    step = rebuild_nest(fuse_analyses(group.parts), result.body)
-    members = zip(group.parts, group.plan.members, strict=True)
-    sums = [part for part, each in members if each.is_sum and not each.is_inner_sum]
+    members = zip(group.kernels, group.fusion.members, strict=True)
+    sums = [kernel for kernel, each in members if each.is_sum and not each.is_inner_sum]
     return FusedKernel(
-        replace(step, schedule=group.plan.schedule(tails)),
-        tuple(
-            replace(part, cells=nest, is_changed=True)
-            for part, nest in zip(sums, result.sums, strict=True)
-        ),
+        replace(kernel_of(result.body, group.title), schedule=group.fusion.schedule(tails)),
+        tuple(kernel.rewritten(nest) for kernel, nest in zip(sums, result.sums, strict=True)),
         result.partial,
         result.nodes,
     )

@@ -12,7 +12,9 @@ from ocannl_core.codegen.kernel_text import KernelText
 from ocannl_core.dtypes import DType, float32
 from ocannl_core.indexing import AxisIndex, FixedIndex, LoopVar, StaticIndex, fresh_var
 from ocannl_core.kernels.nodes import Kernel
-from ocannl_core.loopir.nodes import Block, Expr, For, Load, Stmt, Store
+from ocannl_core.loopir.nodes import Block, Expr, For, Load, LoopProgram, Stmt, Store
+from ocannl_core.loopir.parse import parse
+from ocannl_core.loopir.printer import to_text
 from ocannl_core.loopir.traverse import nodes_of
 from ocannl_core.node import NodeInfo, TensorNode
 
@@ -55,7 +57,9 @@ class Builder:
         return render_kernel(nest, self.table, dialect or Dialect())
 
     def file(self, *stmts: Stmt, indices: tuple[StaticIndex, ...] = ()) -> str:
-        """Returns a C file with the one kernel of these statements."""
+        """Return a C file with the one kernel of these statements, whose text can be parsed."""
+        program = LoopProgram("nest", tuple(self.table), indices, self.table, Block(stmts))
+        assert to_text(parse(to_text(program))) == to_text(program)
         kernel = self.kernel(*stmts, indices=indices)
         return f"{Dialect().prelude(kernel.helpers)}\n{kernel.text}"
 

@@ -18,13 +18,13 @@ from ocannl_core.cli.probe import check
 from ocannl_core.errors import CodegenError
 from ocannl_core.hooks.manager import select
 from ocannl_core.loopir.nodes import Barrier, Block
-from ocannl_core.kernels.nodes import Nest, Plan
+from ocannl_core.kernels.nodes import Kernel, Plan
 
 backend, target = select("example")
 check(backend, target)
 print("computes on", target, "of", backend.plugin)
 try:
-    barrier = Nest(Block((Barrier(),)), (), ())
+    barrier = Kernel(Block((Barrier(),)), (), ())
     backend.generate(Plan("p", (barrier,), (), (), (), {}), target)
 except CodegenError as error:
     print("refuses", error.found)

@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import float32, int32
 from ocannl_core.indexing import AxisIndex, FixedIndex, VarIndex, affine, fresh_var
 from ocannl_core.kernel_passes.parallelise import mark_parallel, parallel_iterations
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nodes import Kernel, Plan
 from ocannl_core.loopir.nodes import (
@@ -213,7 +213,7 @@ def product_plan(rows: int, terms: int, columns: int) -> Plan:
     for var, extent in ((k, terms), (j, columns), (i, rows)):
         body = For(var, 0, extent, Block((body,)))
     program = LoopProgram("product", (A, B, C), (), nodes, Block((Fill(C, 0.0), body)))
-    return mark_parallel(schedule_kernels(split_kernels(program), PROCESSOR))
+    return mark_parallel(schedule_for(split_kernels(program), PROCESSOR).plan())
 
 
 def outline(plan: Plan) -> list[tuple[bool, list[int], list[int]]]:
@@ -309,7 +309,7 @@ def test_iterations_of_scheduled_phases_may_run_in_any_order(interpret: Interpre
     @given(random_reductions(int32))
     def check(example: Example) -> None:
         nonlocal parallel
-        plan = schedule_kernels(split_kernels(example.program), PROCESSOR)
+        plan = schedule_for(split_kernels(example.program), PROCESSOR).plan()
         parallel += check_every_order(example, interpret, plan)
 
     check()

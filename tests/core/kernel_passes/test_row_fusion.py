@@ -14,13 +14,15 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import affine, fresh_var
-from ocannl_core.kernel_passes.fusion import fuse_kernels
+from ocannl_core.kernel_passes.fusion import fuse_distant_kernels, fuse_fills, fuse_neighbours
+from ocannl_core.kernel_passes.pipeline import schedule_for
+from ocannl_core.kernel_passes.recognise_nests import recognise_nests
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
-from ocannl_core.kernel_passes.row_fusion.choose import RowGroup, choose_row_groups
+from ocannl_core.kernel_passes.row_fusion.choose import group_rows
 from ocannl_core.kernel_passes.row_fusion.fused_kernel import fuse_group
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.kernels.nest_plan import RowGroup
 from ocannl_core.kernels.nodes import NodeInfos, Plan
 from ocannl_core.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt, Unary
@@ -266,7 +268,7 @@ def by_rows(near: int, far: int = 1) -> Scheduler:
 
     def schedule(plan: Plan, target: Target) -> Plan:
         wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-        return schedule_kernels(plan, replace(wide, cache_bytes=(near, far, 1)))
+        return schedule_for(plan, replace(wide, cache_bytes=(near, far, 1))).plan()
 
     return schedule
 
@@ -349,13 +351,15 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
             return pointwise_schedule(nest, nodes, target)
         return contraction_schedule(nest, nodes, target)
 
-    for group in choose_row_groups(fuse_kernels(plan.steps, plan.nodes), plan, plan.nodes, target):
+    nests_of_plan = fuse_neighbours(fuse_distant_kernels(fuse_fills(recognise_nests(plan))))
+    for group in group_rows(nests_of_plan, target).steps:
         if isinstance(group, RowGroup):
-            run = fuse_group(group, rule, plan.nodes)
-            nests = [member.nest for member in group.plan.members]
-            again = fuse_rows(nests, parse_schedule(schedule_text(run.step.schedule)), plan.nodes)
+            fused = fuse_group(group, rule, plan.nodes)
+            nests = [member.nest for member in group.fusion.members]
+            schedule = parse_schedule(schedule_text(fused.kernel.schedule))
+            again = fuse_rows(nests, schedule, plan.nodes)
             assert kernel_text(again.body, plan, again.nodes) == kernel_text(
-                run.step.body, plan, run.nodes
+                fused.kernel.body, plan, fused.nodes
             )
 
 

@@ -15,10 +15,10 @@ from inline_snapshot import snapshot
 from ocannl_core.dtypes import NARROW, DType, bfloat16, float16, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.kernels.nodes import NodeInfos
 from ocannl_core.kernels.transforms import parse_schedule
 from ocannl_core.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.loopir.nodes import Allocate, Binary, Block, Const, LoopProgram, Scope, Stmt
@@ -61,15 +61,15 @@ def product(
     return draft, nest
 
 
-def part(nest: KernelNest) -> AnalysedKernel:
-    return AnalysedKernel(Kernel(Block(), (), ()), nest)
+def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
+    return NestPlan("p", (NestKernel(nest),), (), (), (), nodes)
 
 
 def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
     """Returns a nest in float32; adds what that needs to a draft."""
-    parts, made = widen_accumulators([part(nest)], draft.nodes, may_pair=may_pair)
-    draft.nodes.update(made)
-    return [each.cells for each in parts if each.cells is not None]
+    found = widen_accumulators(plan_of(nest, draft.nodes), may_pair=may_pair)
+    draft.nodes.update(found.nodes)
+    return [kernel.nest for kernel in found.kernels]
 
 
 def texts(draft: Draft, found: list[KernelNest]) -> list[str]:
@@ -125,8 +125,8 @@ def test_the_greatest_and_the_least_start_from_numbers_of_the_format() -> None:
 
 def test_wide_arithmetic_stays_what_it_is() -> None:
     draft, nest = product(2, 3, 4, float32)
-    before = part(nest)
-    assert widen_accumulators([before], draft.nodes) == ([before], {})
+    before = plan_of(nest, draft.nodes)
+    assert widen_accumulators(before) == before
 
 
 # ----- pairs --------------------------------------------------------------------------------------
@@ -208,13 +208,12 @@ def test_sums_in_float32_are_those_of_the_interpreter_rounded(interpret: Interpr
         nest = kernel_nest(program.body)
         if nest is None or nest.reduction is None:
             return
-        parts, made = widen_accumulators([part(nest)], program.nodes)
-        through_memory += len(parts) > 1
-        stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in made]
-        nodes = {**program.nodes, **made}
-        for each in parts:
-            assert each.cells is not None
-            result = apply_schedule(each.cells, ())
+        found = widen_accumulators(plan_of(nest, program.nodes))
+        through_memory += len(found.steps) > 1
+        stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in found.scratch]
+        nodes = dict(found.nodes)
+        for kernel in found.kernels:
+            result = apply_schedule(kernel.nest, ())
             stmts.append(result.body)
             nodes.update(result.nodes)
         wide = LoopProgram(program.name, program.params, (), nodes, Block(tuple(stmts)))

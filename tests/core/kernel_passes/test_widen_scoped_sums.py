@@ -6,8 +6,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, bfloat16, float8_e4m3fn, float32
 from ocannl_core.indexing import VarIndex, fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_scoped_sums import widen_scoped_sums, widen_sums
+from ocannl_core.kernels.nest_plan import NestPlan
 from ocannl_core.kernels.nodes import Kernel
 from ocannl_core.loopir.nodes import (
     Binary,
@@ -176,7 +176,7 @@ def test_steps_without_a_nest_are_widened() -> None:
     sums = Sums()
     body = Block((start(sums.total), loop(K, 6, more(sums.total, sums.product()))))
     block = Block((loop(I, 4, sums.draft.store(sums.c, I, value=Scoped(sums.total, body))),))
-    part = AnalysedKernel(Kernel(block, (), ()), None)
-    (found,) = widen_scoped_sums([part])
-    assert isinstance(found.step, Kernel)
-    assert found.step.body == widen_sums(block)
+    plan = NestPlan("p", (Kernel(block, (), ()),), (), (), (), sums.draft.nodes)
+    (found,) = widen_scoped_sums(plan).steps
+    assert isinstance(found, Kernel)
+    assert found.body == widen_sums(block)

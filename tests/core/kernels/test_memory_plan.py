@@ -8,7 +8,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, uint8
 from ocannl_core.indexing import FixedIndex, VarIndex, fresh_var
-from ocannl_core.kernels.memory_plan import ALIGNMENT, memory_plan, sink_fills
+from ocannl_core.kernel_passes.split_kernels import sink_fills
+from ocannl_core.kernels.memory_plan import ALIGNMENT, memory_plan
 from ocannl_core.kernels.nodes import HostCall, Kernel, Plan, Step
 from ocannl_core.loopir.nodes import Block, CallExternal, Fill, For, Load, Store
 from ocannl_core.node import Margin, NodeInfo, TensorNode

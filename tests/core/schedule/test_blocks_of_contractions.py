@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.dtypes import float32
 from ocannl_core.indexing import fresh_var
+from ocannl_core.kernel_passes.pipeline import schedule_for
 from ocannl_core.kernel_passes.row_fusion.apply import fuse_rows
 from ocannl_core.kernel_passes.row_fusion.buffer_reuse import reuse_buffers
-from ocannl_core.kernel_passes.schedule_kernels import schedule_kernels
 from ocannl_core.kernel_passes.split_kernels import split_kernels
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nodes import Kernel, Plan
@@ -101,7 +101,7 @@ class Attention:
 
 def by_blocks(plan: Plan, target: Target) -> Plan:
     wide = replace(target, vector_bytes=64, vector_registers=32, has_fma=True)
-    return schedule_kernels(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20)))
+    return schedule_for(plan, replace(wide, cache_bytes=(256, 1024, 1 << 20))).plan()
 
 
 def joined_kernels(attention: Attention) -> list[Kernel]:

@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import float32, float64, int32
 from ocannl_core.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.nest import kernel_nest
 from ocannl_core.kernels.transforms import schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, Expr, Stmt
@@ -268,7 +268,7 @@ def test_shares_of_any_number_of_threads_are_what_plain_loops_compute(
         example.program,
         example.arrays,
         (),
-        lambda plan, target: apply_rule(plan, lambda nest, nodes: schedule),
+        lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: schedule),
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])

@@ -15,11 +15,10 @@ from ocannl_core import settings as core_settings
 from ocannl_core.dtypes import DType, bfloat16, float16, float32
 from ocannl_core.errors import UsageError
 from ocannl_core.indexing import fresh_var
-from ocannl_core.kernel_passes.analysed_kernel import AnalysedKernel
 from ocannl_core.kernel_passes.widen_accumulators import widen_accumulators
 from ocannl_core.kernels.cost import estimated_cycles
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
-from ocannl_core.kernels.nodes import Kernel
+from ocannl_core.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.kernels.transforms import parse_schedule
 from ocannl_core.kernels.transforms import schedule_text as schedule_text
 from ocannl_core.loopir.nodes import Binary, Block, LoopProgram, Stmt
@@ -62,12 +61,9 @@ def product(
 
 
 def wide(nest: KernelNest, draft: Draft, *, may_pair: bool = True) -> KernelNest:
-    (part,), made = widen_accumulators(
-        [AnalysedKernel(Kernel(Block(), (), ()), nest)], draft.nodes, may_pair=may_pair
-    )
-    assert not made
-    assert part.cells is not None
-    return part.cells
+    plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
+    (kernel,) = widen_accumulators(plan, may_pair=may_pair).kernels
+    return kernel.nest
 
 
 def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
@@ -283,16 +279,16 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret) -> None:
         nest = kernel_nest(program.body)
         if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
             return
-        parts, made = widen_accumulators(
-            [AnalysedKernel(Kernel(Block(), (), ()), nest)], program.nodes, may_pair=True
-        )
-        if made or parts[0].cells is None:
+        plan = NestPlan("p", (NestKernel(nest),), (), (), (), program.nodes)
+        found = widen_accumulators(plan, may_pair=True)
+        if found.scratch:
             return
-        schedule = next(tile_schedules(parts[0].cells, program.nodes, TILES), None)
+        (kernel,) = found.kernels
+        schedule = next(tile_schedules(kernel.nest, program.nodes, TILES), None)
         if schedule is None:
             return
         tiled += 1
-        scheduled = apply_schedule(parts[0].cells, schedule)
+        scheduled = apply_schedule(kernel.nest, schedule)
         body: Stmt = scheduled.body
         nodes = {**program.nodes, **scheduled.nodes}
         whole = replace(program, nodes=nodes, body=Block((body,)))
@@ -344,7 +340,7 @@ def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:
-    from ocannl_core.kernel_passes.schedule_kernels import prepare_kernels
+    from ocannl_core.kernel_passes.pipeline import nest_plan
     from ocannl_core.kernel_passes.split_kernels import split_kernels
 
     draft = Draft("product")
@@ -354,7 +350,6 @@ def test_only_fast_accumulation_allows_tiles() -> None:
     plan = split_kernels(draft.program(loop(I, 300, loop(J, 300, loop(K, 300, body)))))
     for accumulation in ("exact", "float32", "fast"):
         with core_settings.overrides(accumulation=accumulation):
-            (part,) = prepare_kernels(plan, TILES).alone
-        assert part.cells is not None
-        found = tile_schedule(part.cells, plan.nodes, TILES)
+            (kernel,) = nest_plan(plan, TILES).kernels
+        found = tile_schedule(kernel.nest, plan.nodes, TILES)
         assert (found is not None) == (accumulation == "fast")

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.dtypes import DType, float32, float64, int32
 from ocannl_core.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.kernel_passes.schedule_kernels import apply_rule
+from ocannl_core.kernel_passes.pipeline import schedule_by_rule
 from ocannl_core.kernels.alpha_equivalence import canonical_text
 from ocannl_core.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.kernels.nodes import TuningResult
@@ -99,7 +99,7 @@ def test_candidates_compute_what_the_plain_loops_compute(
         example.program,
         example.arrays,
         (),
-        lambda plan, target: apply_rule(plan, lambda nest, nodes: chosen.schedule),
+        lambda plan, target: schedule_by_rule(plan, lambda nest, nodes: chosen.schedule),
     )
     for node in example.program.params:
         np.testing.assert_array_equal(found[node], expected[node])
@@ -123,7 +123,7 @@ def test_groups_of_blocks_compute_what_the_plain_loops_compute() -> None:
         for node, info in draft.nodes.items()
     }
     found = subject_named("interp").run(
-        program, arrays, (), lambda plan, target: apply_rule(plan, lambda *_: schedule)
+        program, arrays, (), lambda plan, target: schedule_by_rule(plan, lambda *_: schedule)
     )
     a, b, c = draft.nodes
     np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])

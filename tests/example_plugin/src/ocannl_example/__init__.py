@@ -15,6 +15,7 @@ from ocannl_core.hooks.host_calls import host_call
 from ocannl_core.hooks.specs import hookimpl
 from ocannl_core.indexing import IndexVar
 from ocannl_core.kernels.nodes import HostCall, Plan
+from ocannl_core.kernels.stream import KernelStream
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.target import Buffer, Done, Event, HostBuffer, Launcher, Target, TargetReport
 from ocannl_example.evaluate import check, run
@@ -71,7 +72,8 @@ def ocannl_targets() -> TargetReport:
 
 
 @hookimpl
-def ocannl_generate(plan: Plan) -> Program:
+def ocannl_generate(kernels: KernelStream) -> Program:
+    plan = kernels.plan()
     for step in plan.steps:
         check(step)
     return Program(plan)

@@ -37,7 +37,7 @@ from ocannl_core.node import TensorNode
 
 
 @dataclass(frozen=True)  # without slots: what is asked again and again is kept
-class Member:
+class RowFusionMember:
     """One of the nests that run together.
 
     Attributes:
@@ -115,7 +115,7 @@ class RowFusion:
         streamed: Nodes that are written past the caches.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[RowFusionMember, ...]
     size: int = 1
     groups: int = 1
     along: frozenset[int] = frozenset()
@@ -157,14 +157,14 @@ def row_fusion_of(
             f"A schedule of {len(nests)} nests that run together has the rows of each.",
             found=schedule_text(schedule),
         )
-    members: list[Member] = []
+    members: list[RowFusionMember] = []
     tails: list[Schedule] = []
     along: set[int] = set()
     ends = [*starts[1:], len(schedule)]
     for at, (nest, start, end) in enumerate(zip(nests, starts, ends, strict=True)):
         rows = schedule[start]
         assert isinstance(rows, FuseRows)
-        members.append(Member(nest, rows.axes))
+        members.append(RowFusionMember(nest, rows.axes))
         tail = schedule[start + 1 : end]
         inner = tuple(
             each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
@@ -197,7 +197,7 @@ def row_fusion_of(
     return found, tuple(tails)
 
 
-def nodes_written_by_rows(members: Sequence[Member]) -> tuple[TensorNode, ...]:
+def nodes_written_by_rows(members: Sequence[RowFusionMember]) -> tuple[TensorNode, ...]:
     """Returns the nodes that are written row by row, in the order of the program."""
     return tuple(
         dict.fromkeys(node for each in members if not each.is_sum for node in each.written)
@@ -217,7 +217,7 @@ def row_dims(indices: Sequence[AxisIndex], vars: Sequence[LoopVar]) -> tuple[int
     return tuple(found)
 
 
-def row_positions(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...]] | None:
+def row_positions(members: Sequence[RowFusionMember]) -> dict[TensorNode, tuple[int, ...]] | None:
     """Returns where in the index of each node that is written row by row the rows are; None if
     some node does not have them along axes of its own.
     """
