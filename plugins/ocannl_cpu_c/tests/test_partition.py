@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.kernel_passes.parallelise import LEAST_WORK, ParallelIterations, UniformIterations
+from ocannl_core.kernel_passes.parallelise import ParallelIterations, UniformIterations
 from ocannl_core.machine_model import MIN_THREAD_CYCLES
 from ocannl_cpu_c.partition import partition, private_offsets
 
@@ -48,11 +48,11 @@ def test_every_iteration_of_both_loops_is_in_one_part(
 
 
 def test_one_thread_has_one_part() -> None:
-    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK),)), 1) == [(0, 100)]
+    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES),)), 1) == [(0, 100)]
 
 
 def test_too_little_work_stays_on_one_thread() -> None:
-    assert partition(ParallelIterations((UniformIterations(100, LEAST_WORK // 60),)), 8) == [
+    assert partition(ParallelIterations((UniformIterations(100, MIN_THREAD_CYCLES // 60),)), 8) == [
         (0, 100)
     ]
 
