@@ -150,7 +150,7 @@ def _product(terms: Sequence[Bounded]) -> tuple[Array, Array]:
 
 
 def _term_error(
-    form: Format, value: Array, error: Array, factors: int, step: float, *, is_product: bool
+    form: NumberFormat, value: Array, error: Array, factors: int, step: float, *, is_product: bool
 ) -> Array:
     """Return the errors of the terms of a sum that is rounded once.
 
