@@ -397,7 +397,7 @@ class _NestEmitter:
             region: The region around the loops.
             body: Returns the statements of an iteration.
             packs: True for the loops that compute, in which buffers are filled.
-            unrolls: False for loops that are neither unrolled nor tiles, regardless of the schedule.
+            unrolls: False for loops that are neither unrolled nor tiles in any schedule.
         """
         kind = self.kinds[name]
         if kind is AxisKind.UNROLLED and not unrolls:

@@ -44,7 +44,7 @@ def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """Builds the loops that fill buffers.
+    """A builder of the loops that fill buffers.
 
     Attributes:
         tree: The axes.

@@ -283,7 +283,7 @@ class _TileModel:
 
 
 class _Splitter:
-    """Splits axes into blocks of whole tiles, where there are several blocks.
+    """Splits of axes into blocks of whole tiles, where there are several blocks.
 
     Attributes:
         splits: The transforms.
