@@ -56,9 +56,7 @@ from ocannl_core.loopir.traverse import (
 )
 from ocannl_core.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-
-Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
-"""Returns the schedule of a nest; None for plain loops."""
+from ocannl_core.schedule.tuning.tuning_cache import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +199,18 @@ class FusedLoops:
         shapes = [[(a.start, a.extent) for a in member.axes] for member in self.plan.members]
         kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
-            raise self._misfit("Nests that run together have rows of the same numbers.")
+            raise self._misfit("Nests that run together have rows of equal extents.")
         if any(axis.start for axis in first):
             raise self._misfit("Rows count from 0.")
         inner = [kind for kind in kinds if len(set(kind)) > 1]
         if any(sum(kind) > 1 or not kind[-1] for kind in inner):
-            raise self._misfit("Rows are all reduced, or all cells but for the last shared axis.")
+            raise self._misfit(
+                "The shared axes of a nest are all reduced, or none of them but the last."
+            )
         if inner and (self.plan.groups > 1 or any(all(kind) for kind in kinds)):
             raise self._misfit("All sums are over the rows of the same loops.")
         if any(axis.is_shifting for member in self.plan.members for axis in member.nest.axes):
-            raise self._misfit("Nests whose cells shift do not run together with others.")
+            raise self._misfit("Nests with shifting axes do not run together with others.")
         last = first[-1].extent
         rest = last // self.plan.size if len(first) == 1 else first[0].extent
         if last % self.plan.size or rest % self.plan.groups:
@@ -225,7 +225,9 @@ class FusedLoops:
         """Return the axes of the rows of each node that is written."""
         row_dims = find_row_dims(self.plan.members)
         if row_dims is None:
-            raise self._misfit("What is written has the rows along axes of its own.")
+            raise self._misfit(
+                "A node that is written has an axis of its own for each shared axis."
+            )
         return row_dims
 
     def _check_sum(self, position: int, member: Member) -> None:
@@ -247,7 +249,7 @@ class FusedLoops:
             body = substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = For(var, 0, count, body)
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
-            raise self._misfit("No row touches what another one writes.")
+            raise self._misfit("No row accesses elements that another row writes.")
 
     # ----- nodes ----------------------------------------------------------------------------
 
@@ -302,7 +304,9 @@ class FusedLoops:
         for node in self.plan.inlined:
             changed = self._inline(nests, node)
             if changed is None:
-                raise self._misfit("A node is computed where it is read if it is the same there.")
+                raise self._misfit(
+                    "A node is inlined only if its definition has the same value at every read."
+                )
             nests = changed
         loops: list[KernelNest | None] = []
         for at, nest in enumerate(nests):
@@ -313,7 +317,9 @@ class FusedLoops:
             first = loops[before] if before is not None else None
             both = fuse_over_one_domain(first, nest) if first is not None else None
             if both is None or before is None:
-                raise self._misfit("Nests that run along have the same cells and wait for nothing.")
+                raise self._misfit(
+                    "Nests that run along have one domain, and no dependence between its points."
+                )
             loops[before] = both
         return tuple(loops)
 

@@ -179,8 +179,7 @@ class _NestEmitter:
             raise self._error("The innermost axis alone is vectorised.", " ".join(vectors))
         if pairs and self.tiling is None and not self._is_valid_pair(pairs, vectors):
             raise self._error(
-                "The inside of blocks of two iterations that are summed up is paired, inside of "
-                "vectors.",
+                "A pair is the inside of a reduced axis split by two, inside of a vectorised axis.",
                 " ".join(pairs),
             )
         return kinds
@@ -211,8 +210,8 @@ class _NestEmitter:
         early = [each for each in early if each.inside not in sums]
         if len(early) < 2 or not self.is_fused or self.sum_loop in self.tiling.leaves[1:]:
             raise self._error(
-                "Both operands of tiles are packed outside of sums, which are fused and around all "
-                "rows and columns of a tile.",
+                "Tiles need both operands packed outside of the reduction, which has fused "
+                "products and runs around all rows and columns of a tile.",
                 f"accumulate over {self.sum_loop}",
             )
 
@@ -311,7 +310,7 @@ class _NestEmitter:
         bound = [leaf for leaf in covered if leaf in outer]
         if missing or bound or len(set(covered)) < len(covered):
             raise self._error(
-                "A packed buffer has the axes that the operand runs along inside, each once.",
+                "A packed buffer has the axes of the operand inside its loop, each once.",
                 f"{schedule_text((pack,))}: missing {missing}, fixed already {bound}",
             )
         node = TensorNode(pack.operand, (f"packed{pack.operand}",))

@@ -68,7 +68,7 @@ class AxisTree:
             name = transform.axis
             if name not in parts or (len(name) > 1 and name.endswith("0")):
                 raise UsageError(
-                    "An axis, or what is inside its blocks, is split once.",
+                    "An axis, or the inside of its blocks, is split once.",
                     found=f"split {name} with the axes {' '.join(sorted(parts))}",
                     where=f"schedule {schedule_text(schedule)!r}",
                 )
@@ -97,7 +97,7 @@ class AxisTree:
             inside = self.leaves(f"{name}1")
             if any(order.index(leaf) < order.index(f"{name}0") for leaf in inside):
                 raise UsageError(
-                    "The number of a block is decided outside of the block.",
+                    "The loop over blocks runs outside of the blocks.",
                     found=f"order {' '.join(order)}: {name}0 comes after a part of {name}1",
                     where=f"schedule {schedule_text(schedule)!r}",
                 )

@@ -117,7 +117,7 @@ class TuningCache:
         try:
             return open_private(self.folder)
         except UntrustedError as error:
-            warn_once("Remembered schedules are not used", self.folder, error)
+            warn_once("Tuned schedules are not used", self.folder, error)
             return None
         except OSError:
             return None
