@@ -392,7 +392,7 @@ class OutputVectoriser:
             return max(1, min(self._parameters.vector_blocks, self._block_count))
         model = self._model
         vectors = model.vector_operands(self._vector_axis)
-        if self._block_count == 1 or not self._are_vectors_packed():
+        if not vectors or self._block_count == 1 or not self._are_vectors_packed():
             return 1
         broadcast = [each for each in model.operands if self._vector_axis not in each.axes]
         if sum(map(model.nbytes, broadcast)) <= model.machine.l2_working_set:
