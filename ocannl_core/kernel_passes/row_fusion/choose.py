@@ -54,7 +54,7 @@ def choose_row_groups(
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _RowCandidate:
     """Kernels from a position on, with the axes of each that are the rows."""
 
     start: int
@@ -86,10 +86,10 @@ class _Chooser:
             for node in part.mentioned:
                 self._uses.setdefault(node, []).append(at)
 
-    def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _Candidate:
-        return _Candidate(start, tuple(map(self._member, count(start), rows)))
+    def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
+        return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
 
-    def _truncate(self, candidate: _Candidate, depth: int) -> _Candidate:
+    def _truncate(self, candidate: _RowCandidate, depth: int) -> _RowCandidate:
         """Return the same kernels with fewer shared axes."""
         if depth == candidate.depth:
             return candidate
@@ -120,7 +120,7 @@ class _Chooser:
             return None
         return replace(best, plan=FusedLoops(best.plan, self._nodes).refine())
 
-    def _start_candidate(self, start: int) -> _Candidate | None:
+    def _start_candidate(self, start: int) -> _RowCandidate | None:
         nest = self._parts[start].cells
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
@@ -137,8 +137,8 @@ class _Chooser:
     # ----- joining --------------------------------------------------------------------------
 
     def _extend(
-        self, candidate: _Candidate, *, has_contractions: bool = False
-    ) -> _Candidate | None:
+        self, candidate: _RowCandidate, *, has_contractions: bool = False
+    ) -> _RowCandidate | None:
         """Return a candidate with the next kernel, sharing as many axes as possible."""
         at = candidate.start + len(candidate.members)
         if at >= len(self._parts) or len(candidate.members) >= _MAX_MEMBERS:
@@ -159,7 +159,7 @@ class _Chooser:
                 continue
             new = self._member(at, _names(axes))
             if has_contractions or not new.reduces_inner_rows:
-                return _Candidate(candidate.start, (*members, new))
+                return _RowCandidate(candidate.start, (*members, new))
         return None
 
     # ----- blocks of contractions -----------------------------------------------------------
@@ -175,7 +175,7 @@ class _Chooser:
             return None
         if not nest.cells:
             return None
-        candidate: _Candidate | None = self._candidate(start, [_names(nest.cells)])
+        candidate: _RowCandidate | None = self._candidate(start, [_names(nest.cells)])
         best: RowGroup | None = None
         while candidate is not None:
             best = self._block_contraction(candidate) or best
@@ -191,7 +191,7 @@ class _Chooser:
             if start <= uses[0] and uses[-1] < end and node in self._scratch
         )
 
-    def _block_contraction(self, candidate: _Candidate) -> RowGroup | None:
+    def _block_contraction(self, candidate: _RowCandidate) -> RowGroup | None:
         """Return a contraction and its users with a number of rows in a block; None if that does
         not pay.
         """
@@ -229,7 +229,7 @@ class _Chooser:
         most = min(self._machine.last_share // nbytes, 2 * MIN_BLOCK_ROWS)
         return max(size, _largest_divisor(extent, most))
 
-    def _bytes_per_row(self, candidate: _Candidate) -> int:
+    def _bytes_per_row(self, candidate: _RowCandidate) -> int:
         """Return the working set of a row; nodes that share a buffer count once."""
         members = candidate.members
         foldable = self._find_foldable(candidate, 1, self._machine.last_bytes)
@@ -246,7 +246,7 @@ class _Chooser:
 
     # ----- choosing -------------------------------------------------------------------------
 
-    def _choose_row_block(self, candidate: _Candidate) -> RowGroup | None:
+    def _choose_row_block(self, candidate: _RowCandidate) -> RowGroup | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
         machine, deepest = self._machine, candidate.depth
         for depth in range(1, deepest + 1):
@@ -284,7 +284,9 @@ class _Chooser:
                 total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
         return sum(total.values())
 
-    def _find_foldable(self, candidate: _Candidate, size: int, most: int) -> tuple[TensorNode, ...]:
+    def _find_foldable(
+        self, candidate: _RowCandidate, size: int, most: int
+    ) -> tuple[TensorNode, ...]:
         """Return the nodes that no other kernel accesses, with at most so many bytes a row."""
         members = candidate.members
         end = candidate.start + len(members)
@@ -298,7 +300,7 @@ class _Chooser:
             and all(candidate.start <= at < end for at in self._uses[node])
         )
 
-    def _find_streamable(self, candidate: _Candidate) -> tuple[TensorNode, ...]:
+    def _find_streamable(self, candidate: _RowCandidate) -> tuple[TensorNode, ...]:
         """Return the nodes that are too large for any cache and not read by a later kernel."""
         end = candidate.start + len(candidate.members)
         return tuple(

@@ -85,7 +85,7 @@ class _NotInlinableError(Exception):
 
 
 @dataclass(slots=True)
-class _Definition:
+class _ReachingDefinition:
     """The reaching definition of the node."""
 
     indices: tuple[AxisIndex, ...]
@@ -100,7 +100,7 @@ class _Inliner:
         self._node = node
         self._info = info
         self._rows = frozenset(rows)
-        self._definition: _Definition | None = None
+        self._definition: _ReachingDefinition | None = None
         self.stores: list[Store] = []
         self.are_complete: list[bool] = []
 
@@ -163,7 +163,7 @@ class _Inliner:
         self.are_complete.append(is_complete)
         self._definition = None
         if is_complete and _is_cheap(store.value):
-            self._definition = _Definition(store.indices, store.value, nest.cells)
+            self._definition = _ReachingDefinition(store.indices, store.value, nest.cells)
 
     def _inline_reads(self, expr: Expr) -> Expr:
         """Return an expression with the definition of the node substituted for its loads."""

@@ -510,23 +510,24 @@ class _NestEmitter:
         remaining = registers.remaining
         at = next(k for k, name in enumerate(remaining) if name in registers.axes)
 
-        def product(region: Region, rows: int, lanes: int) -> tuple[Stmt, ...]:
-            term = self._emit_tile_term(reduction, region, rows, lanes)
-            return (registers.update(region, term),)
+        def product(region: Region, parts: tuple[int, int]) -> tuple[Stmt, ...]:
+            return (registers.update(region, self._emit_tile_term(reduction, region, *parts)),)
 
-        def parts(inner: Region) -> tuple[Stmt, ...]:
-            bodies = (partial(product, rows=rows, lanes=lanes) for rows, lanes in tiling.products)
+        def products(inner: Region) -> tuple[Stmt, ...]:
+            bodies = (partial(product, parts=parts) for parts in tiling.products)
             return tuple(
                 stmt for body in bodies for stmt in self._loops(remaining[at:], inner, body)
             )
 
-        return self._loops(remaining[:at], registers.region, parts)
+        return self._loops(remaining[:at], registers.region, products)
 
-    def _emit_tile_term(self, reduction: Reduction, region: Region, rows: int, lanes: int) -> Expr:
+    def _emit_tile_term(
+        self, reduction: Reduction, region: Region, row_part: int, column_part: int
+    ) -> Expr:
         """Return the product of a part of each operand."""
         factors: dict[int, Expr] = {}
         for operand, buffer in self.tiles.items():
-            cell = buffer.cell(region, rows if buffer.is_row_operand else lanes)
+            cell = buffer.cell(region, row_part if buffer.is_row_operand else column_part)
             factors[operand] = Unary(UnaryOp.IDENTITY, cell, reduction.dtype)
         return with_factors(reduction.term, factors)
 

@@ -31,7 +31,7 @@ from ocannl_core.machine_model import MIN_SCHEDULED_STEPS
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 from ocannl_core.schedule.heuristics.tiling_parameters import CHOSEN_BY_MODEL, TilingParameters
 from ocannl_core.schedule.heuristics.vectorisable import is_vectorisable
-from ocannl_core.schedule.heuristics.vectorise_output import OutputVectoriser
+from ocannl_core.schedule.heuristics.vectorise_output import vectorise_output
 from ocannl_core.schedule.heuristics.vectorise_reduction import vectorise_reduction
 from ocannl_core.target import Target
 
@@ -76,4 +76,4 @@ def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> S
     vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
     if vector_axis in model.reduced_axes:
         return vectorise_reduction(model, vector_axis, parameters)
-    return OutputVectoriser(model, vector_axis, parameters).schedule()
+    return vectorise_output(model, vector_axis, parameters)

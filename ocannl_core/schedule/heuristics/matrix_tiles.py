@@ -57,7 +57,7 @@ from ocannl_core.target import Target
 
 _PARTS = {bfloat16: 1, float32: 3}
 """The numbers of bfloat16 whose sum is a number of a format."""
-_REPLICATED = 2
+_MAX_REPLICATION = 2
 """An operand whose copy would be larger by this factor is packed block by block."""
 
 
@@ -161,11 +161,11 @@ class _TileModel:
             return  # results that are equal
         terms = [name for name in used if name in model.reduced_axes]
         terms = [name for name in terms if name in first.axes & second.axes]
-        for rows, lanes in ((first, second), (second, first)):
-            row_axes = [name for name in cells if name in rows.axes - lanes.axes]
-            column_axes = [name for name in cells if name in lanes.axes - rows.axes]
+        for rows, columns in ((first, second), (second, first)):
+            row_axes = [name for name in cells if name in rows.axes - columns.axes]
+            column_axes = [name for name in cells if name in columns.axes - rows.axes]
             for row, column, term in product(row_axes, column_axes, terms):
-                yield _TileAxes(rows, lanes, row, column, term)
+                yield _TileAxes(rows, columns, row, column, term)
 
     def cheapest(self) -> _TileAxes | None:
         """Return the axes for which tiles take the fewest cycles, if there are any."""
@@ -279,7 +279,7 @@ class _TileModel:
         factor = self._model.nest.reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
-        return self._model.iterations(operand.axes) > _REPLICATED * cells
+        return self._model.iterations(operand.axes) > _MAX_REPLICATION * cells
 
 
 class _Splitter:

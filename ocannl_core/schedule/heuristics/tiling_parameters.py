@@ -9,7 +9,7 @@ from ocannl_core.fast_dataclass import dataclass
 from ocannl_core.kernels.transforms import Split, Transform, Unroll, Vectorise
 from ocannl_core.schedule.heuristics.cost_model import ReductionModel
 
-_MOST_IDLE = 16
+_MAX_IDLE = 16
 """Threads may idle for one part in this many of their time."""
 
 
@@ -136,7 +136,7 @@ def split_vector_axis(
 
 def is_unbalanced(units: int, threads: int) -> bool:
     """Return True if threads that take whole units of work would idle too long."""
-    return -units % threads * _MOST_IDLE > units
+    return -units % threads * _MAX_IDLE > units
 
 
 def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> list[str]:

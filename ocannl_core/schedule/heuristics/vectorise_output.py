@@ -47,12 +47,19 @@ from ocannl_core.schedule.heuristics.tiling_parameters import (
     unroll_tile,
 )
 
-_LEAST_BLOCKS = 2
+_MIN_TILES_PER_SHARE = 2
 """The register tiles of a thread's share of rows, at least: fewer could not be of equal heights."""
 
 
-class OutputVectoriser:
-    """The schedule of a reduction that is vectorised along an output axis."""
+def vectorise_output(
+    model: ReductionModel, vector_axis: str, parameters: TilingParameters
+) -> Schedule:
+    """Return a schedule in which neighbouring results share a vector of accumulators."""
+    return _OutputVectoriser(model, vector_axis, parameters).schedule()
+
+
+class _OutputVectoriser:
+    """The state of choosing the schedule of a reduction vectorised along an output axis."""
 
     def __init__(
         self, model: ReductionModel, vector_axis: str, parameters: TilingParameters
@@ -107,14 +114,14 @@ class OutputVectoriser:
         )
 
     def _order(self) -> tuple[str, ...]:
-        model, lanes = self._model, self._vector_loops
+        model, vector_loops = self._model, self._vector_loops
         rows = {block.axis[0]: block.outer for block in self._rows}
         if self._thread_axis is not None:
             rows.setdefault(self._thread_axis.axis, self._thread_axis.inner)
         numbers = (
-            None if self._has_outer_vector_loop() else lanes.outer,
+            None if self._has_outer_vector_loop() else vector_loops.outer,
             *(rows.get(name, name) for name in self._block_axes()),
-            lanes.middle,
+            vector_loops.middle,
         )
         loops = [name for name in numbers if name is not None]
         pair = [self._pair] if self._pair is not None else []
@@ -208,8 +215,8 @@ class OutputVectoriser:
         model = self._model
         if not self._slide_along_reduction(model.outer_axes(self._vector_axis)):
             return False
-        limit = max(self._max_shares(tile).values(), default=1)
-        return model.machine.threads == 1 or limit >= model.machine.threads
+        max_shares = max(self._max_shares(tile).values(), default=1)
+        return model.machine.threads == 1 or max_shares >= model.machine.threads
 
     def _split_for_threads(
         self, splits: list[Transform], tile: RegisterTile
@@ -226,16 +233,18 @@ class OutputVectoriser:
         )
         if self._has_outer_vector_loop():
             outside = (-(-self._block_count // self._vector_blocks),)
-        limit = self._max_shares(tile)
+        max_shares = self._max_shares(tile)
         # the loops right inside of the outermost ones are dealt out, too
         is_even = not is_unbalanced(prod(outside[:2]), model.machine.threads)
-        if is_even or not limit or not self._reduction_block_loops():
+        if is_even or not max_shares or not self._reduction_block_loops():
             return None
         needed = model.machine.threads // gcd(prod(outside[:1]), model.machine.threads)
         # twice as many, so that one late thread delays the others less
         counts = (needed,) if self._packs_in_every_share() else (2 * needed, needed)
-        fitting = [(name, count) for count in counts for name in limit if limit[name] >= count]
-        fitting = fitting or [max(limit.items(), key=itemgetter(1))]
+        fitting = [
+            (name, count) for count in counts for name in max_shares if max_shares[name] >= count
+        ]
+        fitting = fitting or [max(max_shares.items(), key=itemgetter(1))]
         # equal shares need no code for a remainder
         name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
         size = -(-model.extents[name] // count)
@@ -251,17 +260,17 @@ class OutputVectoriser:
 
     def _max_shares(self, tile: RegisterTile) -> dict[str, int]:
         """Return the axes that can be outside of blocks of the reduction, with the number of shares
-        of at least `_LEAST_BLOCKS` register tiles that each can be split into.
+        of at least `_MIN_TILES_PER_SHARE` register tiles that each can be split into.
         """
         model = self._model
         sizes = self._row_extents(tile)
-        limit = {
-            name: model.extents[name] // (_LEAST_BLOCKS * sizes[name])
+        shares = {
+            name: model.extents[name] // (_MIN_TILES_PER_SHARE * sizes[name])
             if name in sizes
             else model.extents[name]
             for name in self._block_axes()
         }
-        return {name: count for name, count in limit.items() if count > 1}
+        return {name: count for name, count in shares.items() if count > 1}
 
     def _block_axes(self) -> list[str]:
         """Return the output axes that run over register tiles that share vectors."""
@@ -457,17 +466,19 @@ class OutputVectoriser:
 
     def _pack_vectors(self, operand: ReductionOperand) -> Iterator[Transform]:
         """Yield the packing of the vectors of a block of the vector axis."""
-        lanes, model = self._vector_loops, self._model
+        vector_loops, model = self._vector_loops, self._model
         around = (self._outer_loops() or (None,))[-1]
-        inside = around if self._has_outer_vector_loop() else lanes.outer or around
+        inside = around if self._has_outer_vector_loop() else vector_loops.outer or around
         if not self._can_pack_vectors(operand):
             return
         loops = [*model.shifting_axes, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
         if self._pair is not None or self._should_pack(operand):
-            panels = [lanes.middle] if lanes.middle is not None else []
+            panels = [vector_loops.middle] if vector_loops.middle is not None else []
             yield Pack(
-                operand.position, inside, (*panels, *used, lanes.inner, *self._pair_axes(operand))
+                operand.position,
+                inside,
+                (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
             )
 
     def _can_pack_vectors(self, operand: ReductionOperand) -> bool:

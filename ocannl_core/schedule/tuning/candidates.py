@@ -138,9 +138,11 @@ def _vary_tiles(
     rows = model.iterations(model.tile_row_axes(vector_axis))
     width = -(-model.extents[vector_axis] // model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):
-        limit = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
-        counts = {limit, limit - 1, limit - 2, limit * 3 // 4, limit // 2}
-        counts |= {count for count in range(limit // 2, limit + 1) if count and rows % count == 0}
+        max_rows = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
+        counts = {max_rows, max_rows - 1, max_rows - 2, max_rows * 3 // 4, max_rows // 2}
+        counts |= {
+            count for count in range(max_rows // 2, max_rows + 1) if count and rows % count == 0
+        }
         for count in sorted(counts, reverse=True):
             if count > 0:
                 yield replace(parameters, vectors=vectors, rows=count)
